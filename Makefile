@@ -1,0 +1,39 @@
+# Headrace: `make` alone lists what there is to run.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check chaos bench docs format clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml
+	@echo "== setting up $(VENV) (once; about a minute)"
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
+	  uv pip install --python $(BIN)/python -e '.[dev,testing]' --group project; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1' && \
+	  $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[dev,testing]' --group project; \
+	fi
+	@touch $@
+
+check: $(STAMP) ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything: check, then all tests against real stores
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+format: $(STAMP) ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Stores. Each package implements the waist (:mod:`headrace.protocol`) and imports nothing above it."""

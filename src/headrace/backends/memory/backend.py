@@ -1,0 +1,536 @@
+"""The ten operations on a :class:`MemoryStore`: the shortest true reading of the protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
+from heapq import merge, nlargest, nsmallest
+
+from headrace.backends.mailbox import Mailbox
+from headrace.backends.memory.store import LIVE, Entry, MemoryStore
+from headrace.records import (
+    Altered,
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Configure,
+    Delete,
+    Hint,
+    Hold,
+    Inserted,
+    InsertStatus,
+    JobId,
+    JobKey,
+    Leased,
+    Limits,
+    Move,
+    Page,
+    Pause,
+    Place,
+    PlaceStats,
+    QueueStats,
+    Reap,
+    Reaped,
+    Record,
+    Renewed,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Row,
+    Selector,
+    Settlement,
+    Stamp,
+    Stats,
+    SweepClause,
+    Swept,
+    Watch,
+    WorkerStats,
+)
+from headrace.types import JobState
+
+_APPLIES: dict[type, frozenset[JobState]] = {
+    Cancel: frozenset(LIVE),
+    Pause: frozenset((JobState.AVAILABLE,)),
+    Resume: frozenset((JobState.PAUSED,)),
+    Requeue: frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)),
+    Move: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
+    Reprioritise: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
+    Watch: frozenset(LIVE),
+    Hold: frozenset((JobState.COMPLETED,)),
+    Delete: frozenset(JobState) - {JobState.RUNNING},
+}
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000
+
+
+class MemoryBackend:
+    """Jobs in this process's memory. Handles made by ``sibling`` share them; they are gone with the process."""
+
+    limits = Limits(durable="nothing survives the process")
+
+    def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
+        self.store = MemoryStore() if store is None else store
+        self._now = now
+
+    @property
+    def hints(self) -> MemoryBackend:
+        return self
+
+    def sibling(self) -> MemoryBackend:
+        return type(self)(self.store, self._now)
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    @asynccontextmanager
+    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
+        mailbox = Mailbox()
+        with self.store.lock:
+            for topic in topics:
+                self.store.subscribe(topic, mailbox)
+        try:
+            yield aiter(mailbox)
+        finally:
+            with self.store.lock:
+                for topic in topics:
+                    self.store.unsubscribe(topic, mailbox)
+
+    # -- insert
+
+    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            answers = [self._insert(row, now) for row in rows]
+            for queue in {row.queue: None for row in rows}:
+                self.store.publish(f"queue:{queue}")
+            return answers
+
+    def _insert(self, row: Row, now: int) -> Inserted:
+        known = self.store.jobs.get(row.id)
+        if known is not None:
+            return Inserted(InsertStatus.SAME, row.id, known.state, None, known.attempt)
+        if row.key is not None:
+            last = self.store.by_key(row.queue, row.key)
+            if last is not None and (last.state in LIVE or (row.hold_failed and last.state is JobState.FAILED)):
+                if row.reply_to is not None and last.state in LIVE:
+                    self.store.inboxes.setdefault(last.id, set()).add(row.reply_to)
+                return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
+            if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
+                return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
+        self.store.add(Entry(row, now))
+        if row.reply_to is not None:
+            self.store.inboxes[row.id] = {row.reply_to}
+        return Inserted(InsertStatus.NEW, row.id)
+
+    # -- claim
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        with self.store.lock:
+            return self._claim(req, self._now() if at is None else at)
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        queues = [queue for queue in dict.fromkeys(req.queues) if queue not in self.store.paused_queues]
+        jobs: list[Leased] = []
+        expired: list[JobId] = []
+        with closing(self._candidates(queues, now)) as candidates:
+            while len(jobs) < req.limit and (entry := next(candidates, None)) is not None:
+                if entry.expires_at is not None and entry.expires_at <= now:
+                    self._end(entry, JobState.CANCELLED, now, "expired")
+                    expired.append(entry.id)
+                else:
+                    jobs.append(self._lease(entry, req, now))
+        next_in = None
+        if len(jobs) < req.limit:
+            upcoming = [due for queue in queues if (due := self.store.next_due(queue)) is not None]
+            next_in = max(0, min(upcoming) - now) if upcoming else None
+        return Claimed(jobs, next_in, expired)
+
+    def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
+        """Due jobs in claim order; what was drawn ahead is put back when this is closed."""
+        if len(queues) == 1:
+            yield from self.store.due(queues[0], now)
+            return
+        taken: dict[JobId, Entry] = {}
+
+        def draw(queue: str) -> Iterator[Entry]:
+            for entry in self.store.due(queue, now):
+                taken[entry.id] = entry
+                yield entry
+
+        try:
+            for entry in merge(*map(draw, queues), key=lambda e: (e.priority, e.run_at, e.id)):
+                del taken[entry.id]
+                yield entry
+        finally:
+            for entry in taken.values():
+                self.store.put_back(entry)
+
+    def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
+        self.store.move(entry, JobState.RUNNING)
+        entry.epoch += 1
+        entry.holder = req.holder
+        entry.lease_until = now + req.lease_for
+        want = req.want
+        return Leased(
+            entry.id,
+            entry.queue,
+            entry.task,
+            dict(entry.cells) if want is None else {k: v for k, v in entry.cells.items() if k in want},
+            entry.epoch,
+            entry.tenant,
+            entry.key,
+            entry.priority,
+            entry.run_at,
+            entry.enqueued_at,
+            entry.attempt,
+            entry.lost,
+            entry.max_attempts,
+            entry.timeout,
+            entry.result_ttl,
+            entry.headers,
+            entry.error,
+        )
+
+    # -- finish
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            return [self._finish(settlement, now) for settlement in batch]
+
+    async def turn(
+        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
+    ) -> tuple[list[JobState | None], Claimed]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            return [self._finish(settlement, now) for settlement in batch], self._claim(req, now)
+
+    def _held_by(self, job_id: JobId, epoch: int, holder: str) -> Entry | None:
+        entry = self.store.running.get(job_id)
+        return entry if entry is not None and entry.epoch == epoch and entry.holder == holder else None
+
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self._held_by(s.id, s.epoch, s.holder)
+        if entry is None:
+            return None
+        state, reason = s.state, s.reason
+        if entry.cancel_requested and not state.terminal:
+            state, reason = JobState.CANCELLED, "cancelled"
+        entry.attempt += s.failed_attempt
+        if not s.keep_lost:
+            entry.lost = 0
+        if s.error is not None:
+            entry.error = s.error
+        for name, cell in (s.cells or {}).items():
+            if cell is None:
+                entry.cells.pop(name, None)
+            else:
+                entry.cells[name] = cell
+        if s.queue is not None and s.queue != entry.queue:
+            self._change_queue(entry, s.queue, now)
+        if s.priority is not None:
+            entry.priority = s.priority
+        if state.terminal:
+            if state is JobState.COMPLETED:
+                entry.result = s.result if s.result_ttl > 0 else None
+                entry.held_until = now + s.result_ttl
+            self._end(entry, state, now, reason)
+            if not s.keep and state is JobState.COMPLETED:
+                self.store.remove(entry)
+        else:
+            self._release(entry, state, now if s.delay is None else now + s.delay, keep_place=s.delay is None)
+        for row in s.spawn:
+            self._insert(row, now)
+            self.store.publish(f"queue:{row.queue}")
+        return state
+
+    def _release(self, entry: Entry, state: JobState, run_at: int, *, keep_place: bool = False) -> None:
+        if not keep_place:
+            entry.run_at = run_at
+        entry.holder = ""
+        self.store.move(entry, state)
+        if state is JobState.AVAILABLE:
+            self.store.publish(f"queue:{entry.queue}")
+
+    def _end(self, entry: Entry, state: JobState, now: int, reason: str) -> None:
+        entry.finished_at = now
+        entry.reason = reason
+        entry.cancel_requested = False
+        entry.holder = ""
+        self.store.move(entry, state)
+        for inbox in self.store.inboxes.pop(entry.id, ()):
+            self.store.publish(f"inbox:{inbox}", entry.id)
+
+    def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
+        """Move a job and its key; a job whose key is taken there goes without it, and False is answered."""
+        free = entry.key is None or self.store.key_holder(queue, entry.key, now) is None
+        state = entry.state
+        self.store.counts[entry.queue, state] -= 1
+        self.store.drop_key(entry)
+        entry.queue = queue
+        self.store.counts[queue, state] += 1
+        if entry.key is not None and free:
+            self.store.keys[queue, entry.key] = entry.id
+        elif not free:
+            entry.key = None
+        return free
+
+    # -- renew and reap
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            store = self.store
+            known = store.workers.pop(beat.holder, None)
+            if not beat.leaving:
+                started = known[0].started_at if known else now
+                stats = WorkerStats(beat.worker, beat.queues, beat.slots, beat.busy, started, now)
+                store.workers[beat.holder] = (stats, now + beat.ttl)
+            lost = []
+            for job_id, epoch in beat.leases:
+                entry = self._held_by(job_id, epoch, beat.holder)
+                if entry is None:
+                    lost.append(job_id)
+                else:
+                    entry.lease_until = now + beat.lease_for
+            cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
+            return Renewed(lost, cancels, [queue for queue in beat.queues if queue in store.paused_queues])
+
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            for holder, (_, until) in list(self.store.workers.items()):
+                if until <= now:
+                    del self.store.workers[holder]
+            over = [e for e in self.store.running.values() if e.lease_until <= now]
+            outage = (
+                len(over) >= req.outage_floor
+                and len(over) >= req.outage_share * len(self.store.running)
+                and len({e.holder for e in over}) > 1
+            )
+            taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
+            reaped = [
+                self._reap(entry, req, now, outage=outage, offset=req.spread * i // len(taken))
+                for i, entry in enumerate(taken)
+            ]
+            for entry in self.store.expired(now, req.limit - len(taken)):
+                self._end(entry, JobState.CANCELLED, now, "expired")
+                reaped.append(_reaped(entry))
+            return reaped
+
+    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+        entry.lost += not outage
+        if entry.cancel_requested:
+            self._end(entry, JobState.CANCELLED, now, "cancelled")
+        elif entry.lost > req.max_lost and not outage:
+            self._end(entry, JobState.FAILED, now, "lost")
+        else:
+            self._release(entry, JobState.AVAILABLE, now + offset)
+        return _reaped(entry)
+
+    # -- alter
+
+    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            if isinstance(change, Configure):
+                self._configure(sel, change)
+                return []
+            if sel.ids is not None or sel.keys is not None:
+                named = [e for e in self._named(sel) if _matches(e, sel, now)]
+                return [self._alter(entry, change, now) for entry in named]
+            eligible = (
+                e
+                for e in self.store.jobs.values()
+                if e.state in _APPLIES[type(change)]
+                and not (isinstance(change, Cancel) and e.cancel_requested)
+                and _matches(e, sel, now)
+            )
+            return [self._alter(e, change, now) for e in nsmallest(sel.limit, eligible, key=lambda e: e.id)]
+
+    def _named(self, sel: Selector) -> list[Entry]:
+        by_id = [self.store.jobs.get(job_id) for job_id in sel.ids or ()]
+        by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
+        return [entry for entry in by_id + by_key if entry is not None]
+
+    def _configure(self, sel: Selector, change: Configure) -> None:
+        if sel.queue is None:
+            raise ValueError("Configure needs a selector with a queue")
+        if change.paused:
+            self.store.paused_queues.add(sel.queue)
+        else:
+            self.store.paused_queues.discard(sel.queue)
+            self.store.publish(f"queue:{sel.queue}")
+
+    def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
+        before = entry.state
+        if before not in _APPLIES[type(change)] or not self._apply(entry, change, now):
+            return Altered(entry.id, before, before, changed=False)
+        return Altered(entry.id, before, entry.state if entry.id in self.store.jobs else None)
+
+    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+        match change:
+            case Cancel(reason):
+                if entry.state is JobState.RUNNING:
+                    entry.cancel_requested = True
+                    self.store.publish(f"holder:{entry.holder}")
+                else:
+                    self._end(entry, JobState.CANCELLED, now, reason)
+            case Pause():
+                self.store.move(entry, JobState.PAUSED)
+            case Resume():
+                self._release(entry, JobState.AVAILABLE, entry.run_at)
+            case Requeue():
+                return self._requeue(entry, now)
+            case Move(queue):
+                if queue == entry.queue or (entry.key and self.store.key_holder(queue, entry.key, now)):
+                    return False
+                self._change_queue(entry, queue, now)
+                self.store.move(entry, entry.state)
+                self.store.publish(f"queue:{queue}")
+            case Reprioritise(priority):
+                entry.priority = priority
+                self.store.move(entry, entry.state)
+            case Watch(inbox):
+                self.store.inboxes.setdefault(entry.id, set()).add(inbox)
+            case Hold(result_ttl):
+                if entry.held_until <= now:
+                    return False
+                self.store.hold(entry, now + result_ttl)
+            case Delete():
+                self.store.remove(entry)
+        return True
+
+    def _requeue(self, entry: Entry, now: int) -> bool:
+        if entry.key is not None:
+            other = self.store.key_holder(entry.queue, entry.key, now)
+            if other is not None and other is not entry:
+                return False
+            self.store.keys[entry.queue, entry.key] = entry.id
+        entry.attempt = entry.lost = entry.held_until = 0
+        entry.error = entry.result = entry.finished_at = entry.expires_at = None
+        entry.reason = ""
+        self._release(entry, JobState.AVAILABLE, now)
+        return True
+
+    # -- reading
+
+    async def fetch(
+        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
+    ) -> list[Record | None]:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            store = self.store
+            entries = [
+                store.by_key(name.queue, name.key) if isinstance(name, JobKey) else store.jobs.get(name)
+                for name in names
+            ]
+            return [None if entry is None else store.record(entry, want, now) for entry in entries]
+
+    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            named = sel.ids is not None or sel.keys is not None
+            below = None if after is None else bytes.fromhex(after)
+            pool = self._named(sel) if named else self.store.jobs.values()
+            hits = (e for e in pool if (below is None or e.id < below) and _matches(e, sel, now))
+            found = nlargest(limit + 1, hits, key=lambda e: e.id)
+            records = [self.store.record(entry, frozenset(), now) for entry in found[:limit]]
+            return Page(records, records[-1].id.hex() if len(found) > limit else None)
+
+    async def stats(self, at: Stamp = None) -> Stats:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            names = {queue for (queue, _), count in self.store.counts.items() if count} | self.store.paused_queues
+            return Stats(
+                [self._queue_stats(queue, now) for queue in sorted(names)],
+                [stats for stats, until in self.store.workers.values() if until > now],
+                [
+                    PlaceStats(state.value, len(ended), self.store.sizes[state])
+                    for state, ended in self.store.ended.items()
+                ],
+            )
+
+    def _queue_stats(self, queue: str, now: int) -> QueueStats:
+        counts = self.store.counts
+        oldest = self.store.next_due(queue)
+        return QueueStats(
+            queue,
+            queue in self.store.paused_queues,
+            counts[queue, JobState.AVAILABLE],
+            self.store.scheduled(queue, now, self.limits.count_cap),
+            counts[queue, JobState.RUNNING],
+            counts[queue, JobState.PAUSED],
+            counts[queue, JobState.COMPLETED],
+            counts[queue, JobState.CANCELLED],
+            counts[queue, JobState.FAILED],
+            now - oldest if oldest is not None and oldest <= now else None,
+        )
+
+    # -- sweep
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        with self.store.lock:
+            now = self._now() if at is None else at
+            if clause.place is Place.RESULTS:
+                return self._sweep_results(clause, now)
+            state = JobState(clause.place.value)
+            place = self.store.ended[state]
+            doomed: list[Entry] = []
+            more = False
+            excess = 0 if clause.max_count is None else len(place) - clause.max_count
+            over = 0 if clause.max_bytes is None else self.store.sizes[state] - clause.max_bytes
+            freed = 0
+            for entry in place.values():
+                old = (
+                    clause.older_than is not None
+                    and (entry.finished_at or 0) <= now - clause.older_than
+                    and not (state is JobState.COMPLETED and entry.held_until > now)
+                )
+                if not (old or len(doomed) < excess or freed < over):
+                    if clause.older_than is not None and (entry.finished_at or 0) <= now - clause.older_than:
+                        continue
+                    break
+                if len(doomed) == clause.limit:
+                    more = True
+                    break
+                doomed.append(entry)
+                freed += entry.size
+            kept = len(place) - len(doomed)
+            if not clause.dry_run:
+                for entry in doomed:
+                    self.store.remove(entry)
+            return Swept(len(doomed), freed, kept, more)
+
+    def _sweep_results(self, clause: SweepClause, now: int) -> Swept:
+        past = self.store.results_past(now, clause.limit + 1, take=False)
+        doomed = past[: clause.limit]
+        freed = sum(len(entry.result or b"") for entry in doomed)
+        if not clause.dry_run:
+            for entry in self.store.results_past(now, clause.limit, take=True):
+                self.store.sizes[entry.state] -= len(entry.result or b"")
+                entry.size -= len(entry.result or b"")
+                entry.result = None
+        return Swept(len(doomed), freed, 0, len(past) > clause.limit)
+
+
+def _matches(entry: Entry, sel: Selector, now: int) -> bool:
+    return (
+        (sel.queue is None or entry.queue == sel.queue)
+        and (sel.tenant is None or entry.tenant == sel.tenant)
+        and (sel.task is None or entry.task == sel.task)
+        and (sel.states is None or entry.state in sel.states)
+        and (sel.older_than is None or entry.enqueued_at <= now - sel.older_than)
+    )
+
+
+def _reaped(entry: Entry) -> Reaped:
+    return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason)

@@ -1,0 +1,199 @@
+"""Every error that Headrace raises, in one tree.
+
+::
+
+    HeadraceError
+    ├─ ConfigError               what you asked for cannot be set up
+    │  ├─ Unsupported            this store cannot do that
+    │  └─ UnknownTask            no handler of that name here
+    ├─ InvalidJob                a job that cannot be accepted as it is
+    ├─ BackendError              the store
+    │  ├─ Unavailable            not now; the core retries it
+    │  │  └─ StoreFull           no room left on the disk
+    │  ├─ SchemaMismatch         made by another version, or not ours
+    │  └─ Corrupt                its bytes do not add up
+    ├─ PayloadError              the bytes of a job or a result
+    │  ├─ PayloadMissing
+    │  ├─ PayloadTooLarge
+    │  └─ CodecError
+    ├─ LeaseLost                 you were fenced off; your outcome was not recorded
+    ├─ QueueFull                 the depth gate is shut
+    ├─ JobError                  told to those who wait for a job
+    │  ├─ JobFailed
+    │  │  └─ RetriesExhausted
+    │  ├─ JobCancelled
+    │  │  └─ JobExpired
+    │  ├─ ResultExpired
+    │  ├─ WaitTimeout
+    │  └─ JobNotFound
+    └─ SafetyStop                a duty refused to go on
+
+    Stop(outcome)                not an error: a handler's way out from deep in a stack
+
+Every message says what was expected, what came, and what to do. ``code`` is a stable name for programs;
+``to_dict()`` gives a form that JSON can carry.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.types import Outcome
+
+
+class HeadraceError(Exception):
+    """Something in Headrace went wrong."""
+
+    @property
+    def code(self) -> str:
+        """The class name in snake_case: stable, for programs.
+
+        >>> JobNotFound().code
+        'job_not_found'
+        """
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as plain data.
+
+        >>> WaitTimeout("no answer in 5 s").to_dict()
+        {'code': 'wait_timeout', 'message': 'no answer in 5 s'}
+        """
+        return {"code": self.code, "message": str(self)}
+
+
+class ConfigError(HeadraceError, ValueError):
+    """A setting is missing, unknown or of the wrong kind."""
+
+
+class Unsupported(ConfigError):
+    """This store lacks the capability that was asked for."""
+
+
+class UnknownTask(ConfigError):
+    """No handler is registered under that task name."""
+
+
+class InvalidJob(HeadraceError, ValueError):
+    """The job cannot be accepted as it is; nothing was stored."""
+
+
+class BackendError(HeadraceError):
+    """The store refused or failed."""
+
+
+class Unavailable(BackendError):
+    """The store cannot be reached or cannot serve just now; trying again may help."""
+
+
+class StoreFull(Unavailable):
+    """The store has no room left; nothing was written. Free some space: work goes on by itself."""
+
+
+class SchemaMismatch(BackendError):
+    """The store holds something that this version of Headrace did not make or cannot read."""
+
+
+class Corrupt(BackendError):
+    """The store's own check of its bytes failed."""
+
+
+class PayloadError(HeadraceError):
+    """A payload cannot be used."""
+
+
+class PayloadMissing(PayloadError):
+    """A section that was asked for is not there."""
+
+
+class PayloadTooLarge(PayloadError, ValueError):
+    """A payload is over the limit; nothing was stored."""
+
+
+class CodecError(PayloadError, ValueError):
+    """A payload cannot be encoded or decoded."""
+
+
+class LeaseLost(HeadraceError):
+    """The lease was lost: another worker may hold the job, and this outcome was not recorded."""
+
+
+class QueueFull(HeadraceError):
+    """The queue is at its depth limit; nothing was stored."""
+
+
+class JobError(HeadraceError):
+    """The job did not give the answer that was waited for."""
+
+
+class JobFailed(JobError):
+    """The job failed for good and lies with the dead letters."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        job_id: str = "",
+        attempts: int = 0,
+        error: dict[str, Any] | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.attempts = attempts
+        self.error = error or {}
+        self.reason = reason
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {
+            "job_id": self.job_id,
+            "attempts": self.attempts,
+            "error": self.error,
+            "reason": self.reason,
+        }
+
+
+class RetriesExhausted(JobFailed):
+    """The job failed on every attempt that it was allowed."""
+
+
+class JobCancelled(JobError):
+    """The job was cancelled before it finished."""
+
+
+class JobExpired(JobCancelled):
+    """The job was not started before it expired."""
+
+
+class ResultExpired(JobError):
+    """The job completed, but its result is no longer kept. Give it a longer result_ttl."""
+
+
+class WaitTimeout(JobError, TimeoutError):
+    """No answer came in time. The job is untouched and may still finish: ask for its status later."""
+
+
+class JobNotFound(JobError, LookupError):
+    """The store knows no such job: it never existed here, or its record is past retention."""
+
+
+class SafetyStop(HeadraceError):
+    """A duty refused to go on because its effect would be larger than allowed."""
+
+
+class Stop(Exception):
+    """Raise ``Stop(outcome)`` to end a handler from deep in a stack; returning the outcome is the usual way.
+
+    >>> from headrace.types import Again
+    >>> Stop(Again("5s")).outcome
+    Again(after='5s', patch=None, spawn=())
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome

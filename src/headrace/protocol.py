@@ -1,0 +1,237 @@
+"""The waist: ten batch operations that every store offers, and the guarantees behind each.
+
+A stranger should be able to write a backend from this file, :mod:`headrace.records` and
+``headrace.testing.conformance`` alone. What holds for all ten:
+
+* **One trip.** An operation is one round trip, whatever the size of its batch (at most ``limits.max_batch``).
+* **Atomic.** A row's effects (state, cells, key, result, counters, spawned rows, hint) happen together or not at all.
+  Rows of one batch are independent of each other: none fails because its neighbour did.
+* **Durable.** When the call returns, its effects survive what ``limits.durable`` says they survive. When it raises
+  :class:`~headrace.errors.Unavailable`, they may or may not have happened: every operation is safe to repeat.
+* **Fenced.** A write by a lease holder names ``(id, epoch, holder)``. It takes effect only while the job is RUNNING
+  under exactly these; otherwise it changes nothing, and the answer says so. An expired lease that nobody has reaped
+  yet is still the holder's.
+* **One clock.** With ``at=None`` the store reads its own clock, once per operation. Clients' clocks decide nothing.
+* **One way.** A backend never calls the core. What it has to say is in the answer, or in a :class:`Hint`.
+* **No policy.** Delays, retries, limits and what to delete come in as numbers.
+
+States::
+
+    insert ─► AVAILABLE ◄──── finish, reap ────┐
+                │  ▲ pause/resume: PAUSED      │
+                │  └─ requeue ◄── terminal     │
+                └─ claim ─► RUNNING ───────────┤
+                                               ▼
+                      COMPLETED · CANCELLED · FAILED (the dead letters)
+
+A job is *due* when it is AVAILABLE and ``run_at <= now``. It is *claimable* when it is due, its queue is not paused,
+and it has not expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from headrace.records import (
+    Altered,
+    Beat,
+    Change,
+    Claim,
+    Claimed,
+    Hint,
+    Inserted,
+    JobId,
+    JobKey,
+    Limits,
+    Page,
+    Reap,
+    Reaped,
+    Record,
+    Renewed,
+    Row,
+    Selector,
+    Settlement,
+    Stamp,
+    Stats,
+    SweepClause,
+    Swept,
+)
+from headrace.types import JobState
+
+
+class Hints(Protocol):
+    """Wake-ups from the store. Lossy by contract: whoever listens also polls, only more slowly."""
+
+    def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+        """Subscribe. Once the context is entered, hints caused from then on are delivered (as far as any are).
+
+        Topics: ``queue:NAME`` when a job may have become claimable there, ``inbox:NAME`` with a job's id when a job
+        with that ``reply_to`` ended, ``holder:NAME`` when the next renew would bring a cancellation. Several hints
+        for one topic may arrive as one.
+        """
+        ...
+
+
+class Turn(Protocol):
+    """``finish`` of the last batch and ``claim`` of the next, in one trip."""
+
+    async def __call__(
+        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
+    ) -> tuple[list[JobState | None], Claimed]:
+        """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
+        ...
+
+
+class Backend(Protocol):
+    """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another for another loop."""
+
+    @property
+    def limits(self) -> Limits:
+        """What this store can take."""
+        ...
+
+    @property
+    def hints(self) -> Hints | None:
+        """Capability: wake-ups. None means that the core polls."""
+        ...
+
+    @property
+    def turn(self) -> Turn | None:
+        """Capability: finish and claim in one trip. None means two trips."""
+        ...
+
+    def sibling(self) -> Backend:
+        """A second, unopened backend on the same store, sharing no connection with this one.
+
+        The heartbeat runs on it, in a thread with a loop of its own, so that a blocked loop or an exhausted pool
+        costs nobody a lease.
+        """
+        ...
+
+    async def open(self) -> None:
+        """Connect and check: the right schema, writable, sane. Creates the schema in an empty store where that is
+        the store's habit. Opening twice is harmless.
+
+        Raises ``Unavailable`` when the store cannot be reached, ``SchemaMismatch`` when it is not ours or too new,
+        ``Corrupt`` when it is damaged, ``ConfigError`` when it is set up in a way that would lose jobs.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection and thread. Closing twice, or before opening, is harmless."""
+        ...
+
+    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        """Store new jobs; answer each row, in order.
+
+        A row whose ``id`` is stored already, in whatever state, changes nothing: SAME. So repeating an insert after
+        a lost reply is safe as long as the job's record is kept.
+
+        A row with a ``key`` looks at the job that last took ``(queue, key)``:
+
+        * live (AVAILABLE, RUNNING, PAUSED), or FAILED when the row says ``hold_failed``: DUPLICATE, with its id,
+          state and attempt. A live job also takes on the row's ``reply_to``. Everything else about the row is
+          dropped: the first accepted enqueue decides.
+        * COMPLETED and still held: DONE, with its id and result.
+        * otherwise the key is free and this row takes it: NEW.
+
+        Two rows of one batch with the same key: the first wins, the second is its duplicate. Any number of
+        concurrent inserts of one key: exactly one is NEW.
+
+        ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Then those who listen to ``queue:NAME`` get a hint.
+        """
+        ...
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``.
+
+        The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
+        jobs of these queues. Concurrent claims share them out: no job goes to two, and a claim may then skip what
+        another is just taking. Each becomes RUNNING with ``epoch`` + 1, leased until now + ``lease_for``.
+
+        Due jobs whose ``expires`` has passed are met on the way: they become CANCELLED with the reason ``expired``
+        and are listed in ``expired``, never returned.
+
+        Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
+        on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
+        or have ended.
+        """
+        ...
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        """End leases; answer each settlement, in order, with the state that the job is in now, or None: fenced off.
+
+        Fenced off means that nothing changed, spawned rows included. A repeated settlement whose first try got
+        through is fenced off too, as the lease is gone: the core does not take that for a loss.
+
+        A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
+        ``cancelled``), and loses against the terminal states.
+
+        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once.
+        CANCELLED and FAILED free it at once. ``queue`` moves the job (and its key) to another queue unless its key is
+        taken there, in which case the job goes without its key. Spawned rows are inserted after all that, so a job that
+        freed its key may spawn its successor under it. Every inbox that waits for the job gets a hint when
+        the job ends; the queue's listeners get one when it becomes claimable.
+        """
+        ...
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        """List the worker, and extend its leases named in ``beat`` to now + ``lease_for``.
+
+        One call per heartbeat for a whole process. A lease past its expiry that nobody reaped is renewed all the
+        same. Leases that are not this holder's at this epoch are answered in ``lost`` and stay as they are.
+        """
+        ...
+
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        """Take back up to ``limit`` jobs whose lease has expired, oldest expiry first, each in one step.
+
+        A job whose cancellation was asked for becomes CANCELLED. Otherwise ``lost`` rises by one; above ``max_lost``
+        the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays.
+        For a whole fleet away at once, see :class:`~headrace.records.Reap`.
+
+        Also cancels due jobs that have expired in queues that nobody claims from. Concurrent reaps share the work,
+        and a renew or finish that came first wins.
+        """
+        ...
+
+    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+        """Change jobs from outside, each in one atomic step; the changes are described in :mod:`headrace.records`.
+
+        With ``ids`` or ``keys``: one answer for each job that exists, in the order named, whether the change applied
+        or not; unknown ones are left out. Otherwise only jobs to which the change applies are met, oldest first, up
+        to ``limit``: fewer answers than ``limit`` mean that none is left. Waiters of a job that ends get a hint,
+        holders of a job whose cancellation is asked for too.
+        """
+        ...
+
+    async def fetch(
+        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
+    ) -> list[Record | None]:
+        """The records of the jobs named by id or by key, in order; None for those that are unknown.
+
+        A key names the job that last took it, ended or not, until that job's record goes. ``want`` names the sections
+        to bring along, and ``result`` and ``error``. A result past its ttl is never returned.
+        """
+        ...
+
+    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+        """Matching jobs, newest id first, without cells; ``after`` is the last page's cursor.
+
+        Jobs that exist throughout and match throughout appear exactly once; others may or may not. A page may be
+        short, or even empty, and still have an ``after``: a call looks at a bounded number of jobs.
+        """
+        ...
+
+    async def stats(self, at: Stamp = None) -> Stats:
+        """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest."""
+        ...
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        """Remove what the clause condemns, in a bounded step: only ended jobs and expired results, never a live job.
+
+        ``dry_run`` removes nothing and answers with what the same call would have removed.
+        """
+        ...

@@ -1,0 +1,433 @@
+"""The flat records that cross the waist (:mod:`headrace.protocol`), in the order in which a job meets them.
+
+Conventions, the same on every backend:
+
+* an id is 16 raw bytes (a UUID's ``bytes``);
+* an instant is an int, microseconds since 1970 UTC, on the *store's* clock;
+* a duration is an int, microseconds;
+* a cell is opaque bytes under a section's name; an empty cell (``b""``) is not an absent one;
+* text is any str without NUL and lone surrogates, at most 1,024 bytes in UTF-8. It is data: a backend never builds
+  an identifier, a statement or a file name from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from headrace.types import JobState
+
+JobId = bytes
+Cells = dict[str, bytes]
+Stamp = int | None
+"""An instant that overrides the store's clock (tests, simulation), or None: use your own clock."""
+
+
+class Row(Struct, frozen=True, gc=False):
+    """A job on its way into the store."""
+
+    id: JobId
+    queue: str
+    task: str
+    cells: Cells
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    delay: int = 0
+    """Due this long after the insert …"""
+    run_at: int | None = None
+    """… or at this instant; it overrides ``delay`` and may lie in the past."""
+    expires: int | None = None
+    """Never started later than this long after the insert."""
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    reply_to: str | None = None
+    """Inbox that gets a hint when the job ends."""
+    hold_failed: bool = False
+    """Whether a FAILED job under this row's key answers as a duplicate; else the key is free again."""
+
+
+class InsertStatus(StrEnum):
+    NEW = "new"
+    SAME = "same"
+    """A job with this very id is stored already: an earlier try of the same insert got through."""
+    DUPLICATE = "duplicate"
+    DONE = "done"
+    """The key's job completed and its result is still held; it comes along."""
+
+
+class Inserted(Struct, frozen=True, gc=False):
+    """The store's answer to one row."""
+
+    status: InsertStatus
+    id: JobId
+    """The stored job's id: the row's own when NEW or SAME, else the one that holds the key."""
+    state: JobState = JobState.AVAILABLE
+    result: bytes | None = None
+    attempt: int = 0
+
+
+class Claim(Struct, frozen=True):
+    """A holder's wish for work."""
+
+    holder: str
+    queues: tuple[str, ...]
+    limit: int
+    lease_for: int
+    want: frozenset[str] | None = None
+    """Sections to bring along; None means all of them."""
+
+
+class Leased(Struct, frozen=True, gc=False):
+    """A job under a lease: its row, its counters and the epoch that fences it."""
+
+    id: JobId
+    queue: str
+    task: str
+    cells: Cells
+    epoch: int
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    run_at: int = 0
+    enqueued_at: int = 0
+    attempt: int = 0
+    lost: int = 0
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    error: bytes | None = None
+    """What earlier attempts left behind, as the core wrote it."""
+
+
+class Claimed(Struct, frozen=True):
+    """What a claim brought."""
+
+    jobs: list[Leased]
+    next_in: int | None = None
+    """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none."""
+    expired: Sequence[JobId] = ()
+    """Jobs that this claim cancelled because they had expired."""
+
+
+class Settlement(Struct, frozen=True, gc=False):
+    """The fenced end of one lease: everything that changes with it, in one flat record."""
+
+    id: JobId
+    epoch: int
+    holder: str
+    state: JobState
+    """AVAILABLE, PAUSED, COMPLETED, CANCELLED or FAILED."""
+    delay: int | None = 0
+    """AVAILABLE: due this long from now; None keeps ``run_at``, and so the job's place."""
+    failed_attempt: bool = False
+    """Adds one to ``attempt``."""
+    keep_lost: bool = False
+    """Leaves ``lost`` as it is. Otherwise a settlement sets it to 0: only *consecutive* losses count."""
+    queue: str | None = None
+    priority: int | None = None
+    cells: dict[str, bytes | None] | None = None
+    """Sections to replace (bytes) or clear (None); those not named stay."""
+    error: bytes | None = None
+    """Replaces the stored error; None keeps it."""
+    reason: str = ""
+    result: bytes | None = None
+    """COMPLETED only. None means that no result is kept, which is not the same as an empty one."""
+    result_ttl: int = 0
+    """COMPLETED: how long the result can be fetched and the key stays taken."""
+    keep: bool = True
+    """False: leave no record of a COMPLETED job at all."""
+    spawn: Sequence[Row] = ()
+    """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
+
+
+class Beat(Struct, frozen=True):
+    """A worker process's sign of life, and the leases that it wants to keep."""
+
+    holder: str
+    worker: str
+    """The name that people see."""
+    queues: tuple[str, ...]
+    lease_for: int
+    leases: Sequence[tuple[JobId, int]] = ()
+    """(id, epoch) of the leases to renew."""
+    ttl: int = 60_000_000
+    """How long the worker is listed without a further beat."""
+    slots: int = 0
+    busy: int = 0
+    leaving: bool = False
+    """Take the worker off the list."""
+
+
+class Renewed(Struct, frozen=True):
+    """The control channel back to the worker."""
+
+    lost: Sequence[JobId] = ()
+    """Of the leases named: those that are not this holder's any more."""
+    cancels: Sequence[JobId] = ()
+    """Every job under a lease of this holder whose cancellation was asked for."""
+    paused: Sequence[str] = ()
+    """Of the beat's queues: those that are paused."""
+
+
+class Reap(Struct, frozen=True):
+    """How to take back what vanished holders left."""
+
+    limit: int = 1_000
+    max_lost: int = 2
+    """A job whose ``lost`` would rise above this goes to the dead letters, with the reason ``lost``."""
+    spread: int = 0
+    """Jobs taken back are due again at instants spread evenly over this long."""
+    outage_share: float = 0.8
+    outage_floor: int = 10
+    """When at least ``outage_floor`` leases of at least two holders, making up ``outage_share`` of all running jobs,
+    have expired together, the fleet was away: ``lost`` stays as it is and nothing is dead-lettered."""
+
+
+class Reaped(Struct, frozen=True):
+    """One job that a reap took back, dead-lettered (state FAILED) or expired (state CANCELLED)."""
+
+    id: JobId
+    queue: str
+    task: str
+    state: JobState
+    lost: int
+    reason: str
+
+
+class JobKey(Struct, frozen=True):
+    """A job named by its queue and dedup key."""
+
+    queue: str
+    key: str
+
+
+class Selector(Struct, frozen=True, kw_only=True):
+    """Which jobs are meant. Every field that is set narrows; ``ids`` and ``keys`` name jobs outright."""
+
+    ids: Sequence[JobId] | None = None
+    keys: Sequence[JobKey] | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    task: str | None = None
+    states: frozenset[JobState] | None = None
+    older_than: int | None = None
+    """Enqueued at least this long ago."""
+    limit: int = 1_000
+    """``alter``: at most so many jobs are changed in one call."""
+
+
+class Cancel(Struct, frozen=True):
+    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew."""
+
+    reason: str = "cancelled"
+
+
+class Pause(Struct, frozen=True):
+    """AVAILABLE → PAUSED."""
+
+
+class Resume(Struct, frozen=True):
+    """PAUSED → AVAILABLE, in its old place."""
+
+
+class Requeue(Struct, frozen=True):
+    """COMPLETED, CANCELLED, FAILED → AVAILABLE now, with ``attempt``, ``lost``, expiry, error and result cleared.
+
+    Refused (``after`` equals ``before``) when another job holds the key by now.
+    """
+
+
+class Move(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another queue. Refused when the key is taken there."""
+
+    queue: str
+
+
+class Reprioritise(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another priority."""
+
+    priority: int
+
+
+class Watch(Struct, frozen=True):
+    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends."""
+
+    inbox: str
+
+
+class Hold(Struct, frozen=True):
+    """COMPLETED with a result that is still held: hold result and key for ``result_ttl`` from now instead."""
+
+    result_ttl: int
+
+
+class Delete(Struct, frozen=True):
+    """Any state but RUNNING: the job and all that belongs to it are gone, its key is free."""
+
+
+class Configure(Struct, frozen=True):
+    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it."""
+
+    paused: bool
+
+
+Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Watch | Hold | Delete | Configure
+
+
+class Altered(Struct, frozen=True):
+    """What became of one selected job. ``after`` equals ``before`` when the change did not apply to its state."""
+
+    id: JobId
+    before: JobState
+    after: JobState | None
+    """None: the job is gone."""
+    changed: bool = True
+    """Whether the change took effect, a cancel request to a running job included."""
+
+
+class Record(Struct, frozen=True):
+    """Everything the store knows of a job. Cells, error and result only as far as they were wanted."""
+
+    id: JobId
+    queue: str
+    task: str
+    state: JobState
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    run_at: int = 0
+    enqueued_at: int = 0
+    expires_at: int | None = None
+    finished_at: int | None = None
+    epoch: int = 0
+    attempt: int = 0
+    lost: int = 0
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    worker: str = ""
+    """RUNNING: the name of the worker, if it is still listed. Never the holder, which is a secret of the lease."""
+    lease_until: int | None = None
+    cancel_requested: bool = False
+    reason: str = ""
+    cells: Cells = {}
+    error: bytes | None = None
+    result: bytes | None = None
+    held: bool = False
+    """COMPLETED: result and key are still held."""
+
+
+class Page(Struct, frozen=True):
+    """One page of a scan. ``after`` leads to the next page; None means that this was the last."""
+
+    records: list[Record]
+    after: str | None = None
+
+
+class QueueStats(Struct, frozen=True):
+    """One queue in numbers."""
+
+    queue: str
+    paused: bool = False
+    available: int = 0
+    """Waiting for a worker, the scheduled ones included."""
+    scheduled: int = 0
+    """Of these, not due yet; counted up to ``Limits.count_cap``."""
+    running: int = 0
+    jobs_paused: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    oldest_due_age: int | None = None
+    """How long the longest-waiting due job has been due."""
+
+
+class WorkerStats(Struct, frozen=True):
+    """A worker that beat within its ttl."""
+
+    worker: str
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    started_at: int
+    seen_at: int
+
+
+class PlaceStats(Struct, frozen=True):
+    """What one class of ended jobs takes up: the thing that retention bounds."""
+
+    place: str
+    count: int
+    bytes: int
+
+
+class Stats(Struct, frozen=True):
+    """The store in numbers: never the fruit of counting a table."""
+
+    queues: list[QueueStats]
+    workers: list[WorkerStats]
+    places: list[PlaceStats]
+    store_bytes: int = 0
+    """Bytes of the whole store where it can tell (a file's size), else 0."""
+
+
+class Place(StrEnum):
+    """What a sweep may clear."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    RESULTS = "results"
+    """Results past their ttl; the records stay."""
+
+
+class SweepClause(Struct, frozen=True, kw_only=True):
+    """One bound on one place. What any set bound condemns goes, oldest end first, ``limit`` at most."""
+
+    place: Place
+    older_than: int | None = None
+    """Ended longer ago than this. A result that is still held protects its record from this bound."""
+    max_count: int | None = None
+    max_bytes: int | None = None
+    """Hard bounds: they hold even where a result is still held."""
+    limit: int = 1_000
+    dry_run: bool = False
+
+
+class Swept(Struct, frozen=True):
+    """What a sweep removed, or would have, and what is left."""
+
+    removed: int
+    bytes: int
+    kept: int
+    """Records left in the place; 0 for RESULTS."""
+    more: bool
+    """Whether the clause still condemns something: call again."""
+
+
+class Hint(Struct, frozen=True):
+    """ "Look now": carries no truth, may be lost, doubled or late."""
+
+    topic: str
+    id: JobId | None = None
+
+
+class Limits(Struct, frozen=True):
+    """What this store can take. The core refuses what is over it, before it is sent."""
+
+    max_batch: int = 1_000
+    max_cell: int = 64 * 1024 * 1024
+    min_priority: int = -32_768
+    max_priority: int = 32_767
+    time_precision: int = 1
+    """Microseconds."""
+    count_cap: int = 10_000
+    durable: str = "no"
+    """One phrase for people: what survives what."""

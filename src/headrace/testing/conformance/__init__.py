@@ -1,0 +1,44 @@
+"""The contract of :mod:`headrace.protocol` as a pytest suite, for any backend.
+
+A backend proves itself with a few lines::
+
+    class TestMine(BackendConformance):
+        capabilities = ("hints", "durable")
+
+        def connect(self, place: Path) -> Backend:
+            return MyBackend(place / "jobs")
+
+``place`` is a fresh directory for each test; whatever the store is, two tests with different places must not see each
+other. Tests that need a capability that is not named are not collected. Time is given as numbers (``at=``), so the
+suite neither sleeps nor depends on the machine's speed.
+"""
+
+from headrace.testing.conformance.alter import AlterTests
+from headrace.testing.conformance.claim import ClaimTests
+from headrace.testing.conformance.finish import FinishTests
+from headrace.testing.conformance.hints import HintTests
+from headrace.testing.conformance.insert import InsertTests
+from headrace.testing.conformance.lifecycle import LifecycleTests
+from headrace.testing.conformance.read import ReadTests
+from headrace.testing.conformance.reap import ReapTests
+from headrace.testing.conformance.renew import RenewTests
+from headrace.testing.conformance.sweep import SweepTests
+from headrace.testing.conformance.turn import TurnTests
+
+__all__ = ["BackendConformance"]
+
+
+class BackendConformance(
+    LifecycleTests,
+    InsertTests,
+    ClaimTests,
+    FinishTests,
+    TurnTests,
+    RenewTests,
+    ReapTests,
+    AlterTests,
+    ReadTests,
+    SweepTests,
+    HintTests,
+):
+    """Every promise of the protocol; see the package docstring for its use."""

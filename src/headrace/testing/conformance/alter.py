@@ -1,0 +1,194 @@
+"""alter: cancel, pause, resume, requeue, move, reprioritise, watch, hold, delete, configure."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.protocol import Backend
+from headrace.records import (
+    Altered,
+    Cancel,
+    Change,
+    Configure,
+    Delete,
+    Hold,
+    InsertStatus,
+    JobKey,
+    Move,
+    Pause,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Selector,
+)
+from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.types import JobState
+
+AVAILABLE, RUNNING, PAUSED = JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED
+COMPLETED, CANCELLED, FAILED = JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED
+
+
+def one(number: int) -> Selector:
+    return Selector(ids=[job_id(number)])
+
+
+class AlterTests(ConformanceBase):
+    async def _job_in(self, store: Backend, state: JobState, number: int = 1) -> None:
+        await self.put(store, row(number, key=f"k{number}"))
+        if state is PAUSED:
+            await store.alter(one(number), Pause(), T0)
+        elif state is not AVAILABLE:
+            job = await self.take_one(store)
+            if state is not RUNNING:
+                await store.finish([settle(job, state, result=b"r", result_ttl=HOUR, error=b"e")], T0)
+
+    @pytest.mark.parametrize(
+        ("change", "outcomes"),
+        [
+            (Cancel(), {AVAILABLE: CANCELLED, PAUSED: CANCELLED, RUNNING: RUNNING}),
+            (Pause(), {AVAILABLE: PAUSED}),
+            (Resume(), {PAUSED: AVAILABLE}),
+            (Requeue(), {COMPLETED: AVAILABLE, CANCELLED: AVAILABLE, FAILED: AVAILABLE}),
+            (Move("other"), {AVAILABLE: AVAILABLE, PAUSED: PAUSED}),
+            (Reprioritise(5), {AVAILABLE: AVAILABLE, PAUSED: PAUSED}),
+            (Hold(HOUR), {COMPLETED: COMPLETED}),
+            (Delete(), dict.fromkeys((AVAILABLE, PAUSED, COMPLETED, CANCELLED, FAILED))),
+        ],
+    )
+    @pytest.mark.parametrize("state", list(JobState))
+    async def test_a_change_applies_to_its_states_and_to_no_other(
+        self, store: Backend, state: JobState, change: Change, outcomes: dict[JobState, JobState | None]
+    ) -> None:
+        await self._job_in(store, state)
+        before = await self.get(store, 1, "result", "error", "parameters")
+        [altered] = await store.alter(one(1), change, T0)
+        if state in outcomes:
+            assert altered == Altered(job_id(1), state, outcomes[state], changed=True)
+        else:
+            assert altered == Altered(job_id(1), state, state, changed=False)
+            assert await self.get(store, 1, "result", "error", "parameters") == before
+
+    async def test_unknown_jobs_are_left_out_and_order_is_kept(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, key="k"))
+        altered = await store.alter(Selector(ids=[job_id(9), job_id(2), job_id(1)]), Pause(), T0)
+        assert [a.id for a in altered] == [job_id(2), job_id(1)]
+        assert await store.alter(Selector(keys=[JobKey("q", "none"), JobKey("x", "k")]), Resume(), T0) == []
+        [by_key] = await store.alter(Selector(keys=[JobKey("q", "k")]), Resume(), T0)
+        assert by_key.id == job_id(2)
+
+    async def test_a_cancelled_job_never_starts(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, delay=SECOND))
+        await store.alter(Selector(ids=[job_id(1), job_id(2)]), Cancel("no need"), T0)
+        assert await self.take(store, at=T0 + HOUR) == []
+        record = await self.get(store, 1)
+        assert (record.state, record.reason, record.finished_at) == (CANCELLED, "no need", T0)
+
+    async def test_cancelling_a_running_job_asks_its_holder(self, store: Backend) -> None:
+        await self._job_in(store, RUNNING)
+        await store.alter(one(1), Cancel(), T0)
+        record = await self.get(store, 1)
+        assert (record.state, record.cancel_requested) == (RUNNING, True)
+        [again] = await store.insert([row(2, key="k1")], T0)
+        assert again.status is InsertStatus.DUPLICATE
+
+    async def test_pause_and_resume_keep_the_jobs_place(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        await store.alter(one(1), Pause(), T0)
+        await store.alter(one(1), Resume(), T0 + SECOND)
+        assert [j.id for j in await self.take(store, at=T0 + SECOND)] == [job_id(1), job_id(2)]
+
+    async def test_requeue_starts_afresh_with_the_same_payload(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"blob": b"b"}, expires=SECOND))
+        job = await self.take_one(store)
+        await store.finish([settle(job, FAILED, failed_attempt=True, error=b"e", reason="boom")], T0)
+        await store.alter(one(1), Requeue(), T0 + HOUR)
+        record = await self.get(store, 1, "error", at=T0 + HOUR)
+        assert (record.state, record.attempt, record.lost, record.reason) == (AVAILABLE, 0, 0, "")
+        assert (record.error, record.finished_at, record.run_at) == (None, None, T0 + HOUR)
+        again = await self.take_one(store, at=T0 + HOUR)
+        assert (again.epoch, again.attempt, again.cells) == (2, 0, {"blob": b"b"})
+        assert await store.finish([settle(job, COMPLETED)], T0 + HOUR) == [None]
+
+    async def test_requeue_takes_the_key_back_unless_another_has_it(self, store: Backend) -> None:
+        await self._job_in(store, FAILED)
+        await self.put(store, row(2, key="k1"))
+        [refused] = await store.alter(one(1), Requeue(), T0)
+        assert refused == Altered(job_id(1), FAILED, FAILED, changed=False)
+        await store.alter(one(2), Cancel(), T0)
+        [taken] = await store.alter(one(1), Requeue(), T0)
+        assert taken.changed
+        [again] = await store.insert([row(3, key="k1")], T0)
+        assert (again.status, again.id) == (InsertStatus.DUPLICATE, job_id(1))
+
+    async def test_a_requeued_completed_job_gives_its_new_result(self, store: Backend) -> None:
+        await self._job_in(store, COMPLETED)
+        await store.alter(one(1), Requeue(), T0)
+        [live] = await store.insert([row(2, key="k1")], T0)
+        assert live.status is InsertStatus.DUPLICATE
+        await store.finish([settle(await self.take_one(store), result=b"new", result_ttl=HOUR)], T0)
+        assert (await self.get(store, 1, "result")).result == b"new"
+
+    async def test_move_takes_job_and_key_along(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k"), row(2, queue="taken", key="k"))
+        [refused] = await store.alter(one(1), Move("taken"), T0)
+        assert not refused.changed
+        await store.alter(one(1), Move("free"), T0)
+        assert [(j.id, j.queue) for j in await self.take(store, queues=("free",))] == [(job_id(1), "free")]
+        await self.put(store, row(3, key="k"))
+
+    async def test_reprioritise_reorders(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        await store.alter(one(3), Reprioritise(-1), T0)
+        await store.alter(one(1), Reprioritise(1), T0)
+        assert [j.id for j in await self.take(store)] == [job_id(3), job_id(2), job_id(1)]
+
+    async def test_hold_changes_how_long_result_and_key_are_held(self, store: Backend) -> None:
+        await self._job_in(store, COMPLETED)
+        await store.alter(one(1), Hold(2 * HOUR), T0 + SECOND)
+        later = T0 + 2 * HOUR
+        assert (await self.get(store, 1, "result", at=later)).result == b"r"
+        await store.alter(one(1), Hold(0), later)
+        assert (await self.get(store, 1, "result", at=later)).result is None
+        [gone] = await store.alter(one(1), Hold(HOUR), later)
+        assert not gone.changed
+        await self.put(store, row(2, key="k1"), at=later)
+
+    async def test_delete_leaves_nothing(self, store: Backend) -> None:
+        await self._job_in(store, FAILED)
+        await store.alter(one(1), Delete(), T0)
+        assert await store.fetch([job_id(1), JobKey("q", "k1")], at=T0) == [None, None]
+        await self.put(store, row(1, key="k1"))
+
+    async def test_a_filter_meets_only_jobs_that_the_change_applies_to(self, store: Backend) -> None:
+        await self.put(store, row(1, tenant="a"), row(2, tenant="b"), row(3, queue="r", tenant="a"), row(4, task="u"))
+        await self.put(store, row(5, tenant="a"), at=T0 + HOUR)
+        await self.take_one(store)
+        assert [a.id for a in await store.alter(Selector(queue="q", tenant="a"), Pause(), T0)] == [job_id(5)]
+        assert [a.id for a in await store.alter(Selector(task="u"), Cancel(), T0)] == [job_id(4)]
+        old = Selector(older_than=HOUR, states=frozenset({AVAILABLE}))
+        assert [a.id for a in await store.alter(old, Delete(), T0 + HOUR)] == [job_id(2), job_id(3)]
+
+    async def test_a_filter_is_worked_off_in_bounded_steps(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(25)))
+        sizes = [len(await store.alter(Selector(queue="q", limit=10), Cancel(), T0)) for _ in range(4)]
+        assert sizes == [10, 10, 5, 0]
+
+    async def test_asking_all_running_jobs_to_stop_ends(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        await self.take(store)
+        sizes = [len(await store.alter(Selector(queue="q"), Cancel(), T0)) for _ in range(2)]
+        assert sizes == [2, 0]
+
+    async def test_pausing_a_queue_changes_no_job(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        assert await store.alter(Selector(queue="q"), Configure(paused=True), T0) == []
+        assert await self.state(store, 1) is AVAILABLE
+        assert [(q.queue, q.paused) for q in (await store.stats(T0)).queues] == [("q", True)]
+        assert await self.take(store) == []
+
+    async def test_a_paused_queue_takes_jobs_in_and_lets_running_ones_end(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        await store.alter(Selector(queue="q"), Configure(paused=True), T0)
+        await self.put(store, row(2))
+        assert await store.finish([settle(job)], T0) == [COMPLETED]

@@ -1,0 +1,132 @@
+"""claim: eligibility, order, exclusiveness, expiry, wanted sections."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from headrace.protocol import Backend
+from headrace.records import Claim, Configure, Pause, Selector
+from headrace.testing.conformance.base import LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.types import JobState
+
+
+class ClaimTests(ConformanceBase):
+    async def test_an_empty_store_gives_nothing_and_knows_of_nothing_to_come(self, store: Backend) -> None:
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0)
+        assert (claimed.jobs, claimed.next_in, list(claimed.expired)) == ([], None, [])
+
+    async def test_a_claimed_job_is_running_under_a_new_epoch(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        assert (job.id, job.epoch, job.attempt, job.lost) == (job_id(1), 1, 0, 0)
+        record = await self.get(store, 1)
+        assert (record.state, record.epoch, record.lease_until) == (JobState.RUNNING, 1, T0 + LEASE)
+        assert await self.take(store) == []
+
+    async def test_a_leased_job_carries_every_field(self, store: Backend) -> None:
+        given = row(
+            1, tenant="acme", key="k", priority=2, max_attempts=3, timeout=4, result_ttl=5, headers=b"h",
+            cells={"parameters": b"p", "blob": b"b"},
+        )  # fmt: skip
+        await self.put(store, given)
+        job = await self.take_one(store, at=T0 + 7)
+        assert (job.queue, job.task, job.tenant, job.key, job.priority) == ("q", "t", "acme", "k", 2)
+        assert (job.max_attempts, job.timeout, job.result_ttl, job.headers) == (3, 4, 5, b"h")
+        assert (job.run_at, job.enqueued_at, job.cells, job.error) == (T0, T0, given.cells, None)
+
+    async def test_order_is_priority_then_run_at_then_id(self, store: Backend) -> None:
+        spec = [
+            (1, 0, 30), (2, 0, 10), (3, 5, 0), (4, -5, 50), (5, 0, 10), (6, -5, 40), (7, 32_767, 0), (8, -32_768, 60),
+        ]  # fmt: skip
+        await self.put(store, *(row(n, priority=p, delay=d) for n, p, d in spec))
+        expected = [job_id(n) for n, _, _ in sorted(spec, key=lambda s: (s[1], s[2], s[0]))]
+        assert [j.id for j in await self.take(store, at=T0 + 60)] == expected
+
+    async def test_order_holds_across_queues_and_calls(self, store: Backend) -> None:
+        spec = [(n, "abc"[n % 3], (n * 7) % 4, (n * 5) % 6) for n in range(30)]
+        await self.put(store, *(row(n, queue=q, priority=p, delay=d) for n, q, p, d in spec))
+        expected = [job_id(n) for n, _, _, _ in sorted(spec, key=lambda s: (s[2], s[3], s[0]))]
+        claims = [await self.take(store, 4, queues=("a", "b", "c"), at=T0 + 10) for _ in range(8)]
+        assert [j.id for jobs in claims for j in jobs] == expected
+
+    async def test_fifo_within_one_insert(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(50)))
+        assert [j.id for j in await self.take(store)] == [job_id(n) for n in range(50)]
+
+    async def test_only_the_queues_named_are_looked_at(self, store: Backend) -> None:
+        await self.put(store, row(1, queue="a"), row(2, queue="b"), row(3, queue="c"))
+        assert [j.id for j in await self.take(store, queues=("a", "c", "a"))] == [job_id(1), job_id(3)]
+        assert await self.take(store, queues=()) == []
+
+    async def test_the_limit_holds(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(5)))
+        assert len(await self.take(store, 2)) == 2
+        assert len(await self.take(store, 0)) == 0
+        assert len(await self.take(store, 100)) == 3
+
+    async def test_a_scheduled_job_is_invisible_until_it_is_due(self, store: Backend) -> None:
+        await self.put(store, row(1, delay=10 * SECOND), row(2, delay=20 * SECOND, priority=-1))
+        early = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 10 * SECOND - 1)
+        assert (early.jobs, early.next_in) == ([], 1)
+        due = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 10 * SECOND)
+        assert ([j.id for j in due.jobs], due.next_in) == ([job_id(1)], 10 * SECOND)
+
+    async def test_a_scheduled_job_of_high_priority_does_not_block_due_ones(self, store: Backend) -> None:
+        await self.put(store, *(row(n, priority=-9, delay=SECOND) for n in range(50)), row(99))
+        assert [j.id for j in await self.take(store, 10)] == [job_id(99)]
+
+    async def test_paused_jobs_and_queues_are_passed_over(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3, queue="r"))
+        await store.alter(Selector(ids=[job_id(1)]), Pause(), T0)
+        await store.alter(Selector(queue="r"), Configure(paused=True), T0)
+        claimed = await store.claim(Claim("w1", ("q", "r"), 10, LEASE), T0)
+        assert ([j.id for j in claimed.jobs], claimed.next_in) == ([job_id(2)], None)
+        await store.alter(Selector(queue="r"), Configure(paused=False), T0)
+        assert [j.id for j in await self.take(store, queues=("q", "r"))] == [job_id(3)]
+
+    async def test_only_wanted_sections_are_brought(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"parameters": b"p", "vm_state": b"v"}), row(2, cells={"blob": b"b"}))
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, frozenset({"parameters"})), T0)
+        assert [j.cells for j in claimed.jobs] == [{"parameters": b"p"}, {}]
+        assert (await self.get(store, 1, "vm_state")).cells == {"vm_state": b"v"}
+
+    async def test_an_expired_job_is_never_started(self, store: Backend) -> None:
+        await self.put(store, row(1, expires=10, key="k"), row(2, expires=11), row(3))
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 10)
+        assert [j.id for j in claimed.jobs] == [job_id(2), job_id(3)]
+        assert list(claimed.expired) == [job_id(1)]
+        record = await self.get(store, 1)
+        assert (record.state, record.reason, record.finished_at) == (JobState.CANCELLED, "expired", T0 + 10)
+        await self.put(store, row(4, key="k"), at=T0 + 10)
+
+    async def test_expiry_does_not_touch_a_job_that_has_started(self, store: Backend) -> None:
+        await self.put(store, row(1, expires=10))
+        job = await self.take_one(store)
+        assert await store.finish([settle(job)], T0 + 100) == [JobState.COMPLETED]
+
+    async def test_expired_jobs_do_not_crowd_out_good_ones(self, store: Backend) -> None:
+        await self.put(store, *(row(n, expires=1) for n in range(20)), row(99))
+        assert [j.id for j in await self.take(store, 1, at=T0 + 5)] == [job_id(99)]
+
+    async def test_no_job_goes_to_two_holders(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(200)))
+        siblings = [store.sibling() for _ in range(3)]
+        for sibling in siblings:
+            await sibling.open()
+        try:
+            stores = itertools.cycle([store, *siblings])
+            calls = [self.take(next(stores), 7, holder=f"w{n}") for n in range(60)]
+            claimed = [job.id for jobs in await asyncio.gather(*calls) for job in jobs]
+        finally:
+            for sibling in siblings:
+                await sibling.close()
+        claimed += [j.id for j in await self.take(store, 200)]
+        assert sorted(claimed) == [job_id(n) for n in range(200)]
+
+    async def test_a_retried_job_keeps_its_identity_and_gets_the_next_epoch(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"blob": b"b"}))
+        for epoch in range(1, 6):
+            job = await self.take_one(store, holder=f"w{epoch}")
+            assert (job.id, job.epoch, job.attempt, job.cells) == (job_id(1), epoch, epoch - 1, {"blob": b"b"})
+            await store.finish([settle(job, JobState.AVAILABLE, f"w{epoch}", failed_attempt=True)], T0)

@@ -1,0 +1,96 @@
+"""hints: who is told to look, and about what. Lost hints are lawful; these tests show that the usual ones come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from headrace.protocol import Backend
+from headrace.records import Cancel, Configure, Hint, Reap, Selector, Watch
+from headrace.testing.conformance.base import LEASE, T0, ConformanceBase, job_id, needs, row, settle
+from headrace.types import JobState
+
+PATIENCE = 10.0
+
+
+async def first(hints: AsyncIterator[Hint]) -> Hint:
+    async with asyncio.timeout(PATIENCE):
+        return await anext(hints)
+
+
+class HintTests(ConformanceBase):
+    @needs("hints")
+    async def test_an_insert_wakes_those_who_listen_to_its_queue(self, store: Backend) -> None:
+        assert store.hints is not None
+        sibling = store.sibling()
+        await sibling.open()
+        try:
+            async with store.hints.listen(["queue:q"]) as hints:
+                await self.put(sibling, row(1, queue="other"))
+                await self.put(sibling, row(2))
+                assert await first(hints) == Hint("queue:q")
+        finally:
+            await sibling.close()
+
+    @needs("hints")
+    async def test_whatever_makes_a_job_claimable_wakes_the_queue(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, *(row(n) for n in range(4)))
+        jobs = await self.take(store)
+        async with store.hints.listen(["queue:q"]) as hints:
+            await store.finish([settle(jobs[0], JobState.AVAILABLE)], T0)
+            assert await first(hints) == Hint("queue:q")
+            await store.finish([settle(jobs[1], spawn=[row(9)])], T0)
+            assert await first(hints) == Hint("queue:q")
+            await store.reap(Reap(), T0 + LEASE)
+            assert await first(hints) == Hint("queue:q")
+            await store.alter(Selector(queue="q"), Configure(paused=False), T0)
+            assert await first(hints) == Hint("queue:q")
+
+    @needs("hints")
+    async def test_every_way_to_end_tells_the_waiter(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, *(row(n, reply_to="me") for n in range(6)), row(6, reply_to="me", expires=1))
+        jobs = {job.id: job for job in await self.take(store, 5)}
+        async with store.hints.listen(["inbox:me"]) as hints:
+            for number, state in enumerate((JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)):
+                await store.finish([settle(jobs[job_id(number)], state)], T0)
+                assert await first(hints) == Hint("inbox:me", job_id(number))
+            await store.finish([settle(jobs[job_id(3)], keep=False)], T0)
+            assert await first(hints) == Hint("inbox:me", job_id(3))
+            await store.reap(Reap(max_lost=0, limit=1), T0 + LEASE)
+            assert await first(hints) == Hint("inbox:me", job_id(4))
+            await store.alter(Selector(ids=[job_id(5)]), Cancel(), T0)
+            assert await first(hints) == Hint("inbox:me", job_id(5))
+            assert await self.take(store, at=T0 + 1) == []
+            assert await first(hints) == Hint("inbox:me", job_id(6))
+
+    @needs("hints")
+    async def test_duplicates_and_watchers_join_the_waiters(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1, key="k", reply_to="a"))
+        await store.insert([row(2, key="k", reply_to="b")], T0)
+        await store.alter(Selector(ids=[job_id(1)]), Watch("c"), T0)
+        topics = ["inbox:a", "inbox:b", "inbox:c"]
+        async with store.hints.listen(topics) as hints:
+            await store.finish([settle(await self.take_one(store))], T0)
+            assert {await first(hints) for _ in topics} == {Hint(t, job_id(1)) for t in topics}
+
+    @needs("hints")
+    async def test_a_retry_tells_no_waiter_and_keeps_it_waiting(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1, reply_to="me"))
+        async with store.hints.listen(["inbox:me", "queue:q"]) as hints:
+            await store.finish([settle(await self.take_one(store), JobState.AVAILABLE)], T0)
+            assert await first(hints) == Hint("queue:q")
+            await store.finish([settle(await self.take_one(store))], T0)
+            assert await first(hints) == Hint("inbox:me", job_id(1))
+
+    @needs("hints")
+    async def test_a_cancel_request_wakes_the_holder(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1))
+        await self.take_one(store)
+        async with store.hints.listen(["holder:w1"]) as hints:
+            await store.alter(Selector(ids=[job_id(1)]), Cancel(), T0)
+            assert await first(hints) == Hint("holder:w1")

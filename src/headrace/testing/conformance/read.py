@@ -1,0 +1,113 @@
+"""fetch, scan and stats: what outsiders see."""
+
+from __future__ import annotations
+
+from headrace.protocol import Backend
+from headrace.records import JobId, JobKey, Pause, Selector
+from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.types import JobState
+
+
+class ReadTests(ConformanceBase):
+    async def test_fetch_answers_in_order_with_none_for_the_unknown(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, key="k"))
+        names: list[JobId | JobKey] = [job_id(2), job_id(9), JobKey("q", "k"), JobKey("r", "k"), job_id(1)]
+        found = await store.fetch(names, at=T0)
+        assert [r and r.id for r in found] == [job_id(2), None, job_id(2), None, job_id(1)]
+        assert await store.fetch([], at=T0) == []
+
+    async def test_a_key_leads_to_the_job_that_took_it_last(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k"))
+        await store.finish([settle(await self.take_one(store), JobState.FAILED)], T0)
+        [failed] = await store.fetch([JobKey("q", "k")], at=T0)
+        assert failed is not None
+        assert (failed.id, failed.state) == (job_id(1), JobState.FAILED)
+        await self.put(store, row(2, key="k"))
+        [live] = await store.fetch([JobKey("q", "k")], at=T0)
+        assert live is not None
+        assert live.id == job_id(2)
+
+    async def test_nothing_heavy_comes_unasked(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"blob": b"b", "vm_state": b"v"}))
+        job = await self.take_one(store)
+        await store.finish([settle(job, result=b"r", result_ttl=HOUR, error=b"e")], T0)
+        bare = await self.get(store, 1)
+        assert (bare.cells, bare.result, bare.error) == ({}, None, None)
+        some = await self.get(store, 1, "blob", "error")
+        assert (some.cells, some.result, some.error) == ({"blob": b"b"}, None, b"e")
+
+    async def test_scan_walks_all_jobs_newest_first_in_pages(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(25)))
+        seen, after = [], None
+        for _ in range(100):
+            page = await store.scan(Selector(), after, 10, T0)
+            assert len(page.records) <= 10
+            seen += [r.id for r in page.records]
+            after = page.after
+            if after is None:
+                break
+        assert seen == [job_id(n) for n in reversed(range(25))]
+
+    async def test_scan_filters(self, store: Backend) -> None:
+        await self.put(
+            store, row(1, queue="a", tenant="x"), row(2, queue="a", task="u"), row(3, queue="b", tenant="x", key="k")
+        )
+        await self.put(store, row(4, queue="b"), at=T0 + HOUR)
+        await self.take_one(store, queue="a")
+
+        async def scan(**narrow: object) -> list[int]:
+            found, after = [], None
+            while True:
+                page = await store.scan(Selector(**narrow), after, 2, T0 + HOUR)  # type: ignore[arg-type]
+                found += [r.id for r in page.records]
+                if (after := page.after) is None:
+                    return [next(n for n in range(1, 5) if job_id(n) == i) for i in found]
+
+        assert await scan(queue="a") == [2, 1]
+        assert await scan(tenant="x") == [3, 1]
+        assert await scan(task="u") == [2]
+        assert await scan(states=frozenset({JobState.RUNNING})) == [1]
+        assert await scan(states=frozenset({JobState.RUNNING, JobState.AVAILABLE})) == [4, 3, 2, 1]
+        assert await scan(older_than=HOUR) == [3, 2, 1]
+        assert await scan(queue="b", tenant="x", states=frozenset({JobState.AVAILABLE})) == [3]
+        assert await scan(keys=[JobKey("b", "k")]) == [3]
+        assert await scan(ids=[job_id(1), job_id(4), job_id(9)]) == [4, 1]
+        assert await scan(queue="none") == []
+
+    async def test_scan_finds_jobs_in_every_state(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(6)))
+        ends = [JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED]
+        jobs = await self.take(store, 4)
+        await store.finish([settle(job, end) for job, end in zip(jobs, ends, strict=False)], T0)
+        await store.alter(Selector(ids=[job_id(5)]), Pause(), T0)
+        page = await store.scan(Selector(), at=T0)
+        assert {r.state for r in page.records} == set(JobState)
+        for state in JobState:
+            narrowed = await store.scan(Selector(states=frozenset({state})), at=T0)
+            assert [r.state for r in narrowed.records] == [state]
+
+    async def test_stats_are_exact_at_rest(self, store: Backend) -> None:
+        assert (await store.stats(T0)).queues == []
+        await self.put(store, *(row(n) for n in range(10)), row(20, queue="b"), row(21, queue="b", delay=HOUR))
+        jobs = await self.take(store, 6, at=T0 + SECOND)
+        outcomes = (
+            JobState.COMPLETED, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.PAUSED
+        )  # fmt: skip
+        batch = [settle(job, state) for job, state in zip(jobs, outcomes, strict=False)]
+        await store.finish([*batch, settle(jobs[0], JobState.FAILED)], T0 + SECOND)
+        stats = await store.stats(T0 + 2 * SECOND)
+        q, b = ({s.queue: s for s in stats.queues}[name] for name in ("q", "b"))
+        assert (q.available, q.scheduled, q.running, q.jobs_paused) == (4, 0, 1, 1)
+        assert (q.completed, q.cancelled, q.failed, q.paused) == (2, 1, 1, False)
+        assert q.oldest_due_age == 2 * SECOND
+        assert (b.available, b.scheduled, b.oldest_due_age) == (2, 1, 2 * SECOND)
+        places = {p.place: p for p in stats.places}
+        assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
+        assert all(place.bytes > 0 for place in places.values())
+
+    async def test_stats_of_a_drained_queue_go_back_to_nothing(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await store.finish([settle(await self.take_one(store), keep=False)], T0)
+        stats = await store.stats(T0)
+        assert stats.queues == []
+        assert [(p.count, p.bytes) for p in stats.places] == [(0, 0)] * 3

@@ -1,0 +1,114 @@
+"""reap: what vanished holders left, poison, outages, expiry."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.protocol import Backend
+from headrace.records import Reap
+from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.types import JobState
+
+END = T0 + LEASE
+
+
+class ReapTests(ConformanceBase):
+    async def test_a_live_lease_is_left_alone(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await self.take_one(store)
+        assert await store.reap(Reap(), END - 1) == []
+        assert await self.state(store, 1) is JobState.RUNNING
+
+    async def test_an_expired_lease_is_taken_back_once(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        await store.finish([settle(job, JobState.AVAILABLE, failed_attempt=True)], T0)
+        await self.take_one(store)
+        [reaped] = await store.reap(Reap(), END)
+        assert (reaped.id, reaped.queue, reaped.task) == (job_id(1), "q", "t")
+        assert (reaped.state, reaped.lost, reaped.reason) == (JobState.AVAILABLE, 1, "")
+        assert await store.reap(Reap(), END) == []
+        again = await self.take_one(store, at=END)
+        assert (again.epoch, again.attempt, again.lost) == (3, 1, 1)
+
+    async def test_too_many_consecutive_losses_are_poison(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k"))
+        now = T0
+        for lost in (1, 2):
+            await self.take_one(store, at=now)
+            now += LEASE
+            [reaped] = await store.reap(Reap(max_lost=2), now)
+            assert (reaped.state, reaped.lost) == (JobState.AVAILABLE, lost)
+        await self.take_one(store, at=now)
+        now += LEASE
+        [reaped] = await store.reap(Reap(max_lost=2), now)
+        assert (reaped.state, reaped.lost, reaped.reason) == (JobState.FAILED, 3, "lost")
+        record = await self.get(store, 1, at=now)
+        assert (record.state, record.reason, record.finished_at) == (JobState.FAILED, "lost", now)
+        await self.put(store, row(2, key="k"), at=now)
+
+    async def test_at_most_the_limit_oldest_first(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(6)))
+        for n in range(6):
+            await self.take_one(store, at=T0 + n)
+        reaped = await store.reap(Reap(limit=4), END + MINUTE)
+        assert [r.id for r in reaped] == [job_id(n) for n in range(4)]
+        assert len(await store.reap(Reap(limit=4), END + MINUTE)) == 2
+
+    async def test_what_comes_back_is_spread_over_time(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(10)))
+        await self.take(store)
+        await store.reap(Reap(spread=10 * SECOND), END)
+        due = [len(await self.take(store, at=END + s * SECOND)) for s in range(11)]
+        assert sum(due) == 10
+        assert max(due) <= 2
+
+    async def test_a_whole_fleet_away_is_nobodys_fault(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(12)))
+        for n in range(12):
+            await self.take_one(store, holder=f"w{n % 3}")
+        reaped = await store.reap(Reap(max_lost=0), END)
+        assert len(reaped) == 12
+        assert {(r.state, r.lost) for r in reaped} == {(JobState.AVAILABLE, 0)}
+
+    async def test_one_holder_gone_is_no_outage(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(12)))
+        await self.take(store)
+        reaped = await store.reap(Reap(max_lost=0), END)
+        assert {r.state for r in reaped} == {JobState.FAILED}
+
+    async def test_a_small_share_is_no_outage(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(40)))
+        await self.take(store, 6, holder="w1")
+        await self.take(store, 6, holder="w2")
+        await self.take(store, 28, holder="w3", at=T0 + LEASE - 1)
+        reaped = await store.reap(Reap(max_lost=0), END)
+        assert len(reaped) == 12
+        assert {r.state for r in reaped} == {JobState.FAILED}
+
+    async def test_expired_jobs_that_nobody_claims_are_cancelled(self, store: Backend) -> None:
+        await self.put(store, row(1, expires=10, key="k"), row(2, expires=10, delay=50), row(3))
+        [reaped] = await store.reap(Reap(), T0 + 20)
+        assert (reaped.id, reaped.state, reaped.reason) == (job_id(1), JobState.CANCELLED, "expired")
+        [later] = await store.reap(Reap(), T0 + 50)
+        assert later.id == job_id(2)
+        await self.put(store, row(4, key="k"))
+
+    async def test_a_finish_that_came_first_wins(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        await store.finish([settle(job)], END)
+        assert await store.reap(Reap(), END + MINUTE) == []
+        assert await self.state(store, 1) is JobState.COMPLETED
+
+    async def test_concurrent_reaps_take_each_job_once(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(100)))
+        await self.take(store)
+        sibling = store.sibling()
+        await sibling.open()
+        try:
+            calls = [side.reap(Reap(limit=20), END) for side in (store, sibling) for _ in range(5)]
+            reaped = [r.id for batch in await asyncio.gather(*calls) for r in batch]
+        finally:
+            await sibling.close()
+        assert sorted(reaped) == [job_id(n) for n in range(100)]

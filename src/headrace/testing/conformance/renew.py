@@ -1,0 +1,94 @@
+"""renew: leases extended, losses told, the worker list, the control channel."""
+
+from __future__ import annotations
+
+from headrace.protocol import Backend
+from headrace.records import Beat, Cancel, Configure, Reap, Selector
+from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.types import JobState
+
+
+def beat(*leases: tuple[bytes, int], holder: str = "w1", **changes: object) -> Beat:
+    return Beat(holder, f"host-{holder}", ("q", "r"), LEASE, leases, **changes)  # type: ignore[arg-type]
+
+
+class RenewTests(ConformanceBase):
+    async def test_a_renewed_lease_runs_from_now(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        one, two = await self.take(store)
+        renewed = await store.renew(beat((one.id, one.epoch)), T0 + 20 * SECOND)
+        assert list(renewed.lost) == []
+        reaped = await store.reap(Reap(), T0 + LEASE)
+        assert [r.id for r in reaped] == [two.id]
+        assert (await self.get(store, 1)).lease_until == T0 + 20 * SECOND + LEASE
+
+    async def test_a_job_much_longer_than_its_lease_runs_once(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        for step in range(1, 101):
+            now = T0 + step * LEASE // 2
+            assert list((await store.renew(beat((job.id, job.epoch)), now)).lost) == []
+            assert await store.reap(Reap(), now) == []
+        assert await store.finish([settle(job)], T0 + 50 * LEASE) == [JobState.COMPLETED]
+
+    async def test_leases_of_others_are_lost_and_left_alone(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        one, two = await self.take(store, 2)
+        other = await self.take_one(store, holder="w2")
+        await store.finish([settle(one)], T0)
+        asked = [(one.id, one.epoch), (two.id, two.epoch + 1), (other.id, other.epoch), (job_id(9), 1)]
+        renewed = await store.renew(beat(*asked), T0 + 10 * SECOND)
+        assert list(renewed.lost) == [one.id, two.id, other.id, job_id(9)]
+        assert (await self.get(store, 2)).lease_until == T0 + LEASE
+        assert (await self.get(store, 3)).lease_until == T0 + LEASE
+
+    async def test_an_expired_lease_that_nobody_reaped_is_renewed(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store)
+        assert list((await store.renew(beat((job.id, job.epoch)), T0 + 9 * LEASE)).lost) == []
+        assert await store.reap(Reap(), T0 + 9 * LEASE) == []
+
+    async def test_cancel_requests_come_with_every_beat_until_the_lease_ends(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        one, _ = await self.take(store, 2)
+        await self.take_one(store, holder="w2")
+        await store.alter(Selector(ids=[job_id(1), job_id(3)]), Cancel(), T0)
+        assert list((await store.renew(beat(), T0)).cancels) == [job_id(1)]
+        assert list((await store.renew(beat(), T0)).cancels) == [job_id(1)]
+        assert list((await store.renew(beat(holder="w2"), T0)).cancels) == [job_id(3)]
+        await store.finish([settle(one, JobState.CANCELLED)], T0)
+        assert list((await store.renew(beat(), T0)).cancels) == []
+
+    async def test_a_cancel_request_does_not_outlive_its_lease(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await self.take_one(store)
+        await store.alter(Selector(ids=[job_id(1)]), Cancel(), T0)
+        [reaped] = await store.reap(Reap(), T0 + LEASE)
+        assert (reaped.state, reaped.reason) == (JobState.CANCELLED, "cancelled")
+        assert list((await store.renew(beat(), T0 + LEASE)).cancels) == []
+
+    async def test_paused_queues_of_the_beat_are_told(self, store: Backend) -> None:
+        for queue in ("r", "s"):
+            await store.alter(Selector(queue=queue), Configure(paused=True), T0)
+        assert list((await store.renew(beat(), T0)).paused) == ["r"]
+
+    async def test_a_worker_is_listed_while_it_beats(self, store: Backend) -> None:
+        await store.renew(beat(ttl=MINUTE, slots=8, busy=3), T0)
+        await store.renew(beat(ttl=MINUTE, slots=8, busy=5), T0 + SECOND)
+        [worker] = (await store.stats(T0 + SECOND)).workers
+        assert (worker.worker, worker.queues, worker.slots, worker.busy) == ("host-w1", ("q", "r"), 8, 5)
+        assert (worker.started_at, worker.seen_at) == (T0, T0 + SECOND)
+        assert (await store.stats(T0 + SECOND + MINUTE)).workers == []
+
+    async def test_a_worker_that_leaves_is_off_the_list(self, store: Backend) -> None:
+        await store.renew(beat(), T0)
+        await store.renew(beat(leaving=True), T0)
+        assert (await store.stats(T0)).workers == []
+
+    async def test_a_record_names_the_worker_and_never_the_holder(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await self.take_one(store, holder="secret")
+        await store.renew(Beat("secret", "pod-7", ("q",), LEASE), T0)
+        record = await self.get(store, 1)
+        assert record.worker == "pod-7"
+        assert "secret" not in repr(record)

@@ -1,0 +1,228 @@
+"""The values that users see: a new job, the job in a handler, and the outcomes a handler may return.
+
+Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.records`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from msgspec import UNSET, Struct, UnsetType
+
+P = TypeVar("P")
+
+Duration = int | float | str | timedelta
+"""Seconds as a number, ``"30s"``, ``"1h30m"``, ``"250ms"``, or a timedelta."""
+
+SECTIONS = ("parameters", "vm_state", "metadata", "blob")
+"""The names of the four payload sections."""
+
+
+class JobState(StrEnum):
+    """Where a job is. *Scheduled* and *retrying* are views: available with a later ``run_at``, or with ``attempt`` > 0.
+
+    >>> JobState("failed").terminal
+    True
+    """
+
+    AVAILABLE = "available"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    """Given up: lies with the dead letters until it is requeued, purged or swept."""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended; only a recorded requeue leaves such a state."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED))
+
+
+class Sections(Struct, frozen=True):
+    """The four payload sections. ``UNSET`` keeps what is stored, ``None`` clears it, bytes replace it.
+
+    >>> Sections(blob=None).changes()
+    {'blob': None}
+    """
+
+    parameters: bytes | UnsetType | None = UNSET
+    vm_state: bytes | UnsetType | None = UNSET
+    metadata: bytes | UnsetType | None = UNSET
+    blob: bytes | UnsetType | None = UNSET
+
+    def changes(self) -> dict[str, bytes | None]:
+        """What is set or cleared, by section name."""
+        found = ((name, getattr(self, name)) for name in SECTIONS)
+        return {name: value for name, value in found if not isinstance(value, UnsetType)}
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A job to be enqueued: the task's name, its arguments, and how it should be run.
+
+    >>> NewJob(task="mail.welcome", args={"user_id": 42}, delay="10m").queue
+    'default'
+    """
+
+    task: str
+    queue: str = "default"
+    args: Mapping[str, Any] | None = None
+    """Arguments by name, encoded into the ``parameters`` section."""
+    sections: Sections = Sections()
+    """Sections as bytes, for those who encode for themselves."""
+    key: str | None = None
+    """Dedup name: held in its queue while the job lives and for ``result_ttl`` after it completed."""
+    tenant: str = ""
+    priority: int = 0
+    """Lower numbers are run first."""
+    run_at: datetime | None = None
+    delay: Duration | None = None
+    max_attempts: int | None = None
+    timeout: Duration | None = None
+    expires: Duration | None = None
+    """A job not started within this time of its enqueue is cancelled instead."""
+    result_ttl: Duration | None = None
+    headers: Mapping[str, str] | None = None
+    """Small notes that travel with the job: trace context, correlation id."""
+    on_failed: str = "run"
+    """``"run"``: a key whose job failed may be enqueued anew; ``"return"``: the failed job answers as a duplicate."""
+    id: UUID | None = None
+    """Made by the client when left out."""
+
+
+class Lease(Struct, frozen=True):
+    """The right to run one job: ``epoch`` rises with every claim, so it may fence writes to other systems too."""
+
+    id: UUID
+    epoch: int
+    holder: str
+
+
+class CancelToken:
+    """Tells a handler that it should stop: cancelled, timed out, lease lost, or the worker is going down.
+
+    An async handler is cancelled anyway; a handler in a thread or process looks at ``requested``.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason = ""
+
+    @property
+    def requested(self) -> bool:
+        """Whether the handler has been asked to stop."""
+        return self._event.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask the handler to stop; the first reason stays."""
+        if not self._event.is_set():
+            self.reason = reason
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until a stop is asked for; for handlers that run in a thread."""
+        return self._event.wait(timeout)
+
+    def check(self) -> None:
+        """Raise ``asyncio.CancelledError`` if a stop has been asked for; a safe point for a thread handler."""
+        if self._event.is_set():
+            raise asyncio.CancelledError(self.reason)
+
+
+class Job(Struct, Generic[P], weakref=True):
+    """A running job as its handler sees it."""
+
+    id: UUID
+    task: str
+    queue: str
+    payload: P
+    lease: Lease
+    cancel: CancelToken
+    key: str | None = None
+    tenant: str = ""
+    priority: int = 0
+    attempt: int = 0
+    """Failed attempts so far: 0 on the first run."""
+    lost: int = 0
+    """Consecutive times that a worker vanished while it held this job."""
+    run_at: datetime | None = None
+    enqueued_at: datetime | None = None
+    max_attempts: int | None = None
+    headers: Mapping[str, str] = {}
+    sections: Mapping[str, bytes] = {}
+    """Decoded bytes of the sections that the worker asked for."""
+
+
+class Patch(Struct, frozen=True):
+    """Changes to the job itself, applied together with its outcome. What is left out stays as it is."""
+
+    queue: str | None = None
+    priority: int | None = None
+    sections: Sections = Sections()
+
+
+class Done(Struct, frozen=True):
+    """The job is complete. A handler that returns anything but an outcome returns ``Done(that)``."""
+
+    result: Any = None
+    result_ttl: Duration | None = None
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+
+
+class Retry(Struct, frozen=True):
+    """The attempt failed: try again after ``after``, or when the policy says; past the last attempt the job fails."""
+
+    after: Duration | None = None
+    error: str = ""
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+
+
+class Again(Struct, frozen=True):
+    """Not now, or once more: back to available after ``after``, without counting an attempt."""
+
+    after: Duration = 0
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+
+
+class Fail(Struct, frozen=True):
+    """The job cannot succeed: to the dead letters at once, whatever attempts are left."""
+
+    error: str = ""
+    reason: str = "failed"
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+
+
+class Cancelled(Struct, frozen=True):
+    """The job ends as cancelled."""
+
+    reason: str = "cancelled"
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+
+
+Outcome = Done | Retry | Again | Fail | Cancelled
+"""What a handler may return. ``patch`` and ``spawn`` are applied atomically with it, or not at all."""
+
+
+class Failure(Struct, frozen=True, omit_defaults=True):
+    """One failed attempt as it is kept with the job."""
+
+    type: str
+    message: str
+    attempt: int = 0
+    at: int = 0
+    """Microseconds since 1970, by the worker's clock."""
+    traceback: str = ""
