@@ -1,21 +1,18 @@
-"""The values that users see: a new job, the job in a handler, and the outcomes a handler may return.
+"""The values that users hand in and get back: a new job, its sections, and the outcomes a handler may return.
 
-Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.records`.
+Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.records`, and the job
+as its handler sees it is in :mod:`headrace.job`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any
 from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
-
-P = TypeVar("P")
 
 Duration = int | float | str | timedelta
 """Seconds as a number, ``"30s"``, ``"1h30m"``, ``"250ms"``, or a timedelta."""
@@ -66,6 +63,12 @@ class Sections(Struct, frozen=True):
         return {name: value for name, value in found if not isinstance(value, UnsetType)}
 
 
+class Encoded(Struct, frozen=True):
+    """Arguments that a task has checked and encoded already."""
+
+    cell: bytes
+
+
 class NewJob(Struct, frozen=True, kw_only=True):
     """A job to be enqueued: the task's name, its arguments, and how it should be run.
 
@@ -75,7 +78,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
 
     task: str
     queue: str = "default"
-    args: Mapping[str, Any] | None = None
+    args: Mapping[str, Any] | Encoded | None = None
     """Arguments by name, encoded into the ``parameters`` section."""
     sections: Sections = Sections()
     """Sections as bytes, for those who encode for themselves."""
@@ -97,69 +100,6 @@ class NewJob(Struct, frozen=True, kw_only=True):
     """``"run"``: a key whose job failed may be enqueued anew; ``"return"``: the failed job answers as a duplicate."""
     id: UUID | None = None
     """Made by the client when left out."""
-
-
-class Lease(Struct, frozen=True):
-    """The right to run one job: ``epoch`` rises with every claim, so it may fence writes to other systems too."""
-
-    id: UUID
-    epoch: int
-    holder: str
-
-
-class CancelToken:
-    """Tells a handler that it should stop: cancelled, timed out, lease lost, or the worker is going down.
-
-    An async handler is cancelled anyway; a handler in a thread or process looks at ``requested``.
-    """
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.reason = ""
-
-    @property
-    def requested(self) -> bool:
-        """Whether the handler has been asked to stop."""
-        return self._event.is_set()
-
-    def request(self, reason: str) -> None:
-        """Ask the handler to stop; the first reason stays."""
-        if not self._event.is_set():
-            self.reason = reason
-            self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until a stop is asked for; for handlers that run in a thread."""
-        return self._event.wait(timeout)
-
-    def check(self) -> None:
-        """Raise ``asyncio.CancelledError`` if a stop has been asked for; a safe point for a thread handler."""
-        if self._event.is_set():
-            raise asyncio.CancelledError(self.reason)
-
-
-class Job(Struct, Generic[P], weakref=True):
-    """A running job as its handler sees it."""
-
-    id: UUID
-    task: str
-    queue: str
-    payload: P
-    lease: Lease
-    cancel: CancelToken
-    key: str | None = None
-    tenant: str = ""
-    priority: int = 0
-    attempt: int = 0
-    """Failed attempts so far: 0 on the first run."""
-    lost: int = 0
-    """Consecutive times that a worker vanished while it held this job."""
-    run_at: datetime | None = None
-    enqueued_at: datetime | None = None
-    max_attempts: int | None = None
-    headers: Mapping[str, str] = {}
-    sections: Mapping[str, bytes] = {}
-    """Decoded bytes of the sections that the worker asked for."""
 
 
 class Patch(Struct, frozen=True):

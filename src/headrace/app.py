@@ -1,0 +1,287 @@
+"""The app: tasks on one store, and the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from headrace.batch import BatchTask
+from headrace.client import AnyId, Client
+from headrace.config import Settings
+from headrace.connect import connect
+from headrace.core.codec import JsonSerde
+from headrace.core.events import Observer
+from headrace.core.executors import ProcessExecutor, ThreadExecutor
+from headrace.core.handler import Handler
+from headrace.core.middleware import Middleware
+from headrace.core.retry import RetryPolicy, exponential
+from headrace.core.worker import Worker
+from headrace.errors import ConfigError, UnknownTask
+from headrace.handle import Handle
+from headrace.info import JobInfo
+from headrace.job import Job
+from headrace.records import Altered, JobKey
+from headrace.task import JobOptions, Task
+from headrace.types import Duration, NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class App:
+    """Tasks and the store that their jobs live in.
+
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... async def welcome(user_id: int) -> str:
+    ...     return f"hello {user_id}"
+    >>> async def main():
+    ...     async with app:
+    ...         await welcome.enqueue(42)
+    ...         await app.drain()
+    >>> asyncio.run(main())
+    """
+
+    def __init__(
+        self,
+        url: str | Settings | Client | None = None,
+        *,
+        middleware: Sequence[Middleware] = (),
+        **overrides: Any,
+    ) -> None:
+        self.client = url if isinstance(url, Client) else connect(url, **overrides)
+        self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
+        self._middleware = list(middleware)
+        self._worker: Worker | None = None
+
+    # -- registering
+
+    @overload
+    def task(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        executor: str | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        executor: str | None = None,
+    ) -> Any:
+        """Register a function as a task. Async functions run on the worker's loop, plain ones in a thread
+        (``executor="process"``: in a process). A first parameter annotated ``Job`` gets the job itself."""
+        options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
+        if executor not in (None, "thread", "process"):
+            raise ConfigError(f"executor: expected 'thread' or 'process', got {executor!r}")
+
+        def register(function: Callable[..., Any]) -> Task[Any, Any]:
+            task: Task[Any, Any] = Task(
+                self,
+                function,
+                options,
+                name=name or _name_of(function),
+                retry=retry or exponential(),
+                executor=executor,
+            )
+            self._add(task)
+            return task
+
+        return register if function is None else register(function)
+
+    def batch(
+        self,
+        *,
+        queue: str = "default",
+        size: int = 100,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]:
+        """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
+
+        def register(function: Callable[[list[Job[T]]], Awaitable[Any]]) -> BatchTask[T]:
+            batch = BatchTask(
+                self,
+                function,
+                name=name or _name_of(function),
+                queue=queue,
+                size=size,
+                retry=retry or exponential(),
+                timeout=timeout,
+            )
+            self._add(batch)
+            return batch
+
+        return register
+
+    def _add(self, task: Task[Any, Any] | BatchTask[Any]) -> None:
+        if task.name in self.tasks:
+            raise ConfigError(f"a task named {task.name!r} is registered already; give one of them another name=")
+        self.tasks[task.name] = task
+
+    def middleware(self, middleware: Middleware) -> Middleware:
+        """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost."""
+        self._middleware.append(middleware)
+        return middleware
+
+    def observe(self, observer: Observer) -> Observer:
+        """Call ``observer(event)`` for everything that happens in this process."""
+        self.client.observers.add(observer)
+        return observer
+
+    # -- using
+
+    async def __aenter__(self) -> App:
+        await self.client.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.client.close()
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
+        serde: JsonSerde[Any] = JsonSerde()
+        return [Handle(self.client, inserted, serde) for inserted in await self.client.insert(jobs)]
+
+    async def enqueue_named(self, task: str, args: dict[str, Any], **options: Any) -> Handle[Any]:
+        """Enqueue a task of this app by its name, with arguments by name."""
+        found = self.tasks.get(task)
+        if found is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(f"no task {task!r} in this app; it has: {known}")
+        if isinstance(found, BatchTask):
+            return await found.enqueue(args, **options)
+        return await found.options(**options).enqueue(**args)
+
+    async def get(self, job_id: AnyId | JobKey) -> JobInfo:
+        """All that is known of a job. Raises ``JobNotFound``."""
+        return await self.client.get(job_id)
+
+    async def cancel(self, job_id: AnyId | JobKey) -> Altered | None:
+        """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+        return await self.client.cancel(job_id)
+
+    # -- working
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of all tasks."""
+        return sorted({task.queue for task in self.tasks.values()})
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that runs in this process now."""
+        return self._worker
+
+    def handlers(self, threads: ThreadExecutor, processes: ProcessExecutor) -> dict[str, Handler]:
+        """All tasks made ready to run."""
+        return {
+            name: task.handler() if isinstance(task, BatchTask) else task.handler(self._middleware, threads, processes)
+            for name, task in self.tasks.items()
+        }
+
+    async def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
+        """Run a worker until ``stop``; with ``burst``, until nothing is due any more."""
+        if self._worker is not None:
+            raise ConfigError("a worker of this app runs already in this process")
+        await self.client.open()
+        threads, processes = ThreadExecutor(), ProcessExecutor()
+        self._worker = self.client.worker(self.handlers(threads, processes), queues or self.queues)
+        try:
+            await self._worker.run(burst=burst)
+        finally:
+            self._worker = None
+            await threads.close()
+            await processes.close()
+
+    async def drain(self, queues: Sequence[str] | None = None) -> None:
+        """Run everything that is due, then return."""
+        await self.work(queues, burst=True)
+
+    def stop(self) -> None:
+        """Ask the running worker for a graceful stop."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    def run(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
+        """Run a worker until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        asyncio.run(self._run(queues, burst))
+
+    async def _run(self, queues: Sequence[str] | None, burst: bool) -> None:
+        async with self:
+            with _signals(self):
+                await self.work(queues, burst=burst)
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(…)`` returns: typed for async and plain functions, with and without a job parameter."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class _signals:
+    """SIGINT and SIGTERM: the first asks for a graceful stop, the second ends at once."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._asked = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def received() -> None:
+            if self._asked:
+                task.cancel()
+            self._asked = True
+            self._app.stop()
+
+        self._loop = loop
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, received)
+
+    def __exit__(self, *exc: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.remove_signal_handler(number)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", "")
+    qualname = getattr(function, "__qualname__", "")
+    if not qualname or "<lambda>" in qualname:
+        raise ConfigError("a task needs a name: give name=, or use a function that has one")
+    return qualname.rsplit("<locals>.", 1)[-1] if module in ("__main__", "") else f"{module}.{qualname}".replace(
+        "<locals>.", ""
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""A batch task: one handler call for many jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
+
+from headrace.core.codec import JSON, JsonSerde
+from headrace.core.handler import Handler
+from headrace.core.names import check_name
+from headrace.core.retry import RetryPolicy
+from headrace.durations import micros
+from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.handle import Handle
+from headrace.job import Job
+from headrace.records import Leased
+from headrace.types import Duration, Encoded, NewJob
+
+if TYPE_CHECKING:
+    from headrace.app import App
+
+T = TypeVar("T")
+
+_NOTHING: JsonSerde[Any] = JsonSerde()
+
+
+class BatchTask(Generic[T]):
+    """A handler of ``list[Job[T]]`` that returns one outcome per job, or None when all are done.
+
+    If it raises, every job of the batch has failed that attempt.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[[list[Job[T]]], Awaitable[Any]],
+        *,
+        name: str,
+        queue: str,
+        size: int,
+        retry: RetryPolicy,
+        timeout: Duration | None,
+    ) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(f"batch task {name}: expected an async function")
+        if size < 1:
+            raise ConfigError(f"batch task {name}: expected a size of at least 1, got {size}")
+        self.function = function
+        self.name = check_name(name, "task")
+        self.queue = check_name(queue, "queue")
+        self._app = app
+        self._size = size
+        self._retry = retry
+        self._timeout = None if timeout is None else micros(timeout, "timeout")
+        self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
+
+    def job(self, payload: T, **options: Any) -> NewJob:
+        """A job for this handler; ``options`` are those of ``NewJob``."""
+        try:
+            body = self._payloads.encode(payload)
+            self._payloads.decode(body)
+        except CodecError as error:
+            raise InvalidJob(f"batch task {self.name}: {error}") from error
+        cell = self._app.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
+        given = {"task": self.name, "queue": self.queue, "args": Encoded(cell)} | options
+        try:
+            return NewJob(**given)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise InvalidJob(f"batch task {self.name}: {error}") from None
+
+    async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
+        """Store a job; returns when it is durable."""
+        client = self._app.client
+        return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
+
+    def handler(self) -> Handler:
+        """The task made ready to run in one worker."""
+        return Handler(
+            task=self.name,
+            load=self._load,
+            retry=self._retry,
+            result_serde=_NOTHING,
+            result_ttl=micros(self._app.client.settings.result_ttl),
+            timeout=self._timeout,
+            batch=self.function,
+            batch_size=self._size,
+        )
+
+    def _load(self, leased: Leased) -> Any:
+        packer = self._app.client.packer
+        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+
+
+def _payload_type(function: Callable[..., Any], name: str) -> Any:
+    try:
+        hints = get_type_hints(function)
+    except Exception as error:
+        raise ConfigError(f"batch task {name}: an annotation cannot be resolved ({error})") from error
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 1:
+        raise ConfigError(f"batch task {name}: expected one parameter, the list of jobs, got {len(parameters)}")
+    [jobs] = get_args(hints.get(parameters[0])) or (None,)
+    return (get_args(jobs) or (Any,))[0]

@@ -1,0 +1,169 @@
+"""Settings: frozen, nested by part, from keyword arguments over ``HEADRACE_*`` over TOML over defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from headrace.durations import micros
+from headrace.errors import ConfigError
+
+Length = int | float | str
+"""A duration as it may stand in TOML or the environment: seconds, or a string like ``"30s"``."""
+
+ENV_PREFIX = "HEADRACE_"
+
+
+class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One worker process."""
+
+    concurrency: int = 10
+    """Jobs that run at the same time."""
+    prefetch: int = 500
+    """At most so many leased jobs wait for a slot; how many really do follows the pace of the handlers."""
+    lease: Length = "30s"
+    """A job whose worker has not been heard of for so long is taken back."""
+    poll: Length = "5s"
+    """How often an idle worker looks although no hint came."""
+    poll_blind: Length = "250ms"
+    """The same on a store that gives no hints."""
+    reap: Length = "5s"
+    """How often leases of vanished workers are looked for."""
+    max_lost: int = 2
+    """A job lost more often than this, in a row, is a dead letter; on its last chance it runs with none beside it."""
+    grace: Length = "10s"
+    """How long running jobs may go on after a stop is asked for; then they are cancelled and go back to the queue."""
+    name: str = "host-pid"
+    """What the worker is called: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
+    executor: str = "thread"
+    """Where plain functions run: ``thread`` or ``process``. Async functions always run on the loop."""
+
+
+class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes and compression of payloads and results."""
+
+    max_size: int = 16 * 1024 * 1024
+    compress_over: int | None = 1_024
+    """Cells longer than this are compressed where it pays; None never compresses."""
+
+
+class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much of one place is kept. Whatever is over any of the three bounds goes, oldest first."""
+
+    age: Length = "1d"
+    count: int = 100_000
+    bytes: int = 256 * 1024 * 1024
+
+
+class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is kept of jobs that have ended."""
+
+    every: Length = "30s"
+    completed: Keep = Keep()
+    cancelled: Keep = Keep(bytes=64 * 1024 * 1024)
+    failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be set.
+
+    >>> Settings.load(env={"HEADRACE_WORKER__CONCURRENCY": "4"}, toml={}).worker.concurrency
+    4
+    """
+
+    url: str = "sqlite:///headrace.db"
+    result_ttl: Length = "1h"
+    """How long results can be fetched and completed keys stay taken, unless task or job say otherwise."""
+    patience: Length = "30s"
+    """How long an enqueue is tried again while the store is away."""
+    worker: WorkerSettings = WorkerSettings()
+    payloads: PayloadSettings = PayloadSettings()
+    retention: RetentionSettings = RetentionSettings()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @classmethod
+    def load(
+        cls,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        toml: Mapping[str, Any] | None = None,
+    ) -> Settings:
+        """Settings from all sources: ``overrides`` win over the environment, that over ``headrace.toml`` (or the
+        ``[tool.headrace]`` table of ``pyproject.toml``) in the working directory, that over the defaults."""
+        layers = [_from_files() if toml is None else dict(toml), _from_env(os.environ if env is None else env)]
+        merged: dict[str, Any] = {}
+        for layer in (*layers, dict(overrides or {})):
+            _merge(merged, layer)
+        try:
+            return msgspec.convert(merged, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"settings: {error}") from error
+
+
+def _check(settings: Settings) -> None:
+    worker = settings.worker
+    for name, low in (("concurrency", 1), ("prefetch", 0), ("max_lost", 0)):
+        if (given := getattr(worker, name)) < low:
+            raise ConfigError(f"worker.{name}: expected at least {low}, got {given}")
+    for name in ("lease", "poll", "poll_blind", "reap"):
+        if micros(getattr(worker, name), f"worker.{name}") < 10_000:
+            raise ConfigError(f"worker.{name}: expected at least 10ms, got {getattr(worker, name)!r}")
+    micros(worker.grace, "worker.grace")
+    if worker.executor not in ("thread", "process"):
+        raise ConfigError(f"worker.executor: expected 'thread' or 'process', got {worker.executor!r}")
+    micros(settings.result_ttl, "result_ttl")
+    micros(settings.patience, "patience")
+    if settings.payloads.max_size < 1:
+        raise ConfigError(f"payloads.max_size: expected at least 1, got {settings.payloads.max_size}")
+    micros(settings.retention.every, "retention.every")
+    for place in ("completed", "cancelled", "failed"):
+        keep: Keep = getattr(settings.retention, place)
+        micros(keep.age, f"retention.{place}.age")
+        if keep.count < 0 or keep.bytes < 0:
+            raise ConfigError(f"retention.{place}: expected counts and bytes of at least 0, got {keep}")
+
+
+def _from_files() -> dict[str, Any]:
+    for path, table in ((Path("headrace.toml"), ()), (Path("pyproject.toml"), ("tool", "headrace"))):
+        if path.is_file():
+            try:
+                data = tomllib.loads(path.read_text("utf-8"))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{path}: expected TOML: {error}") from error
+            for part in table:
+                data = data.get(part, {})
+            if data:
+                return data
+    return {}
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in env.items():
+        if name.startswith(ENV_PREFIX):
+            *parents, leaf = name.removeprefix(ENV_PREFIX).lower().split("__")
+            place = found
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[leaf] = value
+    return found
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for name, value in layer.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(name, {}), value)
+        elif isinstance(value, timedelta):
+            into[name] = value.total_seconds()
+        else:
+            into[name] = msgspec.to_builtins(value) if isinstance(value, Struct) else value

@@ -1,0 +1,59 @@
+"""The composition root: from a URL to a client. The only file that knows the backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from headrace.client import Client
+from headrace.config import Settings
+from headrace.errors import ConfigError
+from headrace.protocol import Backend
+
+
+def connect(url: str | Settings | None = None, **overrides: object) -> Client:
+    """A client for the store at ``url``; opened on first use, or by ``async with``.
+
+    >>> connect("memory://").settings.url
+    'memory://'
+    """
+    settings = url if isinstance(url, Settings) else Settings.load(overrides | ({} if url is None else {"url": url}))
+    return Client(open_backend(settings.url), settings)
+
+
+def open_backend(url: str) -> Backend:
+    """The backend, not yet opened, that a store URL names."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    match parts.scheme:
+        case "memory":
+            backend: Backend = _memory(options, url)
+        case "sqlite":
+            backend = _sqlite(parts.netloc, parts.path, options, url)
+        case _:
+            raise ConfigError(f"store URL: expected memory:// or sqlite:///path, got {url!r}")
+    return backend
+
+
+def _memory(options: dict[str, str], url: str) -> Backend:
+    from headrace.backends.memory import MemoryBackend
+
+    _no_more(options, url)
+    return MemoryBackend()
+
+
+def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
+    from headrace.backends.sqlite import SqliteBackend
+
+    if host or len(path) < 2:
+        raise ConfigError(f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {url!r}")
+    durability = options.pop("durability", "full")
+    if durability not in ("full", "normal"):
+        raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
+    _no_more(options, url)
+    return SqliteBackend(Path(unquote(path[1:])), durability=durability)
+
+
+def _no_more(options: dict[str, str], url: str) -> None:
+    if options:
+        raise ConfigError(f"{url!r}: unknown option {sorted(options)[0]!r}")

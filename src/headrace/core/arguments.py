@@ -1,0 +1,114 @@
+"""Calls to payloads and back: a function's signature as a typed record of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.core.codec import JsonSerde
+from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.job import Job
+from headrace.types import Again, Cancelled, Done, Fail, Retry
+
+_OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Arguments:
+    """Encodes the arguments of a call as one JSON object by parameter name, and decodes them by their annotations.
+
+    What was left out is not stored, so a default is the one in force where the job runs.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        signature, hints = inspect.signature(function), _hints(function, name)
+        parameters = list(signature.parameters.values())
+        self.takes_job = bool(parameters) and _is_job(hints.get(parameters[0].name))
+        if self.takes_job:
+            parameters = parameters[1:]
+        for parameter in parameters:
+            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                raise ConfigError(f"task {name}: *{parameter.name} is not supported; take a list or a dict instead")
+        self._signature = signature.replace(parameters=parameters)
+        self._names = [p.name for p in parameters]
+        self._positional = [p.name for p in parameters if p.kind in _PLAIN]
+        self._positional_only = len([p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY])
+        self._required = [p.name for p in parameters if p.default is p.empty]
+        self._optional = len(self._required) < len(self._names)
+        self._keyword = len(self._positional) < len(self._names)
+        self.result_type = _result_type(hints.get("return", Any))
+        self._serde: JsonSerde[Any] = JsonSerde(_record(name, parameters, hints))
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The call as bytes; raises ``InvalidJob`` unless the function could be called like that."""
+        given = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional) or not given.keys().isdisjoint(kwargs):
+            self._explain(args, kwargs)
+        given.update(kwargs)
+        if len(given) < len(self._names) and any(name not in given for name in self._required):
+            self._explain(args, kwargs)
+        try:
+            body = self._serde.encode(given)
+            self._serde.decode(body)
+        except CodecError as error:
+            raise InvalidJob(f"task {self._name}{self._signature}: {error}") from error
+        return body
+
+    def decode(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and keyword arguments of the call."""
+        values = msgspec.structs.astuple(self._serde.decode(body))
+        if not (self._optional or self._keyword):
+            return values, {}
+        given = {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
+        return tuple(given.pop(name) for name in self._positional[: self._positional_only] if name in given), given
+
+    def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidJob(f"task {self._name}{self._signature}: {error}") from None
+        raise InvalidJob(f"task {self._name}{self._signature} cannot be called with these arguments")
+
+
+def result_type(function: Callable[..., Any], name: str) -> Any:
+    """What the function returns, for decoding results; Any when it may return outcomes."""
+    return _result_type(_hints(function, name).get("return", Any))
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception as error:
+        raise ConfigError(
+            f"task {name}: an annotation cannot be resolved ({error}); define its type at the top of a module"
+        ) from error
+
+
+def _is_job(hint: Any) -> bool:
+    return hint is Job or getattr(hint, "__origin__", None) is Job
+
+
+def _result_type(hint: Any) -> Any:
+    options = getattr(hint, "__args__", ()) or (hint,)
+    return Any if any(option in _OUTCOMES for option in options) or hint in _OUTCOMES else hint
+
+
+def _record(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> type[msgspec.Struct]:
+    fields: list[Any] = []
+    for parameter in parameters:
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint if hint is Any else hint | UnsetType, UNSET))
+    try:
+        record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
+        msgspec.json.Decoder(record)
+    except TypeError as error:
+        raise ConfigError(f"task {name}: {error}") from error
+    return record

@@ -1,0 +1,120 @@
+"""Natural batching: the one buffer between callers and a trip to the store.
+
+While one trip is under way, arrivals pile up; the next trip takes them all, up to the limits. At low load a caller
+waits for one trip, at high load trips are full, and nothing ever lingers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Generic, TypeVar
+
+from headrace.core.backoff import Backoff
+from headrace.core.tasks import Tasks
+from headrace.errors import HeadraceError, Unavailable
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Batcher(Generic[T, R]):
+    """Sends items in batches and hands each its answer.
+
+    A trip that fails with ``Unavailable`` is repeated, the same batch first, until ``patience`` seconds have gone by
+    (None: for ever); the operations behind it are safe to repeat. ``weigh`` and ``max_bytes`` bound a batch by size.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[list[T]], Awaitable[Sequence[R]]],
+        tasks: Tasks,
+        rng: Random,
+        *,
+        max_batch: int,
+        max_bytes: int | None = None,
+        weigh: Callable[[T], int] | None = None,
+        patience: float | None = None,
+        name: str = "batcher",
+    ) -> None:
+        self._send = send
+        self._tasks = tasks
+        self._rng = rng
+        self._max_batch = max_batch
+        self._max_bytes = max_bytes
+        self._weigh = weigh
+        self._patience = patience
+        self._name = name
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._busy = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def submit(self, item: T) -> asyncio.Future[R]:
+        """Put an item in the buffer; the future is its answer, and its proof that it was stored."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if not self._busy:
+            self._busy = True
+            self._quiet.clear()
+            self._tasks.start(self._run(), self._name)
+        return future
+
+    async def flush(self) -> None:
+        """Return when everything submitted so far has its answer."""
+        await self._quiet.wait()
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._take():
+                await self._deliver(batch)
+        finally:
+            self._busy = False
+            self._quiet.set()
+            for _, future in self._waiting:
+                future.cancel()
+
+    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+        waiting = self._waiting
+        count = min(len(waiting), self._max_batch)
+        if self._weigh is not None and self._max_bytes is not None:
+            weight = 0
+            for position in range(count):
+                weight += self._weigh(waiting[position][0])
+                if weight > self._max_bytes and position > 0:
+                    count = position
+                    break
+        self._waiting = waiting[count:]
+        return waiting[:count]
+
+    async def _deliver(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        items = [item for item, _ in batch]
+        try:
+            answers = await self.send(items)
+        except HeadraceError as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        except BaseException:
+            for _, future in batch:
+                future.cancel()
+            raise
+        else:
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+    async def send(self, items: list[T]) -> Sequence[R]:
+        """Send a batch that is whole already, with the same patience, past the buffer."""
+        backoff = Backoff(self._rng)
+        loop = asyncio.get_running_loop()
+        deadline = None if self._patience is None else loop.time() + self._patience
+        while True:
+            try:
+                return await self._send(items)
+            except Unavailable:
+                pause = backoff.pause()
+                if deadline is not None and loop.time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)

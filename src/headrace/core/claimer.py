@@ -1,0 +1,115 @@
+"""The stage that asks for work: how much, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from headrace.core.leases import Leases
+from headrace.core.settler import Settler
+from headrace.records import Claim, Claimed, Leased
+
+_HORIZON = 0.05
+"""Seconds of work that may wait in the buffer: enough to hide a trip, too little to hoard."""
+_SMOOTHING = 0.3
+
+
+class Claimer:
+    """Credits and wake-ups.
+
+    A worker may hold ``slots`` jobs and, beyond that, as many as its handlers get through in 50 ms: a fast worker
+    claims hundreds at once, a slow one no more than it can run. After a claim that came back short it sleeps until a
+    hint comes, the next job is due, or the slow poll is.
+    """
+
+    def __init__(
+        self,
+        request: Claim,
+        leases: Leases,
+        settler: Settler,
+        rng: Random,
+        *,
+        slots: int,
+        prefetch: int,
+        poll: float,
+        deliver: Callable[[list[Leased]], None],
+        nudge: Callable[[], None],
+    ) -> None:
+        self._request = request
+        self._leases = leases
+        self._settler = settler
+        self._rng = rng
+        self._slots = slots
+        self._prefetch = prefetch
+        self._poll = poll
+        self._deliver = deliver
+        self._nudge = nudge
+        self._pace = 0.0
+        self._last_count = 0
+        self._last_time = 0.0
+        self._hungry = True
+        self._timer: asyncio.TimerHandle | None = None
+        self.open = True
+        """False: no more claims, for now or for good."""
+        self.empty = asyncio.Event()
+        """Set when a claim came back short and no job was held that could make another one due."""
+        self._others_held = 0
+
+    def want(self) -> int:
+        """How many jobs to ask for right now."""
+        if not (self.open and self._hungry):
+            return 0
+        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) - len(self._leases)
+        return max(0, room)
+
+    def request(self, limit: int, settling: int) -> Claim:
+        """The claim for so many jobs, on a trip that settles ``settling`` others."""
+        given = self._request
+        self._others_held = len(self._leases) - settling
+        return Claim(given.holder, given.queues, limit, given.lease_for, given.want)
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        if not self._hungry:
+            self._hungry = True
+            self._disarm()
+        self.empty.clear()
+        self._nudge()
+
+    def got(self, claimed: Claimed, asked: int, sent_at: float) -> None:
+        """A claim was answered."""
+        if claimed.jobs:
+            self._measure(sent_at)
+            self._leases.grant(claimed.jobs, sent_at)
+            self._deliver(claimed.jobs)
+        if len(claimed.jobs) < asked and not claimed.expired:
+            self._hungry = False
+            self._sleep(claimed.next_in)
+            if not self._others_held and not len(self._leases):
+                self.empty.set()
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self.open = False
+        self._disarm()
+
+    def _measure(self, now: float) -> None:
+        """Follow the pace at which jobs are settled, in jobs per second."""
+        settled = self._settler.settled + self._settler.waiting
+        if now > self._last_time:
+            rate = (settled - self._last_count) / (now - self._last_time)
+            self._pace += _SMOOTHING * (rate - self._pace)
+            self._last_count, self._last_time = settled, now
+
+    def _sleep(self, next_in: int | None) -> None:
+        pause = self._poll * (0.75 + self._rng.random() / 2)
+        if next_in is not None:
+            pause = min(pause, next_in / 1e6)
+        self._disarm()
+        self._timer = asyncio.get_running_loop().call_later(pause, self.wake)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

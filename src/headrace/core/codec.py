@@ -1,0 +1,234 @@
+"""Values to bytes and back: formats, compression, and the envelope around every cell.
+
+A cell is ``kind (1 byte) · CRC-32 (4 bytes) · body``. The kind says how the body was made, so a cell can be read
+whatever the settings are today; the checksum tells damage from nonsense. Only data is ever decoded, never code.
+"""
+
+from __future__ import annotations
+
+import json as stdlib_json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from headrace.errors import CodecError, PayloadTooLarge
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+T = TypeVar("T")
+
+RAW, JSON, MSGPACK = 0, 1, 2
+_ZSTD = 0x10
+_HEAD = 5
+_NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
+_MAX_DEPTH = 64
+_MIN_GAIN = 0.9
+
+
+class Serde(Protocol[T]):
+    """How values of one type become bytes. Bring your own for protobuf, Arrow, or anything else."""
+
+    @property
+    def kind(self) -> int:
+        """RAW for a format of your own; JSON or MSGPACK let tools show the value."""
+        ...
+
+    def encode(self, value: T) -> bytes: ...
+
+    def decode(self, body: bytes) -> T: ...
+
+
+class JsonSerde(Generic[T]):
+    """JSON, checked against ``type`` on the way in and out.
+
+    >>> JsonSerde(list[int]).decode(b"[1, 2]")
+    [1, 2]
+    """
+
+    kind = JSON
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
+        self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
+
+    def encode(self, value: T) -> bytes:
+        body = _encoding(self._encoder.encode, value)
+        if b"null" in body:
+            _refuse_nan(value)
+        if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
+            _refuse_depth(body)
+        return body
+
+    def decode(self, body: bytes) -> T:
+        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
+
+
+class MsgpackSerde(Generic[T]):
+    """MessagePack: binary, compact, checked against ``type``.
+
+    >>> MsgpackSerde(dict[str, bytes]).decode(MsgpackSerde().encode({"a": b"b"}))
+    {'a': b'b'}
+    """
+
+    kind = MSGPACK
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
+        self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
+
+    def encode(self, value: T) -> bytes:
+        return _encoding(self._encoder.encode, value)
+
+    def decode(self, body: bytes) -> T:
+        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
+
+
+class RawSerde:
+    """Bytes as they are.
+
+    >>> RawSerde().encode(b"as is")
+    b'as is'
+    """
+
+    kind = RAW
+
+    def encode(self, value: bytes) -> bytes:
+        if not isinstance(value, bytes):
+            raise CodecError(f"expected bytes, got {type(value).__name__}; encode the value or choose another serde")
+        return value
+
+    def decode(self, body: bytes) -> bytes:
+        return body
+
+
+class Envelope:
+    """Seals bodies into cells and opens cells, within size limits."""
+
+    def __init__(self, *, max_size: int, compress_over: int | None) -> None:
+        self._max_size = max_size
+        self._compress_over = compress_over
+
+    def seal(self, body: bytes, kind: int, what: str) -> bytes:
+        """A cell around ``body``; compressed when it is long and that pays."""
+        if len(body) > self._max_size:
+            raise PayloadTooLarge(
+                f"{what}: expected at most {self._max_size} bytes, got {len(body)}; "
+                "keep large data elsewhere and pass a reference, or raise payloads.max_size"
+            )
+        if self._compress_over is not None and len(body) > self._compress_over:
+            packed = zstd.compress(body)
+            if len(packed) < len(body) * _MIN_GAIN:
+                body = packed
+                kind |= _ZSTD
+        return b"%c%b%b" % (kind, crc32(body).to_bytes(4, "big"), body)
+
+    def open(self, cell: bytes, what: str) -> tuple[int, bytes]:
+        """The kind and the body of a cell."""
+        if len(cell) < _HEAD:
+            raise CodecError(f"{what}: expected an envelope of at least {_HEAD} bytes, got {len(cell)}")
+        kind, body = cell[0], cell[_HEAD:]
+        if crc32(body) != int.from_bytes(cell[1:_HEAD], "big"):
+            raise CodecError(f"{what}: the checksum does not fit; the stored bytes are damaged")
+        if kind & _ZSTD:
+            body = self._inflate(body, what)
+            kind &= ~_ZSTD
+        if kind not in _NAMES:
+            raise CodecError(f"{what}: expected a known format, got kind {kind}; a newer version may have written it")
+        return kind, body
+
+    def decode(self, cell: bytes, serde: Serde[T], what: str) -> T:
+        """The value in a cell that ``serde`` wrote."""
+        kind, body = self.open(cell, what)
+        if kind != serde.kind:
+            raise CodecError(f"{what}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
+        try:
+            return serde.decode(body)
+        except CodecError as error:
+            raise CodecError(f"{what}: {error}") from error
+
+    def _inflate(self, body: bytes, what: str) -> bytes:
+        decompressor = zstd.ZstdDecompressor()
+        try:
+            inflated = decompressor.decompress(body, max_length=self._max_size + 1)
+        except zstd.ZstdError as error:
+            raise CodecError(f"{what}: cannot be decompressed: {error}") from error
+        if len(inflated) > self._max_size or not decompressor.eof:
+            raise PayloadTooLarge(f"{what}: unpacks to more than the {self._max_size} bytes allowed")
+        return inflated
+
+
+def show(kind: int, body: bytes) -> Any:
+    """The body as plain data, for people: JSON and MessagePack decoded, anything else as bytes."""
+    if kind == JSON:
+        return _decoding(msgspec.json.decode, body)
+    return _decoding(msgspec.msgpack.decode, body) if kind == MSGPACK else body
+
+
+def _encoding(encode: Callable[[Any], bytes], value: object) -> bytes:
+    try:
+        return encode(value)
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        raise CodecError(f"cannot encode {type(value).__name__}: {error}") from error
+    except RecursionError as error:
+        raise CodecError(f"cannot encode {type(value).__name__}: nested too deeply") from error
+
+
+def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise CodecError(str(error)) from error
+    except RecursionError as error:
+        raise CodecError("nested too deeply") from error
+
+
+def _enc_hook(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported")
+
+
+def _dec_hook(type: Any, value: Any) -> Any:
+    if hasattr(type, "model_validate"):
+        return type.model_validate(value)
+    raise NotImplementedError(f"objects of type {type!r} are not supported")
+
+
+def _refuse_nan(value: Any) -> None:
+    """JSON has no NaN and no infinity; the encoder would turn them into null without a word."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            raise CodecError(f"cannot encode {item!r}: JSON has only finite numbers")
+        if isinstance(item, dict):
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            todo.extend(item)
+
+
+def _refuse_depth(body: bytes) -> None:
+    depth = deepest = 0
+    for character in _outside_strings(body):
+        depth += 1 if character in "[{" else -1 if character in "]}" else 0
+        deepest = max(deepest, depth)
+    if deepest > _MAX_DEPTH:
+        raise CodecError(f"nested {deepest} deep; the limit is {_MAX_DEPTH}")
+
+
+def _outside_strings(body: bytes) -> str:
+    text = body.decode()
+    kept: list[str] = []
+    position = 0
+    while (start := text.find('"', position)) >= 0:
+        kept.append(text[position:start])
+        _, position = stdlib_json.decoder.scanstring(text, start + 1)  # type: ignore[attr-defined]
+    kept.append(text[position:])
+    return "".join(kept)

@@ -1,0 +1,60 @@
+"""One timer for all jobs that have a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+
+class Deadlines:
+    """Calls back for each deadline that passes before it is dropped. One loop timer at a time, whatever the number."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._live: set[int] = set()
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, seconds: float, call: Callable[[], None]) -> int:
+        """Call ``call`` in ``seconds``, unless the number returned is dropped before."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        number = next(self._numbers)
+        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._live):
+            self._heap = [item for item in self._heap if item[1] in self._live]
+            heapify(self._heap)
+        self._live.add(number)
+        heappush(self._heap, (when, number, call))
+        if self._timer is None or when < self._timer.when():
+            self._arm(loop)
+        return number
+
+    def drop(self, number: int) -> None:
+        """That deadline no longer matters."""
+        self._live.discard(number)
+
+    def close(self) -> None:
+        """Nobody is called any more."""
+        self._heap.clear()
+        self._live.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._heap[0][0], self._fire) if self._heap else None
+
+    def _fire(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        now = loop.time()
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):
+            _, number, call = heappop(self._heap)
+            if number in self._live:
+                self._live.discard(number)
+                call()
+        self._arm(loop)

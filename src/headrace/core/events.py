@@ -1,0 +1,90 @@
+"""What observers are told: one flat struct per thing that happened in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+log = logging.getLogger("headrace")
+
+
+class EventKind(StrEnum):
+    """Things that happen to jobs and workers."""
+
+    QUEUED = "queued"
+    DEDUPLICATED = "deduplicated"
+    STARTED = "started"
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    SNOOZED = "snoozed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    STALLED = "stalled"
+    """A vanished worker's job was taken back."""
+    LEASE_LOST = "lease_lost"
+    RELEASED = "released"
+    """Given back unrun, or cut short by a stop: in the queue again."""
+    SWEPT = "swept"
+    STORE_AWAY = "store_away"
+    STORE_BACK = "store_back"
+    WORKER_STARTED = "worker_started"
+    WORKER_STOPPED = "worker_stopped"
+    ERROR = "error"
+    """Something of yours (a hook, an observer) raised; the job is not affected."""
+
+
+class Event(Struct, frozen=True):
+    """One thing that happened. Fields that do not apply are empty."""
+
+    kind: EventKind
+    id: bytes = b""
+    queue: str = ""
+    task: str = ""
+    key: str | None = None
+    attempt: int = 0
+    worker: str = ""
+    seconds: float = 0.0
+    """STARTED: waited since due. COMPLETED, RETRYING, FAILED: ran."""
+    result: Any = None
+    error: BaseException | None = None
+    detail: str = ""
+
+    @property
+    def job_id(self) -> UUID:
+        """The id as a UUID."""
+        return UUID(bytes=self.id)
+
+
+Observer = Callable[[Event], None]
+"""Called on the event loop, in order; must not block. One that raises is logged and otherwise ignored."""
+
+
+class Observers:
+    """Those who want to know. Falsy when there are none, so that the hot path need not build events for nobody."""
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def add(self, observer: Observer) -> None:
+        if not callable(observer):
+            raise TypeError(f"an observer is called with an Event; {type(observer).__name__} cannot be called")
+        self._observers.append(observer)
+
+    def remove(self, observer: Observer) -> None:
+        self._observers.remove(observer)
+
+    def tell(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                log.exception("an observer raised on %s", event.kind.value)

@@ -1,0 +1,49 @@
+"""A task made ready to run: how to load its arguments, where it runs, and what happens to its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Struct
+
+from headrace.core.codec import Serde
+from headrace.core.middleware import Next
+from headrace.core.retry import RetryPolicy
+from headrace.job import Job
+from headrace.records import Leased
+from headrace.types import Duration
+
+Load = Callable[[Leased], Any]
+"""The decoded payload of a leased job; raises ``PayloadError`` when it cannot be had."""
+
+
+class Ending(Struct):
+    """What is about to be stored of a job that ends; an ``after`` hook may change it."""
+
+    state: str
+    result: Any = None
+    error: BaseException | None = None
+    result_ttl: Duration | None = None
+
+
+After = Callable[[Job[Any], Ending], Awaitable[None]]
+"""Runs when a job ends (completed or failed), before that is stored."""
+
+
+class Handler(Struct, frozen=True, kw_only=True):
+    """Everything the runner needs to know of a task. Exactly one of ``quick``, ``call`` and ``batch`` is set."""
+
+    task: str
+    load: Load
+    retry: RetryPolicy
+    result_serde: Serde[Any]
+    result_ttl: int
+    timeout: int | None = None
+    quick: Callable[[Any], Awaitable[Any]] | None = None
+    """The payload is all the handler needs: no ``Job`` is built."""
+    call: Next | None = None
+    """The whole chain of middleware around a handler that sees the job."""
+    batch: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None
+    batch_size: int = 1
+    after: After | None = None

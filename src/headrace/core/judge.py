@@ -1,0 +1,172 @@
+"""Which state follows: a handler's outcome, or its exception, becomes a settlement."""
+
+from __future__ import annotations
+
+import traceback
+from random import Random
+from typing import Any
+
+import msgspec
+
+from headrace.core.clock import Clock
+from headrace.core.handler import Handler
+from headrace.core.payloads import Packer
+from headrace.core.retry import RetryPolicy
+from headrace.durations import micros
+from headrace.errors import HeadraceError, Stop
+from headrace.records import Leased, Settlement
+from headrace.types import Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Retry
+
+_FAILURES_KEPT = 5
+_MESSAGE_KEPT = 2_000
+_TRACEBACK_KEPT = 8_000
+_DECODER = msgspec.msgpack.Decoder(list[Failure])
+_ENCODER = msgspec.msgpack.Encoder()
+
+EXHAUSTED = "retries exhausted"
+GAVE_UP = "not retryable"
+OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
+
+
+class Judge:
+    """Knows the rules of one worker: its holder, its randomness, and how to pack what outcomes carry."""
+
+    def __init__(self, holder: str, packer: Packer, clock: Clock, rng: Random) -> None:
+        self._holder = holder
+        self._packer = packer
+        self._clock = clock
+        self._rng = rng
+
+    def done(self, leased: Leased, handler: Handler, value: Any) -> Settlement:
+        """The handler returned a plain value; the common case, kept short."""
+        ttl = handler.result_ttl if leased.result_ttl is None else leased.result_ttl
+        result = None
+        if ttl > 0:
+            try:
+                result = self._packer.seal_value(value, handler.result_serde, "result")
+            except (HeadraceError, TypeError, ValueError) as error:
+                return self._unstorable(leased, error)
+        return Settlement(
+            leased.id, leased.epoch, self._holder, JobState.COMPLETED, result=result, result_ttl=ttl
+        )  # fmt: skip
+
+    def settle(self, leased: Leased, handler: Handler, outcome: Outcome) -> Settlement:
+        """The handler returned, or stopped with, an outcome."""
+        try:
+            return self._settle(leased, handler, outcome)
+        except (HeadraceError, TypeError, ValueError) as error:
+            return self._unstorable(leased, error)
+
+    def raised(self, leased: Leased, retry: RetryPolicy, error: BaseException) -> Settlement:
+        """The handler raised: another attempt, or the dead letters."""
+        failure = _failure(error, leased.attempt + 1, self._clock.now())
+        if not retry.allows(error):
+            return self._fail(leased, failure, GAVE_UP)
+        return self._attempt(leased, retry, failure, None)
+
+    def refuse(self, leased: Leased, error: BaseException, reason: str) -> Settlement:
+        """The job cannot be run at all: to the dead letters, whatever attempts are left."""
+        return self._fail(leased, _failure(error, leased.attempt + 1, self._clock.now()), reason)
+
+    def release(self, leased: Leased, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
+        """Given back unfinished: available again, in its old place unless a delay is given, no attempt counted."""
+        return Settlement(
+            leased.id, leased.epoch, self._holder, JobState.AVAILABLE, delay=delay, keep_lost=keep_lost
+        )  # fmt: skip
+
+    def cancelled(self, leased: Leased, reason: str = "cancelled") -> Settlement:
+        """A cancellation that was asked for has been carried out."""
+        return Settlement(leased.id, leased.epoch, self._holder, JobState.CANCELLED, reason=reason)
+
+    def _settle(self, leased: Leased, handler: Handler, outcome: Outcome) -> Settlement:
+        match outcome:
+            case Done(result, result_ttl):
+                base = self.done(leased, handler, result)
+                if result_ttl is not None and base.state is JobState.COMPLETED:
+                    base = self._with_ttl(base, leased, handler, result, micros(result_ttl, "result_ttl"))
+            case Again(after):
+                base = self.release(leased, delay=micros(after, "after"), keep_lost=False)
+            case Cancelled(reason):
+                base = self.cancelled(leased, reason)
+            case Fail(error, reason):
+                failure = Failure("Fail", _cut(error), leased.attempt + 1, self._clock.now())
+                base = self._fail(leased, failure, reason)
+            case Retry(after, error):
+                failure = Failure("Retry", _cut(error), leased.attempt + 1, self._clock.now())
+                base = self._attempt(leased, handler.retry, failure, None if after is None else micros(after, "after"))
+        if outcome.patch is None and not outcome.spawn:
+            return base
+        patch = outcome.patch
+        return msgspec.structs.replace(
+            base,
+            queue=patch.queue if patch else None,
+            priority=None if patch is None or patch.priority is None else self._packer.priority(patch.priority),
+            cells=self._packer.patch(patch) if patch else None,
+            spawn=[self._packer.pack(job) for job in outcome.spawn],
+        )
+
+    def _with_ttl(self, base: Settlement, leased: Leased, handler: Handler, value: Any, ttl: int) -> Settlement:
+        result = base.result
+        if result is None and ttl > 0:
+            result = self._packer.seal_value(value, handler.result_serde, "result")
+        return msgspec.structs.replace(base, result=result, result_ttl=ttl)
+
+    def _attempt(self, leased: Leased, retry: RetryPolicy, failure: Failure, after: int | None) -> Settlement:
+        attempt = leased.attempt + 1
+        if attempt >= (leased.max_attempts or retry.max_attempts):
+            return self._fail(leased, failure, EXHAUSTED)
+        return Settlement(
+            leased.id,
+            leased.epoch,
+            self._holder,
+            JobState.AVAILABLE,
+            delay=retry.delay(attempt, self._rng) if after is None else after,
+            failed_attempt=True,
+            error=_remember(leased.error, failure),
+        )
+
+    def _fail(self, leased: Leased, failure: Failure, reason: str) -> Settlement:
+        return Settlement(
+            leased.id,
+            leased.epoch,
+            self._holder,
+            JobState.FAILED,
+            failed_attempt=True,
+            error=_remember(leased.error, failure),
+            reason=reason,
+        )
+
+    def _unstorable(self, leased: Leased, error: BaseException) -> Settlement:
+        """The work is done but its outcome cannot be stored; doing it again would not help."""
+        return self.refuse(leased, error, "outcome cannot be stored")
+
+
+def failures(error: bytes | None) -> list[Failure]:
+    """What a stored error tells of the last attempts, oldest first."""
+    if error is None:
+        return []
+    try:
+        return _DECODER.decode(error)
+    except msgspec.DecodeError:
+        return [Failure("Unreadable", "the stored error cannot be decoded")]
+
+
+def unwrap(error: BaseException) -> Outcome | None:
+    """The outcome in a ``Stop``."""
+    return error.outcome if isinstance(error, Stop) and isinstance(error.outcome, OUTCOMES) else None
+
+
+def _remember(before: bytes | None, failure: Failure) -> bytes:
+    earlier = [msgspec.structs.replace(f, traceback="") for f in failures(before)]
+    return _ENCODER.encode([*earlier, failure][-_FAILURES_KEPT:])
+
+
+def _failure(error: BaseException, attempt: int, at: int) -> Failure:
+    trace = "".join(traceback.format_exception(error))
+    return Failure(type(error).__qualname__, _cut(str(error)), attempt, at, trace[-_TRACEBACK_KEPT:])
+
+
+def _cut(text: str) -> str:
+    # Lone surrogates cannot be stored; an error text must never be the reason that an error is lost.
+    text = str(text).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _MESSAGE_KEPT else text[:_MESSAGE_KEPT] + "…"

@@ -1,0 +1,51 @@
+"""The leases of this process: from the claim until the store has answered their settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.records import JobId, Leased
+
+
+class Leases:
+    """Which jobs are held, under which epoch, and since when.
+
+    The event loop grants and drops, the heartbeat's thread reads and renews; every step is a single dict operation.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
+        """Seconds."""
+        self._held: dict[JobId, tuple[int, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._held
+
+    def grant(self, jobs: Iterable[Leased], now: float) -> None:
+        """New leases, as of ``now``: an instant before the claim was sent, so never later than the store's own."""
+        held = self._held
+        for job in jobs:
+            held[job.id] = (job.epoch, now)
+
+    def drop(self, job_id: JobId) -> None:
+        """The lease has ended, one way or the other."""
+        self._held.pop(job_id, None)
+
+    def aging(self, now: float) -> list[tuple[JobId, int]]:
+        """Leases past half their life."""
+        old = now - self.lease / 2
+        return [(job_id, epoch) for job_id, (epoch, since) in list(self._held.items()) if since <= old]
+
+    def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> None:
+        """The store has extended these."""
+        for job_id, epoch in leases:
+            if job_id in self._held:
+                self._held[job_id] = (epoch, now)
+
+    def over(self, job_id: JobId, now: float) -> bool:
+        """Whether the lease has run out by this process's own count; its job must not be started any more."""
+        held = self._held.get(job_id)
+        return held is None or held[1] + self.lease <= now

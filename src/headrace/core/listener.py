@@ -1,0 +1,33 @@
+"""Hints from the store to whoever should look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from random import Random
+
+from headrace.core.backoff import Backoff
+from headrace.errors import Unavailable
+from headrace.protocol import Hints
+from headrace.records import Hint
+
+
+async def listen(
+    hints: Hints,
+    topics: Collection[str],
+    heard: Callable[[Hint], None],
+    rng: Random,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Pass on hints until cancelled. After every (re)connection ``ready`` is called: whatever was missed meanwhile can
+    only be found by looking."""
+    backoff = Backoff(rng)
+    while True:
+        try:
+            async with hints.listen(topics) as stream:
+                backoff.reset()
+                ready()
+                async for hint in stream:
+                    heard(hint)
+        except Unavailable:
+            await asyncio.sleep(backoff.pause())

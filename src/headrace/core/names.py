@@ -1,0 +1,52 @@
+"""Names: of queues, tasks, tenants and keys, and of workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+from random import Random
+
+from headrace.core.ids import secret_name
+from headrace.errors import InvalidJob
+
+LONGEST = 1_024
+
+
+def check_name(name: object, what: str, *, empty: bool = False) -> str:
+    """The name, if every store can take it; names are data, so almost anything goes.
+
+    >>> check_name("mail:welcome/v2", "queue")
+    'mail:welcome/v2'
+    """
+    if not isinstance(name, str):
+        raise InvalidJob(f"{what}: expected a string, got {type(name).__name__} {name!r:.80}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidJob(f"{what}: {name!r:.80} holds a lone surrogate, which is not text") from None
+    if size > LONGEST:
+        raise InvalidJob(f"{what}: expected at most {LONGEST} bytes in UTF-8, got {size}")
+    if "\0" in name:
+        raise InvalidJob(f"{what}: {name!r:.80} holds a NUL character")
+    if not name and not empty:
+        raise InvalidJob(f"{what}: expected a name, got an empty string")
+    return name
+
+
+def worker_name(strategy: str, rng: Random) -> str:
+    """What a worker is called, by strategy, or ``strategy`` itself if it is none of them.
+
+    It is for people. What fences leases is a secret that is new at every start, so a name that comes back after a
+    restart hides nothing.
+    """
+    match strategy:
+        case "random":
+            return secret_name(rng)
+        case "hostname":
+            return socket.gethostname()
+        case "pod":
+            return os.environ.get("HOSTNAME") or socket.gethostname()
+        case "host-pid":
+            return f"{socket.gethostname()}-{os.getpid()}"
+        case _:
+            return check_name(strategy, "worker name")

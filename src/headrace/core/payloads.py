@@ -1,0 +1,166 @@
+"""Pack and unpack: the arrows from ``NewJob`` to ``Row``, and from a leased cell back to a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.config import PayloadSettings
+from headrace.core.codec import RAW, Envelope, JsonSerde, Serde
+from headrace.core.ids import IdMaker
+from headrace.core.names import check_name
+from headrace.durations import micros
+from headrace.errors import InvalidJob, PayloadMissing
+from headrace.records import Cells, Limits, Row
+from headrace.types import Duration, Encoded, NewJob, Patch, Sections
+
+T = TypeVar("T")
+
+_HEADERS = msgspec.msgpack.Encoder()
+_MAX_HEADERS = 8_192
+_ANY = JsonSerde[Any]()
+_FAR_FUTURE = 253_402_300_800_000_000
+"""The year 10000, where datetimes end."""
+
+
+class Packer:
+    """Turns what users hand in into rows, refusing what no store should see."""
+
+    def __init__(self, settings: PayloadSettings, limits: Limits, ids: IdMaker) -> None:
+        self._ids = ids
+        self._limits = limits
+        self.envelope = Envelope(
+            max_size=min(settings.max_size, limits.max_cell - 64), compress_over=settings.compress_over
+        )
+
+    def pack(self, job: NewJob, reply_to: str | None = None) -> Row:
+        """The row for a new job. Raises before anything is stored."""
+        if not isinstance(job, NewJob):
+            raise InvalidJob(f"expected a NewJob, got {type(job).__name__}; make one with task.job(…)")
+        if job.run_at is not None and job.delay is not None:
+            raise InvalidJob("expected run_at or delay, got both")
+        if job.on_failed not in ("run", "return"):
+            raise InvalidJob(f"on_failed: expected 'run' or 'return', got {job.on_failed!r}")
+        return Row(
+            id=self._id(job.id),
+            queue=check_name(job.queue, "queue"),
+            task=check_name(job.task, "task"),
+            cells=self._cells(job),
+            tenant=check_name(job.tenant, "tenant", empty=True),
+            key=None if job.key is None else check_name(job.key, "key", empty=True),
+            priority=self.priority(job.priority),
+            delay=0 if job.delay is None else _length(job.delay, "delay"),
+            run_at=None if job.run_at is None else _instant(job.run_at),
+            expires=None if job.expires is None else _length(job.expires, "expires"),
+            max_attempts=_attempts(job.max_attempts),
+            timeout=None if job.timeout is None else _length(job.timeout, "timeout"),
+            result_ttl=None if job.result_ttl is None else _length(job.result_ttl, "result_ttl"),
+            headers=None if job.headers is None else _headers(job.headers),
+            reply_to=reply_to,
+            hold_failed=job.on_failed == "return",
+        )
+
+    def priority(self, given: object) -> int:
+        """The priority, if the store can take it."""
+        low, high = self._limits.min_priority, self._limits.max_priority
+        if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+            raise InvalidJob(f"priority: expected a whole number from {low} to {high}, got {given!r:.80}")
+        return given
+
+    def patch(self, patch: Patch) -> dict[str, bytes | None]:
+        """The cells that a patch changes."""
+        return {name: None if body is None else self._seal(body, name) for name, body in _changes(patch.sections)}
+
+    def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
+        """A cell that holds an encoded value."""
+        return self.envelope.seal(serde.encode(value), serde.kind, what)
+
+    def sections(self, cells: Cells) -> dict[str, bytes]:
+        """The bytes of all sections but ``parameters``."""
+        return {name: self.envelope.open(cell, name)[1] for name, cell in cells.items() if name != "parameters"}
+
+    def parameters(self, cells: Cells) -> bytes:
+        """The cell that holds a job's arguments."""
+        try:
+            return cells["parameters"]
+        except KeyError:
+            raise PayloadMissing("the job has no parameters section; it was enqueued without arguments") from None
+
+    def _id(self, given: object) -> bytes:
+        if given is None:
+            return self._ids.new()
+        if not isinstance(given, UUID):
+            raise InvalidJob(f"id: expected a UUID or nothing, got {type(given).__name__} {given!r:.80}")
+        return given.bytes
+
+    def _cells(self, job: NewJob) -> Cells:
+        cells: Cells = {}
+        for name, body in _changes(job.sections):
+            if body is not None:
+                cells[name] = self._seal(body, name)
+        if job.args is not None:
+            if "parameters" in cells:
+                raise InvalidJob("expected args or a parameters section, got both")
+            if isinstance(job.args, Encoded):
+                cells["parameters"] = job.args.cell
+            elif isinstance(job.args, Mapping):
+                cells["parameters"] = self.seal_value(job.args, _ANY, "args")
+            else:
+                raise InvalidJob(f"args: expected a mapping of argument names, got {type(job.args).__name__}")
+        return cells
+
+    def _seal(self, body: object, name: str) -> bytes:
+        if not isinstance(body, bytes):
+            raise InvalidJob(f"section {name}: expected bytes, got {type(body).__name__}")
+        return self.envelope.seal(body, RAW, name)
+
+
+def _changes(sections: Sections) -> list[tuple[str, Any]]:
+    if not isinstance(sections, Sections):
+        raise InvalidJob(f"sections: expected Sections(…), got {type(sections).__name__}")
+    return list(sections.changes().items())
+
+
+def _length(value: Duration, what: str) -> int:
+    try:
+        return micros(value, what)
+    except ValueError as error:
+        raise InvalidJob(str(error)) from None
+
+
+def _instant(value: object) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidJob(f"run_at: expected a datetime with a time zone, got {type(value).__name__}")
+    if value.tzinfo is None:
+        raise InvalidJob(f"run_at: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
+    instant = (value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+    if not 0 <= instant < _FAR_FUTURE:
+        raise InvalidJob(f"run_at: expected a date after 1970, got {value}")
+    return instant
+
+
+_MICROSECOND = datetime.resolution
+
+
+def _attempts(given: object) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31:
+        raise InvalidJob(f"max_attempts: expected a whole number of at least 1, got {given!r:.80}")
+    return given
+
+
+def _headers(given: Mapping[str, str]) -> bytes:
+    if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+        raise InvalidJob(f"headers: expected a mapping of strings to strings, got {given!r:.80}")
+    try:
+        packed = _HEADERS.encode(dict(given))
+    except ValueError as error:
+        raise InvalidJob(f"headers: {error}") from None
+    if len(packed) > _MAX_HEADERS:
+        raise InvalidJob(f"headers: expected at most {_MAX_HEADERS} bytes, got {len(packed)}")
+    return packed

@@ -1,0 +1,52 @@
+"""A duty of every worker: take back what vanished workers left."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.errors import Unavailable
+from headrace.protocol import Backend
+from headrace.records import Reap
+from headrace.types import JobState
+
+_KINDS = {
+    JobState.AVAILABLE: EventKind.STALLED,
+    JobState.FAILED: EventKind.FAILED,
+    JobState.CANCELLED: EventKind.CANCELLED,
+}
+
+
+class Reaper:
+    """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work."""
+
+    def __init__(
+        self, backend: Backend, clock: Clock, rng: Random, observers: Observers, *, every: float, max_lost: int
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._every = every
+        self._request = Reap(max_lost=max_lost, spread=int(every * 1e6))
+
+    async def run(self) -> None:
+        """Reap until cancelled, the first time at once."""
+        while True:
+            try:
+                full = await self.reap() >= self._request.limit
+            except Unavailable:
+                full = False
+            # At most one full batch per tenth of a beat: after a mass expiry the herd comes back at a walk.
+            pace = 0.1 if full else 0.75 + self._rng.random() / 2
+            await asyncio.sleep(self._every * pace)
+
+    async def reap(self) -> int:
+        """One batch; how many jobs it took."""
+        reaped = await self._backend.reap(self._request, self._clock.stamp())
+        for job in reaped:
+            kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
+            self._observers.tell(Event(kind, job.id, job.queue, job.task, detail=job.reason))
+        return len(reaped)

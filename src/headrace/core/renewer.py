@@ -1,0 +1,151 @@
+"""The stage that keeps leases: one heartbeat for the whole process, from a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from headrace.core.clock import Clock
+from headrace.core.leases import Leases
+from headrace.errors import Unavailable
+from headrace.protocol import Backend
+from headrace.records import Beat, Renewed
+
+log = logging.getLogger("headrace")
+
+_BEATS_PER_LEASE = 6
+
+
+class Renewer:
+    """Beats six times per lease, renewing leases past half their life; a quick job is never renewed at all.
+
+    ``tell`` gets every answer. A store that is away is asked again at the next beat: leases are judged by the store,
+    never by ignorance.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        clock: Clock,
+        *,
+        holder: str,
+        worker: str,
+        queues: tuple[str, ...],
+        slots: int,
+        busy: Callable[[], int],
+        tell: Callable[[Renewed], None],
+    ) -> None:
+        self._leases = leases
+        self._clock = clock
+        self._holder = holder
+        self._worker = worker
+        self._queues = queues
+        self._slots = slots
+        self._busy = busy
+        self._tell = tell
+        self._every = leases.lease / _BEATS_PER_LEASE
+        self._soon: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self.beat = 0.0
+        """When the store last answered a heartbeat, by the loop's clock."""
+
+    async def run(self, backend: Backend) -> None:
+        """Beat until ``stop``; then take the worker off the list."""
+        self._loop = asyncio.get_running_loop()
+        self._soon = asyncio.Event()
+        while not self._stopping:
+            await self._renew(backend)
+            try:
+                async with asyncio.timeout(self._every):
+                    await self._soon.wait()
+            except TimeoutError:
+                pass
+            self._soon.clear()
+        await self._leave(backend)
+
+    def hurry(self) -> None:
+        """Beat now; callable from any thread."""
+        if self._loop is not None and self._soon is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._soon.set)
+            except RuntimeError:  # the heartbeat's loop has ended already
+                return
+
+    def stop(self) -> None:
+        """Stop beating; callable from any thread."""
+        self._stopping = True
+        self.hurry()
+
+    async def _renew(self, backend: Backend) -> None:
+        now = asyncio.get_running_loop().time()
+        leases = self._leases.aging(now)
+        try:
+            renewed = await backend.renew(self._beat(leases), self._clock.stamp())
+        except Unavailable as error:
+            log.warning("heartbeat: %s", error)
+            return
+        self.beat = now
+        lost = set(renewed.lost)
+        self._leases.renewed([lease for lease in leases if lease[0] not in lost], now)
+        self._tell(renewed)
+
+    async def _leave(self, backend: Backend) -> None:
+        beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)
+        try:
+            await backend.renew(beat, self._clock.stamp())
+        except Unavailable:
+            log.info("could not sign off; the worker's entry expires by itself")
+
+    @property
+    def _lease_micros(self) -> int:
+        return int(self._leases.lease * 1e6)
+
+    def _beat(self, leases: list[tuple[bytes, int]]) -> Beat:
+        return Beat(
+            self._holder,
+            self._worker,
+            self._queues,
+            self._lease_micros,
+            leases,
+            ttl=2 * self._lease_micros,
+            slots=self._slots,
+            busy=self._busy(),
+        )
+
+
+class RenewerThread:
+    """Runs a renewer on its own thread, loop and connection, so that a handler that blocks the worker's loop, or holds
+    every pooled connection, costs nobody a lease."""
+
+    def __init__(self, renewer: Renewer, backend: Backend) -> None:
+        self._renewer = renewer
+        self._backend = backend
+        self._thread = threading.Thread(target=self._main, name="headrace-heartbeat", daemon=True)
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Beat once more to sign off, and end the thread."""
+        self._renewer.stop()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        if self.error is not None:
+            raise self.error
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._beat())
+        except Exception as error:
+            log.exception("the heartbeat ended; leases will run out")
+            self.error = error
+
+    async def _beat(self) -> None:
+        await self._backend.open()
+        try:
+            await self._renewer.run(self._backend)
+        finally:
+            await self._backend.close()

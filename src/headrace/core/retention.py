@@ -1,0 +1,62 @@
+"""A duty of every worker: keep what has ended within its bounds of age, count and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.config import Keep, RetentionSettings
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.durations import micros
+from headrace.errors import Unavailable
+from headrace.protocol import Backend
+from headrace.records import Place, SweepClause
+
+_STEPS = 50
+"""Bounded steps per place and run: a long backlog is worked off over several runs, between other work."""
+
+
+class Retention:
+    """Sweeps every place on a jittered beat, in small steps."""
+
+    def __init__(
+        self, backend: Backend, clock: Clock, rng: Random, observers: Observers, settings: RetentionSettings
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._every = micros(settings.every) / 1e6
+        self._clauses = [
+            SweepClause(place=Place.RESULTS),
+            _clause(Place.COMPLETED, settings.completed),
+            _clause(Place.CANCELLED, settings.cancelled),
+            _clause(Place.FAILED, settings.failed),
+        ]
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
+            try:
+                await self.sweep()
+            except Unavailable:
+                continue
+
+    async def sweep(self) -> int:
+        """One run over all places; how much it removed."""
+        total = 0
+        for clause in self._clauses:
+            for _ in range(_STEPS):
+                swept = await self._backend.sweep(clause, self._clock.stamp())
+                total += swept.removed
+                if swept.removed:
+                    self._observers.tell(Event(EventKind.SWEPT, detail=f"{swept.removed} from {clause.place.value}"))
+                if not swept.more:
+                    break
+        return total
+
+
+def _clause(place: Place, keep: Keep) -> SweepClause:
+    return SweepClause(place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes)

@@ -1,0 +1,95 @@
+"""How long to wait before the next attempt, or whether to make one at all."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec import Struct
+
+from headrace.durations import micros
+from headrace.errors import ConfigError
+from headrace.types import Duration
+
+_FOR_EVER = 2**31
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """After failed attempt ``n`` (1-based) wait ``base · factor^(n-1)``, at most ``cap``; with full jitter, anywhere
+    between nothing and that. Past ``max_attempts`` attempts the job has failed.
+
+    Exceptions in ``give_up_on`` end the job at once; if ``retry_on`` is set, so do all that are not in it.
+
+    >>> exponential(base="1s", jitter=False).delay(3, Random()) == micros("4s")
+    True
+    """
+
+    max_attempts: int = 5
+    base: int = 1_000_000
+    factor: float = 2.0
+    cap: int = 3_600_000_000
+    jitter: bool = True
+    retry_on: tuple[type[Exception], ...] | None = None
+    give_up_on: tuple[type[Exception], ...] = ()
+
+    def delay(self, attempt: int, rng: Random) -> int:
+        """Microseconds to wait after failed attempt number ``attempt``."""
+        # Past 64 doublings every cap is long reached, and the power would only overflow.
+        wait = min(self.base * self.factor ** min(attempt - 1, 64), self.cap)
+        return round(rng.random() * wait if self.jitter else wait)
+
+    def allows(self, error: BaseException) -> bool:
+        """Whether another attempt after this error makes sense."""
+        if isinstance(error, self.give_up_on):
+            return False
+        return self.retry_on is None or isinstance(error, self.retry_on)
+
+
+def exponential(
+    max_attempts: int = 5,
+    *,
+    base: Duration = "1s",
+    factor: float = 2.0,
+    cap: Duration = "1h",
+    jitter: bool = True,
+    retry_on: tuple[type[Exception], ...] | None = None,
+    give_up_on: tuple[type[Exception], ...] = (),
+) -> RetryPolicy:
+    """Wait longer after each failure. With ``base="1s"`` and the default cap: 1, 2, 4 … 3,600 seconds."""
+    if max_attempts < 1:
+        raise ConfigError(f"max_attempts: expected at least 1, got {max_attempts}")
+    if factor < 1:
+        raise ConfigError(f"factor: expected at least 1, got {factor}")
+    return RetryPolicy(
+        max_attempts=max_attempts,
+        base=micros(base, "base"),
+        factor=factor,
+        cap=micros(cap, "cap"),
+        jitter=jitter,
+        retry_on=retry_on,
+        give_up_on=give_up_on,
+    )
+
+
+def doubling_to_an_hour(max_attempts: int = 20, *, jitter: bool = True) -> RetryPolicy:
+    """2, 4, 8 … at most 3,600 seconds."""
+    return exponential(max_attempts, base="2s", cap="1h", jitter=jitter)
+
+
+def half_minute_to_ten(max_attempts: int = 5, *, jitter: bool = True) -> RetryPolicy:
+    """30, 60, 120 … at most 600 seconds: for services that need a while to recover."""
+    return exponential(max_attempts, base="30s", cap="10m", jitter=jitter)
+
+
+def immediate(max_attempts: int = 3) -> RetryPolicy:
+    """Try again at once, behind the jobs that are due already."""
+    return exponential(max_attempts, base=0, jitter=False)
+
+
+def never() -> RetryPolicy:
+    """One attempt."""
+    return exponential(1)
+
+
+def for_ever(*, base: Duration = "1s", cap: Duration = "1h") -> RetryPolicy:
+    """Never give up."""
+    return exponential(_FOR_EVER, base=base, cap=cap)

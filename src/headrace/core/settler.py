@@ -1,0 +1,69 @@
+"""The stage that ends leases: outcomes gather here until a trip takes them to the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.leases import Leases
+from headrace.records import Settlement
+from headrace.types import JobState
+
+
+class Settler:
+    """Settlements that the store has not answered yet."""
+
+    def __init__(
+        self, leases: Leases, observers: Observers, nudge: Callable[[], None], idle: Callable[[], None]
+    ) -> None:
+        self._leases = leases
+        self._observers = observers
+        self._nudge = nudge
+        self._idle = idle
+        """Called when the last lease has ended."""
+        self.quiet = asyncio.Event()
+        """Set while every settlement has its answer."""
+        self.quiet.set()
+        self._waiting: list[Settlement] = []
+        self._under_way = 0
+        self.settled = 0
+        """Settlements that the store has answered."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Settlements that no trip has taken yet."""
+        return len(self._waiting)
+
+    def add(self, settlement: Settlement) -> None:
+        """Put an outcome on its way."""
+        if not self._waiting:
+            self.quiet.clear()
+        self._waiting.append(settlement)
+        self._nudge()
+
+    def take(self, limit: int) -> list[Settlement]:
+        """What the next trip takes along; until it is answered the leases are kept."""
+        if len(self._waiting) <= limit:
+            taken, self._waiting = self._waiting, []
+        else:
+            taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        self._under_way += len(taken)
+        return taken
+
+    def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None], *, repeated: bool) -> None:
+        """The store has spoken. A lease found gone is no loss when the trip was repeated: the first try got through."""
+        self._under_way -= len(batch)
+        self.settled += len(batch)
+        drop = self._leases.drop
+        for settlement, state in zip(batch, states, strict=True):
+            drop(settlement.id)
+            if state is None and not repeated:
+                self._observers.tell(Event(EventKind.LEASE_LOST, settlement.id, detail="outcome refused"))
+        if not self._waiting and not self._under_way:
+            self.quiet.set()
+            if not len(self._leases):
+                self._idle()

@@ -1,0 +1,99 @@
+"""Request/response: waiting for jobs to end, over hints, with slow polling beneath."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from random import Random
+
+from headrace.core.batcher import Batcher
+from headrace.core.clock import Clock
+from headrace.core.ids import secret_name
+from headrace.core.listener import listen
+from headrace.core.tasks import Tasks
+from headrace.errors import JobNotFound, WaitTimeout
+from headrace.protocol import Backend
+from headrace.records import Hint, JobId, Record, Selector, Watch
+
+_WANT = frozenset({"result", "error"})
+_POLL = 2.0
+_POLL_BLIND = 0.1
+
+
+class Waiter:
+    """One inbox for the whole process; any number of waits, any number of them for one job.
+
+    A hint only says "look now". The truth is always fetched, and it is also looked for without a hint, so a lost one
+    costs time and nothing else.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock, rng: Random, tasks: Tasks) -> None:
+        self.inbox = secret_name(rng)
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._tasks = tasks
+        self._waits: defaultdict[JobId, set[asyncio.Future[Record]]] = defaultdict(set)
+        self._listening: asyncio.Event | None = None
+        self._fetches: Batcher[JobId, Record | None] = Batcher(
+            self._fetch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-fetch"
+        )
+
+    async def prepare(self) -> None:
+        """Be listening. Call it before the insert whose end is to be waited for."""
+        if self._listening is None:
+            self._listening = asyncio.Event()
+            self._tasks.start(self._poll(), "headrace-waiter-poll")
+            if self._backend.hints is None:
+                self._listening.set()
+            else:
+                heard = listen(
+                    self._backend.hints, [f"inbox:{self.inbox}"], self._hear, self._rng, self._listening.set
+                )  # fmt: skip
+                self._tasks.start(heard, "headrace-waiter")
+        await self._listening.wait()
+
+    async def wait(self, job_id: JobId, seconds: float | None, *, watch: bool) -> Record:
+        """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so."""
+        await self.prepare()
+        future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+        self._waits[job_id].add(future)
+        try:
+            if watch:
+                await self._backend.alter(Selector(ids=[job_id]), Watch(self.inbox), self._clock.stamp())
+                await self._look(job_id)
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            raise WaitTimeout(
+                f"no answer in {seconds:g} s; the job goes on and may still finish: look at its status later"
+            ) from None
+        finally:
+            self._waits[job_id].discard(future)
+            if not self._waits[job_id]:
+                del self._waits[job_id]
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.id is not None and hint.id in self._waits:
+            self._tasks.start(self._look(hint.id), "headrace-look")
+
+    async def _poll(self) -> None:
+        pause = _POLL_BLIND if self._backend.hints is None else _POLL
+        while True:
+            await asyncio.sleep(pause * (0.75 + self._rng.random() / 2))
+            await asyncio.gather(*map(self._look, list(self._waits)))
+
+    async def _look(self, job_id: JobId) -> None:
+        record = await self._fetches.submit(job_id)
+        if record is not None and not record.state.terminal:
+            return
+        for future in self._waits.get(job_id, ()):
+            if future.done():
+                continue
+            if record is None:
+                future.set_exception(JobNotFound("the job ended and left no record; give it a result_ttl to wait for"))
+            else:
+                future.set_result(record)
+
+    async def _fetch(self, ids: list[JobId]) -> list[Record | None]:
+        return await self._backend.fetch(ids, _WANT, self._clock.stamp())

@@ -1,0 +1,266 @@
+"""The worker: wires the stages together, and takes them down in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from headrace.config import Settings
+from headrace.core.claimer import Claimer
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.handler import Handler
+from headrace.core.ids import secret_name
+from headrace.core.judge import Judge
+from headrace.core.lane import Lane
+from headrace.core.leases import Leases
+from headrace.core.listener import listen
+from headrace.core.names import check_name, worker_name
+from headrace.core.payloads import Packer
+from headrace.core.reaper import Reaper
+from headrace.core.renewer import Renewer, RenewerThread
+from headrace.core.retention import Retention
+from headrace.core.runner import Runner
+from headrace.core.settler import Settler
+from headrace.durations import micros
+from headrace.errors import ConfigError
+from headrace.protocol import Backend
+from headrace.records import Claim, Hint, Renewed
+
+log = logging.getLogger("headrace")
+
+
+class Health:
+    """Whether the worker does its work, not merely whether its process lives."""
+
+    def __init__(self, *, consuming: bool, beating: bool, busy: int, slots: int, detail: str) -> None:
+        self.consuming = consuming
+        self.beating = beating
+        self.busy = busy
+        self.slots = slots
+        self.detail = detail
+
+    @property
+    def ok(self) -> bool:
+        return self.consuming and self.beating
+
+
+class Worker:
+    """Claims, runs and settles jobs of some queues until it is told to stop.
+
+    ``run`` returns after a graceful stop: no new claims, buffered jobs back to their place, running jobs finished or,
+    past the grace, cancelled and returned without counting an attempt, outcomes stored, the worker off the list.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        handlers: Mapping[str, Handler],
+        queues: Sequence[str],
+        settings: Settings,
+        packer: Packer,
+        *,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        heartbeat_thread: bool = True,
+    ) -> None:
+        if not queues:
+            raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
+        self.name = worker_name(settings.worker.name, rng)
+        self._settings = settings
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._threaded = heartbeat_thread
+        self._queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
+        self._stop = asyncio.Event()
+        self._started = 0.0
+        self._burst = False
+        self._build(handlers, packer)
+
+    def _build(self, handlers: Mapping[str, Handler], packer: Packer) -> None:
+        worker, holder = self._settings.worker, secret_name(self._rng)
+        self._holder = holder
+        self._leases = Leases(micros(worker.lease) / 1e6)
+        self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
+        judge = Judge(holder, packer, self._clock, self._rng)
+        self._runner = Runner(
+            handlers,
+            judge,
+            packer,
+            self._settler,
+            self._leases,
+            self._observers,
+            self._rng,
+            holder=holder,
+            slots=worker.concurrency,
+            max_lost=worker.max_lost,
+            nudge=self._nudge,
+        )
+        poll = worker.poll_blind if self._backend.hints is None else worker.poll
+        self._claimer = Claimer(
+            Claim(holder, self._queues, 0, micros(worker.lease)),
+            self._leases,
+            self._settler,
+            self._rng,
+            slots=worker.concurrency,
+            prefetch=worker.prefetch,
+            poll=micros(poll) / 1e6,
+            deliver=self._runner.deliver,
+            nudge=self._nudge,
+        )
+        self._renewer = Renewer(
+            self._leases,
+            self._clock,
+            holder=holder,
+            worker=self.name,
+            queues=self._queues,
+            slots=worker.concurrency,
+            busy=lambda: self._runner.busy,
+            tell=self._hear_renewed,
+        )
+        self._lanes = self._make_lanes()
+        self._reaper = Reaper(
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            every=micros(worker.reap) / 1e6,
+            max_lost=worker.max_lost,
+        )
+        self._retention = Retention(
+            self._backend, self._clock, self._rng, self._observers, self._settings.retention
+        )  # fmt: skip
+
+    def _make_lanes(self) -> list[Lane]:
+        pairs: list[tuple[Settler | None, Claimer | None]]
+        if self._backend.turn is not None:
+            pairs = [(self._settler, self._claimer)]
+        else:
+            pairs = [(self._settler, None), (None, self._claimer)]
+        return [
+            Lane(self._backend, self._clock, self._rng, self._observers, settler=settler, claimer=claimer)
+            for settler, claimer in pairs
+        ]
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that it claims from."""
+        return self._queues
+
+    def stop(self) -> None:
+        """Ask for a graceful stop; ``run`` returns when it is done."""
+        self._stop.set()
+
+    def health(self) -> Health:
+        """Whether claims and heartbeats get through to the store."""
+        now = asyncio.get_running_loop().time()
+        patience = max(3 * micros(self._settings.worker.poll) / 1e6, 5.0)
+        claims = max(self._started, *(lane.beat for lane in self._lanes))
+        beats = max(self._started, self._renewer.beat)
+        full = self._runner.busy >= self._settings.worker.concurrency
+        consuming = full or now - claims <= patience
+        beating = now - beats <= max(self._leases.lease / 2, 1.0)
+        detail = "ok" if consuming and beating else "no claim got through" if not consuming else "no heartbeat"
+        return Health(
+            consuming=consuming,
+            beating=beating,
+            busy=self._runner.busy,
+            slots=self._settings.worker.concurrency,
+            detail=detail,
+        )
+
+    async def run(self, *, burst: bool = False) -> None:
+        """Work until ``stop``; with ``burst``, until nothing is due any more."""
+        loop = asyncio.get_running_loop()
+        self._started = loop.time()
+        self._loop = loop
+        self._burst = burst
+        self._runner.start()
+        self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
+        thread = RenewerThread(self._renewer, self._backend.sibling()) if self._threaded else None
+        if thread:
+            thread.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                beat = (
+                    None if thread else group.create_task(self._renewer.run(self._backend), name="headrace-heartbeat")
+                )
+                lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
+                duties = [group.create_task(self._reaper.run(), name="headrace-reaper")]
+                duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
+                if self._backend.hints is not None:
+                    topics = [*(f"queue:{queue}" for queue in self._queues), f"holder:{self._holder}"]
+                    hearing = listen(self._backend.hints, topics, self._hear, self._rng, self._claimer.wake)
+                    duties.append(group.create_task(hearing, name="headrace-listener"))
+                await self._until_stopped()
+                for duty in duties:
+                    duty.cancel()
+                await self._wind_down()
+                for lane in lanes:
+                    lane.cancel()
+                if beat:
+                    self._renewer.stop()
+                    await beat
+        finally:
+            self._claimer.close()
+            await self._runner.close()
+            if thread:
+                await thread.stop()
+            self._observers.tell(Event(EventKind.WORKER_STOPPED, worker=self.name))
+
+    async def _until_stopped(self) -> None:
+        stop = asyncio.ensure_future(self._stop.wait())
+        empty = asyncio.ensure_future(self._claimer.empty.wait())
+        try:
+            await asyncio.wait((stop, empty) if self._burst else (stop,), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            empty.cancel()
+
+    async def _wind_down(self) -> None:
+        self._claimer.close()
+        self._runner.give_back()
+        await self._runner.drain(micros(self._settings.worker.grace) / 1e6)
+        self._nudge()
+        try:
+            async with asyncio.timeout(self._leases.lease):
+                await self._settler.quiet.wait()
+        except TimeoutError:
+            log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
+
+    # -- what the stages tell each other
+
+    def _nudge(self) -> None:
+        for lane in self._lanes:
+            lane.nudge()
+
+    def _idle(self) -> None:
+        if self._burst:
+            self._claimer.wake()
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.topic.startswith("queue:"):
+            self._claimer.wake()
+        else:
+            self._renewer.hurry()
+
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        """From the heartbeat's thread: act on it on the worker's loop."""
+        if renewed.lost or renewed.cancels or renewed.paused:
+            try:
+                self._loop.call_soon_threadsafe(self._obey, renewed)
+            except RuntimeError:  # the worker's loop has ended already
+                return
+
+    def _obey(self, renewed: Renewed) -> None:
+        for job_id in renewed.lost:
+            self._runner.lose(job_id)
+        for job_id in renewed.cancels:
+            self._runner.cancel(job_id)
+        if renewed.paused:
+            self._runner.give_back(frozenset(renewed.paused))

@@ -1,0 +1,55 @@
+"""Lengths of time as people write them, to microseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from headrace.errors import ConfigError
+from headrace.types import Duration
+
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d)")
+LONGEST = 10 * 366 * _UNITS["d"]
+"""Ten years: nothing that Headrace waits for may take longer."""
+
+
+def micros(value: Duration, what: str = "duration") -> int:
+    """The length in microseconds.
+
+    >>> micros("1h30m"), micros(0.25), micros("250ms")
+    (5400000000, 250000, 250000)
+    """
+    if isinstance(value, str):
+        parts = _PART.findall(value)
+        if not parts or "".join(n + u for n, u in parts) != value.replace(" ", ""):
+            raise ConfigError(f"{what}: expected a length of time like '30s', '1h30m' or '250ms', got {value!r}")
+        length = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    elif isinstance(value, timedelta):
+        length = value // timedelta(microseconds=1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if value != value or abs(value) * 1_000_000 > LONGEST:
+            raise ConfigError(f"{what}: expected at most ten years in seconds, got {value!r}")
+        length = round(value * 1_000_000)
+    else:
+        kind = type(value).__name__
+        raise ConfigError(f"{what}: expected seconds, a string like '30s' or a timedelta, got {kind} {value!r}")
+    if not 0 <= length <= LONGEST:
+        raise ConfigError(f"{what}: expected between nothing and ten years, got {value!r}")
+    return length
+
+
+def spell(length: int) -> str:
+    """Microseconds as people write them, in the two largest units.
+
+    >>> spell(5_400_000_000), spell(250_000), spell(0)
+    ('1h30m', '250ms', '0s')
+    """
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, length = divmod(length, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+        if len(parts) == 2 or (parts and unit == "s"):
+            break
+    return "".join(parts) or "0s"

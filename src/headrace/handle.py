@@ -1,0 +1,58 @@
+"""What an enqueue gives back: a handle on the stored job."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from headrace.client import Client
+from headrace.core.codec import Serde
+from headrace.info import JobInfo
+from headrace.records import Altered, Inserted, InsertStatus
+from headrace.types import Duration, JobState
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """A job that was enqueued, or the one that already held its key."""
+
+    __slots__ = ("_client", "_inserted", "_serde")
+
+    def __init__(self, client: Client, inserted: Inserted, serde: Serde[Any]) -> None:
+        self._client = client
+        self._inserted = inserted
+        self._serde = serde
+
+    @property
+    def id(self) -> UUID:
+        return UUID(bytes=self._inserted.id)
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the key was taken: no new job was stored, and this is the one that has the key."""
+        return self._inserted.status in (InsertStatus.DUPLICATE, InsertStatus.DONE)
+
+    @property
+    def state(self) -> JobState:
+        """The job's state when it was enqueued."""
+        return self._inserted.state
+
+    async def result(self, wait: Duration | None = "30s") -> R:
+        """Wait for the result. Raises ``WaitTimeout``, or the ``JobError`` that says why there is none."""
+        cell = self._inserted.result
+        if cell is None:
+            cell = (await self._client.wait(self._inserted.id, wait)).result
+        assert cell is not None
+        return self._client.packer.envelope.decode(cell, self._serde, "result")  # type: ignore[no-any-return]
+
+    async def info(self) -> JobInfo:
+        """All that is known of the job now."""
+        return await self._client.get(self._inserted.id)
+
+    async def cancel(self) -> Altered | None:
+        """Cancel the job, or ask for it if it runs."""
+        return await self._client.cancel(self._inserted.id)
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id}, {self._inserted.status.value})"

@@ -1,0 +1,95 @@
+"""A stored job as people and programs outside of handlers see it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.codec import Envelope, show
+from headrace.core.judge import failures
+from headrace.errors import PayloadError
+from headrace.records import Record
+from headrace.types import Failure, JobState
+
+DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob", "result", "error"})
+
+
+class JobInfo(Struct, frozen=True):
+    """What the store knows of a job."""
+
+    id: UUID
+    queue: str
+    task: str
+    state: JobState
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    run_at: datetime | None = None
+    enqueued_at: datetime | None = None
+    expires_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt: int = 0
+    lost: int = 0
+    max_attempts: int | None = None
+    worker: str = ""
+    lease_until: datetime | None = None
+    cancel_requested: bool = False
+    reason: str = ""
+    headers: dict[str, str] = {}
+    failures: list[Failure] = []
+    args: Any = None
+    """The arguments as plain data, where they can be shown."""
+    result: Any = None
+    """The result as plain data, while it is held."""
+    held: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self, str_keys=True)  # type: ignore[no-any-return]
+
+
+def job_info(record: Record, envelope: Envelope) -> JobInfo:
+    """The rich view of a flat record."""
+    return JobInfo(
+        id=UUID(bytes=record.id),
+        queue=record.queue,
+        task=record.task,
+        state=record.state,
+        tenant=record.tenant,
+        key=record.key,
+        priority=record.priority,
+        run_at=instant(record.run_at),
+        enqueued_at=instant(record.enqueued_at),
+        expires_at=instant(record.expires_at),
+        finished_at=instant(record.finished_at),
+        attempt=record.attempt,
+        lost=record.lost,
+        max_attempts=record.max_attempts,
+        worker=record.worker,
+        lease_until=instant(record.lease_until),
+        cancel_requested=record.cancel_requested,
+        reason=record.reason,
+        headers=msgspec.msgpack.decode(record.headers, type=dict[str, str]) if record.headers else {},
+        failures=failures(record.error),
+        args=_shown(record.cells.get("parameters"), envelope),
+        result=_shown(record.result, envelope),
+        held=record.held,
+    )
+
+
+def instant(micros: int | None) -> datetime | None:
+    """Microseconds since 1970 as a datetime in UTC."""
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def _shown(cell: bytes | None, envelope: Envelope) -> Any:
+    if cell is None:
+        return None
+    try:
+        return show(*envelope.open(cell, "cell"))
+    except PayloadError as error:
+        return f"<{error}>"

@@ -1,0 +1,151 @@
+"""The job as its handler sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.records import Leased
+
+P = TypeVar("P")
+
+_HEADERS = msgspec.msgpack.Decoder(dict[str, str])
+
+
+class CancelToken:
+    """Tells a handler that it should stop: cancelled, timed out, lease lost, or the worker is going down.
+
+    An async handler is cancelled anyway. A handler in a thread looks at ``requested``, waits on ``wait``, or calls
+    ``check`` at safe points.
+    """
+
+    __slots__ = ("_event", "_lock", "reason")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._event: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def requested(self) -> bool:
+        """Whether the handler has been asked to stop."""
+        return bool(self.reason)
+
+    def request(self, reason: str) -> None:
+        """Ask the handler to stop; the first reason stays."""
+        with self._lock:
+            self.reason = self.reason or reason
+            if self._event is not None:
+                self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until a stop is asked for, and tell whether it was."""
+        with self._lock:
+            self._event = self._event or threading.Event()
+            if self.reason:
+                self._event.set()
+        return self._event.wait(timeout)
+
+    def check(self) -> None:
+        """Raise ``asyncio.CancelledError`` if a stop has been asked for."""
+        if self.reason:
+            raise asyncio.CancelledError(self.reason)
+
+
+class Lease:
+    """The right to run one job. ``epoch`` rises with every claim, so it may fence writes to other systems too."""
+
+    __slots__ = ("epoch", "holder", "id")
+
+    def __init__(self, id: UUID, epoch: int, holder: str) -> None:
+        self.id = id
+        self.epoch = epoch
+        self.holder = holder
+
+    def __repr__(self) -> str:
+        return f"Lease({self.id}, epoch={self.epoch})"
+
+
+class Job(Generic[P]):
+    """A running job: what was enqueued, and how often it has been tried.
+
+    ``attempt`` counts failed attempts so far (0 on the first run); ``lost`` counts consecutive times that a worker
+    vanished while it held this job.
+    """
+
+    __slots__ = ("_holder", "_leased", "cancel", "payload", "sections")
+
+    def __init__(
+        self, leased: Leased, payload: P, holder: str, cancel: CancelToken, sections: Mapping[str, bytes]
+    ) -> None:
+        self._leased = leased
+        self._holder = holder
+        self.payload = payload
+        self.cancel = cancel
+        self.sections = sections
+        """Decoded bytes of the sections other than ``parameters``."""
+
+    @property
+    def id(self) -> UUID:
+        return UUID(bytes=self._leased.id)
+
+    @property
+    def task(self) -> str:
+        return self._leased.task
+
+    @property
+    def queue(self) -> str:
+        return self._leased.queue
+
+    @property
+    def key(self) -> str | None:
+        """The dedup name it was enqueued under."""
+        return self._leased.key
+
+    @property
+    def tenant(self) -> str:
+        return self._leased.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._leased.priority
+
+    @property
+    def attempt(self) -> int:
+        return self._leased.attempt
+
+    @property
+    def lost(self) -> int:
+        return self._leased.lost
+
+    @property
+    def max_attempts(self) -> int | None:
+        """As given at the enqueue; None leaves it to the task."""
+        return self._leased.max_attempts
+
+    @property
+    def run_at(self) -> datetime:
+        """When it became due."""
+        return datetime.fromtimestamp(self._leased.run_at / 1e6, UTC)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return datetime.fromtimestamp(self._leased.enqueued_at / 1e6, UTC)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The notes that travel with the job."""
+        return _HEADERS.decode(self._leased.headers) if self._leased.headers else {}
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.id, self._leased.epoch, self._holder)
+
+    def __repr__(self) -> str:
+        return f"Job({self.id}, task={self.task!r}, queue={self.queue!r}, attempt={self.attempt})"

@@ -1,0 +1,427 @@
+"""The reliable queue: one class for producers, consumers, or both; dedup by id, request/response, cached results."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from headrace.client import Client, failed, raise_unless_completed
+from headrace.connect import connect
+from headrace.core.codec import JsonSerde, Serde
+from headrace.core.events import Event, EventKind
+from headrace.core.executors import ThreadExecutor
+from headrace.core.handler import After, Handler
+from headrace.core.judge import OUTCOMES
+from headrace.core.names import check_name
+from headrace.core.retry import RetryPolicy, exponential
+from headrace.core.worker import Worker
+from headrace.durations import micros
+from headrace.errors import ConfigError, JobFailed
+from headrace.info import instant
+from headrace.job import Job
+from headrace.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
+from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+class Queued(Struct, frozen=True):
+    """A new job was stored."""
+
+    status: str = "queued"
+
+
+class Duplicate(Struct, frozen=True):
+    """The id is taken by a job that is not done: ``state`` is queued, processing, failing or (if asked for) failed."""
+
+    state: str
+    attempts: int = 0
+    status: str = "duplicate"
+
+
+class Completed(Struct, Generic[R], frozen=True):
+    """The id's job is done, and this is its cached result."""
+
+    result: R
+    status: str = "completed"
+
+
+class JobStatus(Struct, Generic[R], frozen=True):
+    """Where a job is, in the words of this class: queued, processing, failing, completed, failed, cancelled."""
+
+    id: str
+    state: str
+    created_at: datetime
+    attempts: int
+    result: R | None = None
+    error: JobFailed | None = None
+    worker: str = ""
+
+
+_EVENTS = {
+    EventKind.QUEUED: "queued",
+    EventKind.STARTED: "processing",
+    EventKind.RETRYING: "failing",
+    EventKind.COMPLETED: "completed",
+    EventKind.FAILED: "failed",
+    EventKind.CANCELLED: "cancelled",
+    EventKind.EXPIRED: "cancelled",
+    EventKind.STALLED: "stalled",
+    EventKind.RELEASED: "requeued",
+    EventKind.ERROR: "error",
+    EventKind.STORE_AWAY: "error",
+    EventKind.WORKER_STARTED: "started",
+    EventKind.WORKER_STOPPED: "stopped",
+}
+
+
+class Queue(Generic[P, R]):
+    """A named queue of payloads ``P`` whose handler gives results ``R``. Handlers run at least once: make them
+    idempotent.
+
+    >>> import asyncio
+    >>> async def main():
+    ...     queue = Queue[int, int]("squares", "memory://")
+    ...     @queue.execute
+    ...     async def square(job: Job[int]) -> int:
+    ...         return job.payload ** 2
+    ...     async with queue:
+    ...         return await queue.enqueue_and_wait("job-7", 7)
+    >>> asyncio.run(main())
+    49
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client | str | None = None,
+        *,
+        concurrency: int = 1,
+        max_attempts: int = 3,
+        retry: RetryPolicy | None = None,
+        lease: Duration = "30s",
+        result_ttl: Duration = "1h",
+        timeout: Duration | None = None,
+        grace: Duration = "10s",
+        worker: str = "random",
+        payload_serde: Serde[P] | None = None,
+        result_serde: Serde[R] | None = None,
+    ) -> None:
+        self.name = check_name(name, "queue")
+        self.client = client if isinstance(client, Client) else connect(client)
+        self._owns_client = not isinstance(client, Client)
+        self._payload_serde = payload_serde
+        self._result_serde = result_serde
+        self._retry = retry or exponential(max_attempts)
+        self._result_ttl = micros(result_ttl, "result_ttl")
+        self._timeout = None if timeout is None else micros(timeout, "timeout")
+        settings = self.client.settings
+        self._settings = msgspec.structs.replace(
+            settings,
+            worker=msgspec.structs.replace(
+                settings.worker,
+                concurrency=concurrency,
+                lease=micros(lease, "lease") / 1e6,
+                grace=micros(grace, "grace") / 1e6,
+                name=worker,
+            ),
+        )
+        self._handler: Callable[..., Any] | None = None
+        self._after: After | None = None
+        self._listeners: defaultdict[str, list[Callable[..., None]]] = defaultdict(list)
+        self._worker: Worker | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._threads = ThreadExecutor()
+
+    # -- lifecycle
+
+    def execute(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler, as a decorator: ``async def (job)``, plain ``def (job)`` (in a thread), or callback style
+        ``def (job, done)`` which calls ``done(error, result)``."""
+        if not callable(handler):
+            raise ConfigError(f"a handler is a function; {type(handler).__name__} cannot be called")
+        if self._handler is not None:
+            raise ConfigError(f"queue {self.name!r} has a handler already")
+        self._handler = handler
+        return handler
+
+    def after(self, hook: After) -> After:
+        """A hook, as a decorator: ``async def (job, ending)`` runs when a job ends, before that is stored, and may
+        change ``ending.result``, ``ending.error`` and ``ending.result_ttl``. If it raises, nothing changes and an
+        ``error`` event tells."""
+        self._after = hook
+        return hook
+
+    def on(self, event: str, listener: Callable[..., None]) -> None:
+        """Call ``listener`` on an event of this process: ``queued``, ``processing``, ``failing``, ``cancelled``,
+        ``stalled``, ``requeued`` (id); ``completed`` (id, result); ``failed`` (id, error); ``error`` (error);
+        ``started``, ``stopped`` (worker)."""
+        known = sorted(set(_EVENTS.values()))
+        if event not in known:
+            raise ConfigError(f"unknown event {event!r}; there are: {', '.join(known)}")
+        if not self._listeners:
+            self.client.observers.add(self._tell)
+        self._listeners[event].append(listener)
+
+    async def start(self) -> None:
+        """Connect and, if there is a handler, begin to work. Starting twice is harmless."""
+        await self.client.open()
+        if self._handler is None or self._worker is not None:
+            return
+        worker = self.client.worker({self.name: self._make_handler()}, [self.name], self._settings)
+        self._worker = worker
+        self._work = asyncio.ensure_future(worker.run())
+
+    async def stop(self) -> None:
+        """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
+        worker, work = self._worker, self._work
+        self._worker = self._work = None
+        if worker is not None and work is not None:
+            worker.stop()
+            await work
+            await self._threads.close()
+        if self._owns_client:
+            await self.client.close()
+
+    async def __aenter__(self) -> Queue[P, R]:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # -- producing
+
+    async def enqueue(
+        self,
+        id: str,
+        payload: P,
+        *,
+        max_attempts: int | None = None,
+        result_ttl: Duration | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        on_failed: str = "run",
+    ) -> Queued | Duplicate | Completed[R]:
+        """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
+        enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, on_failed)
+        return self._answer(await self.client.enqueue(job))
+
+    async def enqueue_and_wait(
+        self,
+        id: str,
+        payload: P,
+        *,
+        timeout: Duration | None = "30s",
+        max_attempts: int | None = None,
+        result_ttl: Duration | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        on_failed: str = "run",
+    ) -> R:
+        """Store a job, or join the one that has the id, and wait for its result. Raises ``WaitTimeout`` (the job goes
+        on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, on_failed)
+        inserted = await self.client.enqueue(job, reply=True)
+        answer = self._answer(inserted)
+        if isinstance(answer, Completed):
+            return answer.result
+        record = await self.client.wait(inserted.id, timeout, watch=inserted.state.terminal)
+        return self._decode_result(record)
+
+    # -- managing
+
+    async def cancel(self, id: str) -> str:
+        """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
+        ``not_found``."""
+        altered = await self._alter(id, Cancel())
+        if altered is None:
+            return "not_found"
+        if altered.after is JobState.CANCELLED:
+            return "cancelled" if altered.changed else "not_found"
+        return {JobState.RUNNING: "processing", JobState.COMPLETED: "completed"}.get(altered.before, "failed")
+
+    async def status(self, id: str) -> JobStatus[R] | None:
+        """Where the job is, or None if it is unknown."""
+        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        if record is None:
+            return None
+        created = instant(record.enqueued_at)
+        assert created is not None
+        return JobStatus(
+            id,
+            _state(record.state, record.attempt),
+            created,
+            record.attempt,
+            self._decode_result(record) if record.result is not None else None,
+            failed(record) if record.state is JobState.FAILED else None,
+            record.worker,
+        )
+
+    async def result(self, id: str, default: R | None = None) -> R | None:
+        """The cached result, or ``default`` while there is none."""
+        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        return default if record is None or record.result is None else self._decode_result(record)
+
+    async def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
+        """Keep the result for ``result_ttl`` from now: ``updated``, ``not_found``, ``not_terminal`` or
+        ``missing_payload`` (it ended without a result that is still held)."""
+        altered = await self._alter(id, Hold(micros(result_ttl, "result_ttl")))
+        if altered is None:
+            return "not_found"
+        if altered.changed:
+            return "updated"
+        return "missing_payload" if altered.before.terminal else "not_terminal"
+
+    # -- inside
+
+    def _job(
+        self,
+        id: str,
+        payload: P,
+        max_attempts: int | None,
+        result_ttl: Duration | None,
+        delay: Duration | None,
+        priority: int,
+        tenant: str,
+        on_failed: str,
+    ) -> NewJob:
+        cell = self.client.packer.seal_value(payload, self._payloads, "payload")
+        return NewJob(
+            task=self.name,
+            queue=self.name,
+            args=Encoded(cell),
+            key=check_name(id, "id", empty=True),
+            max_attempts=max_attempts,
+            result_ttl=result_ttl,
+            delay=delay,
+            priority=priority,
+            tenant=tenant,
+            on_failed=on_failed,
+        )
+
+    def _answer(self, inserted: Inserted) -> Queued | Duplicate | Completed[R]:
+        match inserted.status:
+            case InsertStatus.DUPLICATE:
+                return Duplicate(_state(inserted.state, inserted.attempt), inserted.attempt)
+            case InsertStatus.DONE:
+                assert inserted.result is not None
+                return Completed(self.client.packer.envelope.decode(inserted.result, self._results, "result"))
+            case _:
+                return Queued()
+
+    async def _alter(self, id: str, change: Cancel | Hold) -> Altered | None:
+        key = JobKey(self.name, check_name(id, "id", empty=True))
+        altered = await self.client.alter(Selector(keys=[key]), change)
+        return altered[0] if altered else None
+
+    def _decode_result(self, record: Record) -> R:
+        raise_unless_completed(record)
+        assert record.result is not None
+        return self.client.packer.envelope.decode(record.result, self._results, "result")
+
+    def _types(self) -> tuple[Any, Any]:
+        """``Image`` and ``Thumb`` of ``Queue[Image, Thumb]("images")``; Any where the class was not subscripted."""
+        given = get_args(getattr(self, "__orig_class__", None))
+        return (given[0], given[1]) if len(given) == 2 else (Any, Any)
+
+    @property
+    def _payloads(self) -> Serde[P]:
+        if self._payload_serde is None:
+            self._payload_serde = JsonSerde(self._types()[0])
+        return self._payload_serde
+
+    @property
+    def _results(self) -> Serde[R]:
+        if self._result_serde is None:
+            self._result_serde = JsonSerde(self._types()[1])
+        return self._result_serde
+
+    def _make_handler(self) -> Handler:
+        return Handler(
+            task=self.name,
+            load=self._load,
+            retry=self._retry,
+            result_serde=self._results,
+            result_ttl=self._result_ttl,
+            timeout=self._timeout,
+            call=self._call,
+            after=self._after,
+        )
+
+    def _load(self, leased: Leased) -> P:
+        packer = self.client.packer
+        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+
+    async def _call(self, job: Job[Any]) -> Outcome:
+        handler = self._handler
+        assert handler is not None
+        if inspect.iscoroutinefunction(handler):
+            value = await handler(job)
+        elif len(inspect.signature(handler).parameters) > 1:
+            value = await _with_callback(handler, job)
+        else:
+            value = await self._threads.run(lambda: handler(job))
+        return value if isinstance(value, OUTCOMES) else Done(value)
+
+    def _tell(self, event: Event) -> None:
+        name = _EVENTS.get(event.kind)
+        if name is None or name not in self._listeners or (event.queue and event.queue != self.name):
+            return
+        job_id = event.key if event.key is not None else event.id.hex()
+        match name:
+            case "completed":
+                given: tuple[Any, ...] = (job_id, event.result)
+            case "failed":
+                given = (job_id, event.error or JobFailed(event.detail, reason=event.detail))
+            case "error":
+                given = (event.error,)
+            case "started" | "stopped":
+                given = (event.worker,)
+            case _:
+                given = (job_id,)
+        for listener in self._listeners[name]:
+            listener(*given)
+
+
+async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def answer(error: BaseException | None, result: Any) -> None:
+        if not future.done():
+            future.set_result(result) if error is None else future.set_exception(error)
+
+    def done(error: BaseException | None = None, result: Any = None) -> None:
+        loop.call_soon_threadsafe(answer, error, result)
+
+    handler(job, done)
+    return await future
+
+
+def _state(state: JobState, attempt: int) -> str:
+    if state in (JobState.AVAILABLE, JobState.PAUSED):
+        return "failing" if attempt else "queued"
+    return "processing" if state is JobState.RUNNING else state.value
+
+
+def content_id(payload: Any) -> str:
+    """An id made from the payload itself: equal payloads, whatever the order of their keys, get equal ids.
+
+    >>> content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
+    True
+    """
+    canonical = msgspec.json.encode(payload, order="sorted")
+    return hashlib.blake2b(canonical, digest_size=16).hexdigest()

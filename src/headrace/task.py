@@ -1,0 +1,207 @@
+"""A task: a function of yours, and how its jobs are to be run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.arguments import Arguments
+from headrace.core.codec import JSON, JsonSerde
+from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
+from headrace.core.handler import Handler
+from headrace.core.judge import OUTCOMES
+from headrace.core.middleware import Middleware, compose
+from headrace.core.names import check_name
+from headrace.core.retry import RetryPolicy
+from headrace.durations import micros
+from headrace.errors import ConfigError
+from headrace.handle import Handle
+from headrace.job import Job
+from headrace.records import Leased
+from headrace.types import Done, Duration, Encoded, NewJob, Outcome
+
+if TYPE_CHECKING:
+    from headrace.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """How single jobs of a task differ from its defaults."""
+
+    queue: str
+    key: str | None = None
+    tenant: str = ""
+    priority: int = 0
+    run_at: datetime | None = None
+    delay: Duration | None = None
+    max_attempts: int | None = None
+    timeout: Duration | None = None
+    expires: Duration | None = None
+    result_ttl: Duration | None = None
+    headers: Mapping[str, str] | None = None
+    on_failed: str = "run"
+    wait: Duration | None = "30s"
+    """How long ``call`` waits for the result."""
+
+
+class Task(Generic[P, R]):
+    """A registered function. Calling it runs it here and now; ``enqueue`` has a worker run it."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        options: JobOptions,
+        *,
+        name: str,
+        retry: RetryPolicy,
+        executor: str | None,
+    ) -> None:
+        if not callable(function):
+            raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
+        self.function = function
+        self.name = check_name(name, "task")
+        self.queue = check_name(options.queue, "queue")
+        self._app = app
+        self._options = options
+        self._retry = retry
+        self._executor = executor
+        self._arguments = Arguments(function, name)
+        self._results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
+        if executor == "process":
+            self._path = function_path(function)
+        if executor is not None and inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
+            )
+        for what in ("timeout", "result_ttl", "delay", "expires"):
+            if (given := getattr(options, what)) is not None:
+                micros(given, f"task {name}: {what}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function itself, without any queue."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+    def options(self, **changes: Any) -> Task[P, R]:
+        """The same task with other options for the jobs that are made from it.
+
+        ``queue``, ``key``, ``tenant``, ``priority``, ``run_at``, ``delay``, ``max_attempts``, ``timeout``,
+        ``expires``, ``result_ttl``, ``headers``, ``on_failed``, ``wait``.
+        """
+        if unknown := changes.keys() - set(JobOptions.__struct_fields__):
+            known = ", ".join(JobOptions.__struct_fields__)
+            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {known}")
+        other: Task[P, R] = object.__new__(Task)
+        other.__dict__.update(self.__dict__)
+        other._options = msgspec.structs.replace(self._options, **changes)
+        return other
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
+        body = self._arguments.encode(args, kwargs)
+        given = self._options
+        return NewJob(
+            task=self.name,
+            queue=given.queue,
+            args=Encoded(self._app.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")),
+            key=given.key,
+            tenant=given.tenant,
+            priority=given.priority,
+            run_at=given.run_at,
+            delay=given.delay,
+            max_attempts=given.max_attempts,
+            timeout=given.timeout,
+            expires=given.expires,
+            result_ttl=given.result_ttl,
+            headers=given.headers,
+            on_failed=given.on_failed,
+        )
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Store a job; returns when it is durable."""
+        client = self._app.client
+        return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self._results)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
+        client = self._app.client
+        inserted = await client.enqueue(self.job(*args, **kwargs), reply=True)
+        cell = inserted.result
+        if cell is None:
+            cell = (await client.wait(inserted.id, self._options.wait, watch=False)).result
+        assert cell is not None
+        return client.packer.envelope.decode(cell, self._results, "result")  # type: ignore[no-any-return]
+
+    # -- for the worker
+
+    def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
+        """The task made ready to run in one worker."""
+        settings = self._app.client.settings
+        invoke = self._invoke(self._executor or settings.worker.executor, threads, processes)
+        common: dict[str, Any] = {
+            "task": self.name,
+            "load": self._load,
+            "retry": self._retry,
+            "result_serde": self._results,
+            "result_ttl": micros(
+                settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
+            ),
+            "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
+        }
+        if self._arguments.takes_job:
+            return Handler(**common, call=compose(middleware, _outcome(lambda job: invoke(job, job.payload))))
+        if middleware:
+            return Handler(**common, call=compose(middleware, _outcome(lambda job: invoke(None, job.payload))))
+        return Handler(**common, quick=partial(invoke, None))
+
+    def _load(self, leased: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        packer = self._app.client.packer
+        _, body = packer.envelope.open(packer.parameters(leased.cells), "parameters")
+        return self._arguments.decode(body)
+
+    def _invoke(
+        self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor
+    ) -> Callable[[Job[Any] | None, Any], Awaitable[Any]]:
+        function = self.function
+        if inspect.iscoroutinefunction(function):
+
+            def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
+                args, kwargs = call
+                return function(*args, **kwargs) if job is None else function(job, *args, **kwargs)  # type: ignore[no-any-return]
+
+        elif executor == "process":
+            if self._arguments.takes_job:
+                raise ConfigError(
+                    f"task {self.name}: a job cannot be handed to another process; leave out the parameter"
+                )
+            path = function_path(function)
+
+            def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
+                return processes.run(path, *call)
+
+        else:
+
+            def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
+                args, kwargs = call
+                return threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs))
+
+        return run
+
+
+def _outcome(invoke: Callable[[Job[Any]], Awaitable[Any]]) -> Callable[[Job[Any]], Awaitable[Outcome]]:
+    async def innermost(job: Job[Any]) -> Outcome:
+        value = await invoke(job)
+        return value if isinstance(value, OUTCOMES) else Done(value)
+
+    return innermost
