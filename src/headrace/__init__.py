@@ -3,11 +3,13 @@
 One API that starts as a single SQLite file inside an app and grows, without a rewrite, to the stores of a fleet.
 """
 
+from headrace.answers import Completed, Duplicate, JobStatus, Queued
 from headrace.app import App
 from headrace.client import Client
 from headrace.config import Settings
 from headrace.connect import connect
 from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
+from headrace.core.content import content_id
 from headrace.core.events import Event, EventKind
 from headrace.core.retry import (
     RetryPolicy,
@@ -21,7 +23,7 @@ from headrace.core.retry import (
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import CancelToken, Job, Lease
-from headrace.queue import Completed, Duplicate, JobStatus, Queue, Queued, content_id
+from headrace.queue import Queue
 from headrace.sync import SyncApp
 from headrace.task import Task
 from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Patch, Retry, Sections

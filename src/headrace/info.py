@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 from headrace.core.codec import Envelope, show
 from headrace.core.judge import failures
 from headrace.errors import PayloadError
+from headrace.instants import to_datetime
 from headrace.records import Record
 from headrace.types import Failure, JobState
 
@@ -62,15 +63,15 @@ def job_info(record: Record, envelope: Envelope) -> JobInfo:
         tenant=record.tenant,
         key=record.key,
         priority=record.priority,
-        run_at=instant(record.run_at),
-        enqueued_at=instant(record.enqueued_at),
-        expires_at=instant(record.expires_at),
-        finished_at=instant(record.finished_at),
+        run_at=_moment(record.run_at),
+        enqueued_at=_moment(record.enqueued_at),
+        expires_at=_moment(record.expires_at),
+        finished_at=_moment(record.finished_at),
         attempt=record.attempt,
         lost=record.lost,
         max_attempts=record.max_attempts,
         worker=record.worker,
-        lease_until=instant(record.lease_until),
+        lease_until=_moment(record.lease_until),
         cancel_requested=record.cancel_requested,
         reason=record.reason,
         headers=msgspec.msgpack.decode(record.headers, type=dict[str, str]) if record.headers else {},
@@ -81,9 +82,8 @@ def job_info(record: Record, envelope: Envelope) -> JobInfo:
     )
 
 
-def instant(micros: int | None) -> datetime | None:
-    """Microseconds since 1970 as a datetime in UTC."""
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+def _moment(instant: int | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
 
 
 def _shown(cell: bytes | None, envelope: Envelope) -> Any:

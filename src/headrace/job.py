@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from headrace.instants import to_datetime
 from headrace.records import Leased
 
 P = TypeVar("P")
@@ -132,11 +133,11 @@ class Job(Generic[P]):
     @property
     def run_at(self) -> datetime:
         """When it became due."""
-        return datetime.fromtimestamp(self._leased.run_at / 1e6, UTC)
+        return to_datetime(self._leased.run_at)
 
     @property
     def enqueued_at(self) -> datetime:
-        return datetime.fromtimestamp(self._leased.enqueued_at / 1e6, UTC)
+        return to_datetime(self._leased.enqueued_at)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct
 
+from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client, failed, raise_unless_completed
 from headrace.connect import connect
 from headrace.core.codec import JsonSerde, Serde
@@ -25,46 +23,13 @@ from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
 from headrace.durations import micros
 from headrace.errors import ConfigError, JobFailed
-from headrace.info import instant
+from headrace.instants import to_datetime
 from headrace.job import Job
 from headrace.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome
 
 P = TypeVar("P")
 R = TypeVar("R")
-
-
-class Queued(Struct, frozen=True):
-    """A new job was stored."""
-
-    status: str = "queued"
-
-
-class Duplicate(Struct, frozen=True):
-    """The id is taken by a job that is not done: ``state`` is queued, processing, failing or (if asked for) failed."""
-
-    state: str
-    attempts: int = 0
-    status: str = "duplicate"
-
-
-class Completed(Struct, Generic[R], frozen=True):
-    """The id's job is done, and this is its cached result."""
-
-    result: R
-    status: str = "completed"
-
-
-class JobStatus(Struct, Generic[R], frozen=True):
-    """Where a job is, in the words of this class: queued, processing, failing, completed, failed, cancelled."""
-
-    id: str
-    state: str
-    created_at: datetime
-    attempts: int
-    result: R | None = None
-    error: JobFailed | None = None
-    worker: str = ""
 
 
 _EVENTS = {
@@ -258,12 +223,10 @@ class Queue(Generic[P, R]):
         record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
         if record is None:
             return None
-        created = instant(record.enqueued_at)
-        assert created is not None
         return JobStatus(
             id,
-            _state(record.state, record.attempt),
-            created,
+            state_word(record.state, record.attempt),
+            to_datetime(record.enqueued_at),
             record.attempt,
             self._decode_result(record) if record.result is not None else None,
             failed(record) if record.state is JobState.FAILED else None,
@@ -315,7 +278,7 @@ class Queue(Generic[P, R]):
     def _answer(self, inserted: Inserted) -> Queued | Duplicate | Completed[R]:
         match inserted.status:
             case InsertStatus.DUPLICATE:
-                return Duplicate(_state(inserted.state, inserted.attempt), inserted.attempt)
+                return Duplicate(state_word(inserted.state, inserted.attempt), inserted.attempt)
             case InsertStatus.DONE:
                 assert inserted.result is not None
                 return Completed(self.client.packer.envelope.decode(inserted.result, self._results, "result"))
@@ -409,19 +372,3 @@ async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
 
     handler(job, done)
     return await future
-
-
-def _state(state: JobState, attempt: int) -> str:
-    if state in (JobState.AVAILABLE, JobState.PAUSED):
-        return "failing" if attempt else "queued"
-    return "processing" if state is JobState.RUNNING else state.value
-
-
-def content_id(payload: Any) -> str:
-    """An id made from the payload itself: equal payloads, whatever the order of their keys, get equal ids.
-
-    >>> content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
-    True
-    """
-    canonical = msgspec.json.encode(payload, order="sorted")
-    return hashlib.blake2b(canonical, digest_size=16).hexdigest()

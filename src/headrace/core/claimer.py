@@ -34,6 +34,7 @@ class Claimer:
         prefetch: int,
         poll: float,
         deliver: Callable[[list[Leased]], None],
+        reserved: Callable[[], bool],
         nudge: Callable[[], None],
     ) -> None:
         self._request = request
@@ -44,6 +45,7 @@ class Claimer:
         self._prefetch = prefetch
         self._poll = poll
         self._deliver = deliver
+        self._reserved = reserved
         self._nudge = nudge
         self._pace = 0.0
         self._last_count = 0
@@ -58,7 +60,7 @@ class Claimer:
 
     def want(self) -> int:
         """How many jobs to ask for right now."""
-        if not (self.open and self._hungry):
+        if not (self.open and self._hungry) or self._reserved():
             return 0
         room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) - len(self._leases)
         return max(0, room)

@@ -114,6 +114,8 @@ class Envelope:
     def __init__(self, *, max_size: int, compress_over: int | None) -> None:
         self._max_size = max_size
         self._compress_over = compress_over
+        self.null = self.seal(b"null", JSON, "null")
+        """The cell of JSON's null: what most handlers return."""
 
     def seal(self, body: bytes, kind: int, what: str) -> bytes:
         """A cell around ``body``; compressed when it is long and that pays."""

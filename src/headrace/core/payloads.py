@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from headrace.config import PayloadSettings
-from headrace.core.codec import RAW, Envelope, JsonSerde, Serde
+from headrace.core.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.core.ids import IdMaker
 from headrace.core.names import check_name
 from headrace.durations import micros
 from headrace.errors import InvalidJob, PayloadMissing
+from headrace.instants import from_datetime
 from headrace.records import Cells, Limits, Row
 from headrace.types import Duration, Encoded, NewJob, Patch, Sections
 
@@ -77,6 +78,8 @@ class Packer:
 
     def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
         """A cell that holds an encoded value."""
+        if value is None and serde.kind == JSON:
+            return self.envelope.null
         return self.envelope.seal(serde.encode(value), serde.kind, what)
 
     def sections(self, cells: Cells) -> dict[str, bytes]:
@@ -137,13 +140,10 @@ def _instant(value: object) -> int:
         raise InvalidJob(f"run_at: expected a datetime with a time zone, got {type(value).__name__}")
     if value.tzinfo is None:
         raise InvalidJob(f"run_at: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
-    instant = (value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+    instant = from_datetime(value)
     if not 0 <= instant < _FAR_FUTURE:
         raise InvalidJob(f"run_at: expected a date after 1970, got {value}")
     return instant
-
-
-_MICROSECOND = datetime.resolution
 
 
 def _attempts(given: object) -> int | None:

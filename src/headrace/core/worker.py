@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from headrace.config import Settings
+from headrace.core.attempt import Attempts
 from headrace.core.claimer import Claimer
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
@@ -88,15 +89,13 @@ class Worker:
         self._leases = Leases(micros(worker.lease) / 1e6)
         self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
         judge = Judge(holder, packer, self._clock, self._rng)
+        attempts = Attempts(handlers, judge, packer, self._settler, self._observers, holder)
         self._runner = Runner(
-            handlers,
+            attempts,
             judge,
-            packer,
             self._settler,
             self._leases,
-            self._observers,
             self._rng,
-            holder=holder,
             slots=worker.concurrency,
             max_lost=worker.max_lost,
             nudge=self._nudge,
@@ -111,6 +110,7 @@ class Worker:
             prefetch=worker.prefetch,
             poll=micros(poll) / 1e6,
             deliver=self._runner.deliver,
+            reserved=lambda: self._runner.reserved,
             nudge=self._nudge,
         )
         self._renewer = Renewer(

@@ -1,0 +1,196 @@
+"""One attempt at a job: load it, run its handler, judge what came of it, settle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.handler import Ending, Handler
+from headrace.core.judge import OUTCOMES, Judge, unwrap
+from headrace.core.payloads import Packer
+from headrace.core.retry import exponential
+from headrace.core.settler import Settler
+from headrace.core.slot import Slot, StopReason
+from headrace.errors import PayloadError, UnknownTask
+from headrace.job import CancelToken, Job
+from headrace.records import Leased, Settlement
+from headrace.types import Done, Fail, JobState, Outcome, Retry
+
+_UNKNOWN = exponential(10, base="10s", cap="10m")
+"""A task that this worker does not know may be known to the next deployment: try for a while."""
+
+Ended = Outcome | BaseException
+"""What came of a handler."""
+
+
+class Attempts:
+    """Runs leased jobs in slots; every attempt ends in a settlement, unless the lease is known to be lost."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        judge: Judge,
+        packer: Packer,
+        settler: Settler,
+        observers: Observers,
+        holder: str,
+    ) -> None:
+        self.handlers = handlers
+        self._judge = judge
+        self._packer = packer
+        self._settler = settler
+        self._observers = observers
+        self._holder = holder
+
+    def unknown(self, leased: Leased) -> None:
+        """There is no handler for this job here."""
+        known = ", ".join(sorted(self.handlers)) or "none"
+        error = UnknownTask(f"this worker knows no task {leased.task!r}; it knows: {known}")
+        self._conclude(leased, self._judge.raised(leased, _UNKNOWN, error), error)
+
+    async def run(self, slot: Slot, handler: Handler) -> None:
+        """Run the slot's one job."""
+        [leased] = slot.jobs
+        observed = bool(self._observers)
+        if observed:
+            self.tell(EventKind.STARTED, leased)
+        job: Job[Any] | None = None
+        try:
+            payload = handler.load(leased)
+            if handler.quick is not None:
+                value = await handler.quick(payload)
+            else:
+                job = self._job(slot, leased, payload)
+                assert handler.call is not None
+                value = await handler.call(job)
+        except asyncio.CancelledError as error:
+            if slot.stopped:
+                self._settle_stopped(slot, [leased], handler)
+                return
+            ended: Ended = error
+        except Exception as error:
+            ended = unwrap(error) or error
+        else:
+            if not isinstance(value, OUTCOMES):
+                if handler.after is None and not observed:
+                    self._settler.add(self._judge.done(leased, handler, value))
+                    return
+                value = Done(value)
+            ended = value
+        settlement = self._judged(leased, handler, ended)
+        if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
+            settlement = await self._after(handler, job or self._job(slot, leased, None), leased, ended, settlement)
+        self._conclude(leased, settlement, ended, slot)
+
+    async def run_batch(self, slot: Slot, handler: Handler) -> None:
+        """Run all of the slot's jobs with one call."""
+        loaded: list[Leased] = []
+        jobs: list[Job[Any]] = []
+        for leased in slot.jobs:
+            self.tell(EventKind.STARTED, leased)
+            try:
+                jobs.append(self._job(slot, leased, handler.load(leased)))
+                loaded.append(leased)
+            except PayloadError as error:
+                self._conclude(leased, self._judged(leased, handler, error), error, slot)
+        if not jobs:
+            return
+        assert handler.batch is not None
+        try:
+            answers = await handler.batch(jobs)
+            outcomes = [None] * len(jobs) if answers is None else list(answers)
+            if len(outcomes) != len(jobs):
+                raise ValueError(f"expected one outcome per job, {len(jobs)} in all, got {len(outcomes)}")
+            endings: list[Ended] = [one if isinstance(one, OUTCOMES) else Done(one) for one in outcomes]
+        except asyncio.CancelledError as error:
+            if slot.stopped:
+                self._settle_stopped(slot, loaded, handler)
+                return
+            endings = [error] * len(jobs)
+        except Exception as error:
+            endings = [unwrap(error) or error] * len(jobs)
+        for leased, ended in zip(loaded, endings, strict=True):
+            self._conclude(leased, self._judged(leased, handler, ended), ended, slot)
+
+    def _job(self, slot: Slot, leased: Leased, payload: Any) -> Job[Any]:
+        slot.token = slot.token or CancelToken()
+        return Job(leased, payload, self._holder, slot.token, self._packer.sections(leased.cells))
+
+    def _judged(self, leased: Leased, handler: Handler, ended: Ended) -> Settlement:
+        if isinstance(ended, PayloadError):
+            return self._judge.refuse(leased, ended, "payload cannot be used")
+        if isinstance(ended, BaseException):
+            return self._judge.raised(leased, handler.retry, ended)
+        return self._judge.settle(leased, handler, ended)
+
+    async def _after(
+        self, handler: Handler, job: Job[Any], leased: Leased, ended: Ended, settlement: Settlement
+    ) -> Settlement:
+        """Let the hook change what is stored; if it fails, what was to be stored is stored."""
+        assert handler.after is not None
+        error = ended if isinstance(ended, BaseException) else None
+        ending = Ending(settlement.state.value, ended.result if isinstance(ended, Done) else None, error)
+        try:
+            await handler.after(job, ending)
+            if isinstance(ended, Done):
+                ttl = ended.result_ttl if ending.result_ttl is None else ending.result_ttl
+                changed = self._judge.settle(leased, handler, Done(ending.result, ttl, ended.patch, ended.spawn))
+                if changed.state is JobState.COMPLETED:
+                    return changed
+                raise ValueError("the result or result_ttl that the hook set cannot be stored")
+            if ending.error is not None and ending.error is not error:
+                return self._judge.refuse(leased, ending.error, settlement.reason)
+        except Exception as problem:
+            self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
+        return settlement
+
+    def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:
+        """The handler was cancelled by us, for a reason that we know."""
+        for leased in jobs:
+            match slot.reason:
+                case StopReason.TIMED_OUT:
+                    error = TimeoutError(f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s")
+                    self._conclude(leased, self._judge.raised(leased, handler.retry, error), error, slot)
+                case StopReason.CANCELLED:
+                    self._conclude(leased, self._judge.cancelled(leased), None, slot)
+                case StopReason.STOPPING:
+                    self._settler.add(self._judge.release(leased))
+                    self.tell(EventKind.RELEASED, leased)
+                case StopReason.LEASE_LOST:
+                    self.tell(EventKind.LEASE_LOST, leased, detail="handler cancelled")
+
+    # -- telling
+
+    def _conclude(self, leased: Leased, settlement: Settlement, ended: Ended | None, slot: Slot | None = None) -> None:
+        self._settler.add(settlement)
+        if not self._observers:
+            return
+        match settlement.state:
+            case JobState.COMPLETED:
+                kind = EventKind.COMPLETED
+            case JobState.FAILED:
+                kind = EventKind.FAILED
+            case JobState.CANCELLED:
+                kind = EventKind.CANCELLED
+            case _:
+                kind = EventKind.RETRYING if settlement.failed_attempt else EventKind.SNOOZED
+        self.tell(
+            kind,
+            leased,
+            error=ended if isinstance(ended, BaseException) else None,
+            detail=ended.error if isinstance(ended, Fail | Retry) else settlement.reason,
+            result=ended.result if isinstance(ended, Done) else None,
+            seconds=_ran(slot) if slot else 0.0,
+        )
+
+    def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
+        """Something happened to this job."""
+        if self._observers:
+            event = Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
+            self._observers.tell(event)
+
+
+def _ran(slot: Slot) -> float:
+    return asyncio.get_running_loop().time() - slot.started

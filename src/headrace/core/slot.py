@@ -1,0 +1,60 @@
+"""One place to run a job in."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any
+
+from headrace.job import CancelToken
+from headrace.records import Leased
+
+
+class StopReason(StrEnum):
+    """Why a handler is asked to end before it is done."""
+
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+    LEASE_LOST = "lease lost"
+    STOPPING = "worker stopping"
+
+
+class Slot:
+    """What runs in one slot right now, and the way to stop it."""
+
+    __slots__ = ("jobs", "reason", "started", "task", "token")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self.jobs: list[Leased] = []
+        self.token: CancelToken | None = None
+        self.reason: StopReason | None = None
+        self.started = 0.0
+
+    def begin(self, jobs: list[Leased], now: float) -> None:
+        """These jobs run here from now on."""
+        self.jobs, self.token, self.reason, self.started = jobs, None, None, now
+
+    def end(self) -> None:
+        """Nothing runs here any more. A stop that was asked for and not obeyed is forgotten."""
+        self.jobs = []
+        if self.reason is not None and self.task is not None:
+            while self.task.cancelling():
+                self.task.uncancel()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a cancellation that the handler let through was ours. One that came out of the handler's own work is
+        a failure like any other; one of the whole worker goes on its way."""
+        if self.reason is None and self.task is not None and self.task.cancelling():
+            raise asyncio.CancelledError
+        return self.reason is not None
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask the handler to end; the first reason stays."""
+        if self.jobs and self.reason is None:
+            self.reason = reason
+            if self.token is not None:
+                self.token.request(reason.value)
+            if self.task is not None:
+                self.task.cancel(reason.value)

@@ -1,0 +1,108 @@
+"""An app under test: its jobs in memory, its clock in your hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from headrace.app import App
+from headrace.backends.memory import MemoryBackend
+from headrace.batch import BatchTask
+from headrace.client import Client
+from headrace.core.clock import ManualClock
+from headrace.info import DETAILS, JobInfo, job_info
+from headrace.records import Inserted
+from headrace.task import Task
+from headrace.types import JobState, NewJob
+
+_WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
+
+
+class AppJobs:
+    """What a test can see and do with the jobs of an app.
+
+    Jobs go through the same packing, storing and decoding as in production; only the store is in memory and the clock
+    stands still until ``clock.advance``.
+    """
+
+    def __init__(self, app: App, backend: MemoryBackend, clock: ManualClock) -> None:
+        self.app = app
+        self.clock = clock
+        self._backend = backend
+
+    async def drain(self) -> None:
+        """Run everything that is due now, and what that makes due, then return."""
+        await self.app.drain()
+
+    def all(self) -> list[JobInfo]:
+        """Every job that the store knows, in the order of their enqueue."""
+        store = self._backend.store
+        envelope = self.app.client.packer.envelope
+        return [job_info(store.record(entry, DETAILS, self.clock.now()), envelope) for entry in store.jobs.values()]
+
+    def enqueued(self, task: Task[Any, Any] | BatchTask[Any] | str | None = None) -> list[JobInfo]:
+        """Jobs that wait, scheduled ones included; of one task, or of all."""
+        name = task if isinstance(task, str) or task is None else task.name
+        return [job for job in self.all() if job.state in _WAITING and name in (None, job.task)]
+
+    def assert_enqueued(
+        self,
+        task: Task[Any, Any] | BatchTask[Any] | str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        count: int | None = None,
+    ) -> list[JobInfo]:
+        """Jobs of the task wait that match everything given: ``count`` of them, or at least one. Returns them.
+
+        ``args`` is compared as plain data, and only for the arguments named.
+        """
+        waiting = self.enqueued(task)
+        wanted = {"queue": queue, "key": key, "tenant": tenant}
+        found = [
+            job
+            for job in waiting
+            if all(value is None or getattr(job, field) == value for field, value in wanted.items())
+            and all(name in (job.args or {}) and job.args[name] == value for name, value in (args or {}).items())
+        ]
+        if len(found) != count if count is not None else not found:
+            name = task if isinstance(task, str) else task.name
+            given = {field: value for field, value in ({"args": args} | wanted).items() if value is not None}
+            expected = f"{count} job(s)" if count is not None else "a job"
+            lines = [f"  {job.task} queue={job.queue} key={job.key} args={job.args}" for job in self.enqueued()]
+            listing = "\n".join(lines) or "  nothing"
+            raise AssertionError(f"expected {expected} of {name} with {given}, found {len(found)}; waiting:\n{listing}")
+        return found
+
+
+@contextmanager
+def in_memory(app: App, *, inline: bool = False, seed: int = 0) -> Iterator[AppJobs]:
+    """Put the app on a fresh memory store with a clock that stands still, for as long as the block lasts.
+
+    With ``inline`` every enqueue outside of a handler also runs what is due before it returns.
+    """
+    clock = ManualClock()
+    backend = MemoryBackend(now=clock.now)
+    kind = _InlineClient if inline else Client
+    client = kind(backend, app.client.settings, clock=clock, rng=Random(seed), heartbeat_thread=False)
+    before, app.client = app.client, client
+    if isinstance(client, _InlineClient):
+        client.app = app
+    try:
+        yield AppJobs(app, backend, clock)
+    finally:
+        app.client = before
+
+
+class _InlineClient(Client):
+    app: App
+
+    async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
+        inserted = await super().enqueue(job, reply=reply)
+        if self.app.worker is None:
+            await self.app.drain()
+        return inserted

@@ -1,0 +1,196 @@
+"""A worker keeps the leases of what it runs, and lets go of what it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from headrace import App, EventKind, Job, JobState
+from headrace.protocol import Backend
+from headrace.records import Claim, Reap
+from tests.worker import handlers
+from tests.worker.conftest import Told, working
+
+LEASE = 0.3
+
+
+@contextmanager
+def reaping(store: Backend) -> Iterator[None]:
+    """Another process's reaper, in a thread of its own, for as long as the block lasts."""
+    stop = threading.Event()
+
+    async def reap() -> None:
+        sibling = store.sibling()
+        await sibling.open()
+        while not stop.is_set():
+            await sibling.reap(Reap())
+            await asyncio.sleep(0.02)
+        await sibling.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(reap()))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "kind", ["async_sleep", "async_block", "async_spin", "thread_block", "thread_spin", "process_spin"]
+)
+async def test_a_handler_ten_times_longer_than_its_lease_keeps_it(
+    make_app: Callable[..., App], store: Backend, kind: str
+) -> None:
+    """corner-cases 5.3.3, F24: the heartbeat has a thread and a connection of its own."""
+    app = make_app()
+    told = Told()
+    app.observe(told)
+    runs = []
+    if kind == "process_spin":
+        task = app.task(executor="process")(handlers.spin)
+    else:
+        work = {
+            "async_sleep": lambda: asyncio.sleep(10 * LEASE),
+            "async_block": lambda: time.sleep(10 * LEASE),
+            "async_spin": lambda: handlers.spin(10 * LEASE),
+            "thread_block": lambda: time.sleep(10 * LEASE),
+            "thread_spin": lambda: handlers.spin(10 * LEASE),
+        }[kind]
+        if kind.startswith("async"):
+
+            async def run(seconds: float) -> None:
+                runs.append(1)
+                waiting = work()
+                if waiting is not None:
+                    await waiting
+
+            task = app.task(run)
+        else:
+
+            def run_in_thread(seconds: float) -> None:
+                runs.append(1)
+                work()
+
+            task = app.task(run_in_thread)
+    with reaping(store):
+        async with working(app):
+            handle = await task.enqueue(10 * LEASE)
+            await handle.result("60s")
+            info = await handle.info()
+    assert info.state is JobState.COMPLETED
+    assert (info.attempt, info.lost) == (0, 0)
+    assert EventKind.LEASE_LOST not in told.kinds()
+    assert len(runs) <= 1
+
+
+async def test_a_worker_whose_lease_was_taken_is_told_and_its_handler_cancelled(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    """corner-cases 5.3.2: the zombie's outcome is refused and visible."""
+    app = make_app()
+    told = Told()
+    app.observe(told)
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with working(app):
+        handle = await endless.enqueue()
+        await started.wait()
+        backend = await app.client.backend()
+        far = 2 * 10**15
+        await backend.reap(Reap(), far)
+        taken = await backend.claim(Claim("thief", ("default",), 1, 60_000_000), far)
+        assert len(taken.jobs) == 1
+        async with asyncio.timeout(10):
+            await cancelled.wait()
+        await told.wait_for(EventKind.LEASE_LOST)
+        assert (await handle.info()).state is JobState.RUNNING
+
+
+async def test_an_outcome_that_comes_too_late_is_refused(make_app: Callable[..., App], store: Backend) -> None:
+    app = make_app(lease="60s")
+    told = Told()
+    app.observe(told)
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> str:
+        started.set()
+        await go_on.wait()
+        return "stale"
+
+    async with working(app):
+        handle = await slow.enqueue()
+        await started.wait()
+        backend = await app.client.backend()
+        far = 2 * 10**15
+        await backend.reap(Reap(), far)
+        await backend.claim(Claim("thief", ("default",), 1, 60_000_000), far)
+        go_on.set()
+        event = await told.wait_for(EventKind.LEASE_LOST)
+        assert event.job_id == handle.id
+        assert (await handle.info()).state is JobState.RUNNING
+
+
+async def test_a_cancelled_job_stops_its_handler(make_app: Callable[..., App]) -> None:
+    app = make_app(lease="30s", reap="5s")
+    told = Told()
+    app.observe(told)
+    started = asyncio.Event()
+    reasons = []
+
+    @app.task
+    async def endless(job: Job[object]) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append(job.cancel.reason)
+
+    async with working(app):
+        handle = await endless.enqueue()
+        await started.wait()
+        altered = await handle.cancel()
+        assert altered is not None
+        assert altered.changed
+        await told.wait_for(EventKind.CANCELLED)
+    assert reasons == ["cancelled"]
+    async with app:
+        info = await handle.info()
+    assert (info.state, info.attempt) == (JobState.CANCELLED, 0)
+
+
+async def test_a_thread_handler_sees_that_it_should_stop(make_app: Callable[..., App]) -> None:
+    app = make_app()
+    started = threading.Event()
+    seen = threading.Event()
+
+    @app.task(timeout="100ms", retry=None)
+    def stubborn(job: Job[object]) -> None:
+        started.set()
+        if job.cancel.wait(10):
+            seen.set()
+
+    async with working(app):
+        handle = await stubborn.options(max_attempts=1).enqueue()
+        told = Told()
+        app.observe(told)
+        await told.wait_for(EventKind.FAILED)
+    assert seen.wait(10)
+    async with app:
+        info = await handle.info()
+    assert info.failures[-1].type == "TimeoutError"

@@ -1,0 +1,406 @@
+"""The worker as a whole: order of stopping, pace, poison, outages, duties."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headrace import Again, App, Done, EventKind, JobState, immediate
+from headrace.errors import Unavailable
+from headrace.protocol import Backend
+from headrace.records import Claim, Claimed, Reap, Row
+from tests.worker.conftest import Told, working
+
+
+class Plain:
+    """A backend with no capabilities that can be cut off: what a poor store in bad weather looks like."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self.limits = inner.limits
+        self.hints = None
+        self.turn = None
+        self.away = False
+        self.calls: list[str] = []
+
+    def sibling(self) -> Backend:
+        return self._inner.sibling()
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._inner, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            if self.away and name not in ("open", "close"):
+                raise Unavailable("cut off")
+            return await operation(*args, **kwargs)
+
+        return call
+
+
+async def test_burst_runs_everything_due_and_what_that_makes_due(make_app: Callable[..., App]) -> None:
+    app = make_app()
+    ran = []
+
+    @app.task
+    async def leaf(n: int) -> None:
+        ran.append(n)
+
+    @app.task(retry=immediate(3))
+    async def root() -> Done:
+        ran.append(0)
+        if ran.count(0) < 3:
+            raise ValueError("not yet")
+        return Done(spawn=[leaf.job(1), leaf.options(delay="1h").job(2)])
+
+    async with app:
+        await root.enqueue()
+        await app.drain()
+    assert ran == [0, 0, 0, 1]
+
+
+async def test_a_store_without_hints_and_turns_is_polled(make_app: Callable[..., App], store: Backend) -> None:
+    plain = Plain(store.sibling())
+    app = make_app(plain)
+    done = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        done.set()
+
+    async with working(app):
+        await work.enqueue()
+        async with asyncio.timeout(10):
+            await done.wait()
+    assert "turn" not in plain.calls
+
+
+async def test_a_store_that_is_away_costs_time_and_no_attempt(make_app: Callable[..., App], store: Backend) -> None:
+    """F33, C16: infrastructure errors are not job failures, and the loop never dies of them."""
+    plain = Plain(store.sibling())
+    app = make_app(plain, lease="60s")
+    told = Told()
+    app.observe(told)
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> int:
+        started.set()
+        await go_on.wait()
+        return 7
+
+    async with working(app):
+        handle = await work.enqueue()
+        await started.wait()
+        plain.away = True
+        go_on.set()
+        await told.wait_for(EventKind.STORE_AWAY)
+        plain.away = False
+        await told.wait_for(EventKind.STORE_BACK)
+        assert await handle.result("10s") == 7
+        info = await handle.info()
+    assert (info.state, info.attempt, info.lost) == (JobState.COMPLETED, 0, 0)
+
+
+async def test_an_enqueue_rides_out_a_short_outage(make_app: Callable[..., App], store: Backend) -> None:
+    plain = Plain(store.sibling())
+    app = make_app(plain)
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        plain.away = True
+        enqueue = asyncio.ensure_future(work.enqueue())
+        while plain.calls.count("insert") < 2:
+            await asyncio.sleep(0)
+        plain.away = False
+        handle = await enqueue
+        assert (await handle.info()).state is JobState.AVAILABLE
+
+
+async def test_a_slow_worker_does_not_hoard(make_app: Callable[..., App]) -> None:
+    app = make_app(concurrency=2)
+    started = asyncio.Semaphore(0)
+    go_on = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        started.release()
+        await go_on.wait()
+
+    async with working(app):
+        await app.enqueue_many([slow.job() for _ in range(50)])
+        await started.acquire()
+        await started.acquire()
+        [queue] = (await app.client.stats()).queues
+        assert (queue.running, queue.available) == (2, 48)
+        go_on.set()
+
+
+async def test_a_graceful_stop_finishes_what_it_can_and_returns_the_rest(make_app: Callable[..., App]) -> None:
+    """002-44, corner-cases 5.3.16: back in the queue at once, in its place, attempts unchanged."""
+    app = make_app(concurrency=2, grace="50ms", lease="60s")
+    told = Told()
+    app.observe(told)
+    started = asyncio.Semaphore(0)
+    almost = asyncio.Event()
+
+    @app.task
+    async def work(quick: bool) -> None:
+        started.release()
+        await (almost if quick else asyncio.Event()).wait()
+
+    async with working(app):
+        quick = await work.enqueue(True)
+        endless = await work.enqueue(False)
+        waiting = await work.enqueue(False)
+        await started.acquire()
+        await started.acquire()
+        app.stop()
+        almost.set()
+    async with app:
+        infos = [await handle.info() for handle in (quick, endless, waiting)]
+        assert (await app.client.stats()).workers == []
+    assert [info.state for info in infos] == [JobState.COMPLETED, JobState.AVAILABLE, JobState.AVAILABLE]
+    assert [info.attempt for info in infos] == [0, 0, 0]
+    assert infos[1].run_at == infos[1].enqueued_at
+    assert EventKind.RELEASED in told.kinds()
+
+
+async def _lose(store: Backend, rows: Sequence[Row], times: int) -> None:
+    """Insert jobs that vanished workers have lost so often."""
+    backend = store.sibling()
+    await backend.open()
+    await backend.insert(rows, 10**15)
+    now = 10**15
+    for _ in range(times):
+        claimed = await backend.claim(Claim("gone", ("default",), 1_000, 1), now)
+        assert len(claimed.jobs) == len(rows)
+        now += 1
+        await backend.reap(Reap(max_lost=10), now)
+    await backend.close()
+
+
+async def test_a_job_on_its_last_chance_runs_alone(make_app: Callable[..., App], store: Backend) -> None:
+    """F30, C09: blame only the job that ran, never its neighbours."""
+    app = make_app(concurrency=8, lease="60s")
+    running: set[str] = set()
+    beside: list[set[str]] = []
+
+    @app.task(name="work")
+    async def work(name: str) -> None:
+        running.add(name)
+        for _ in range(20):
+            if name.startswith("suspect"):
+                beside.append(running - {name})
+            await asyncio.sleep(0)
+        running.discard(name)
+
+    async with app:
+        jobs = [work.job("suspect-0"), work.job("suspect-1"), work.job("suspect-2")]
+        rows = [app.client.packer.pack(job) for job in jobs]
+        await _lose(store, rows, 2)
+        handles = await app.enqueue_many([work.job(f"plain-{n}") for n in range(40)])
+        await app.drain()
+        backend = await app.client.backend()
+        while any((r and r.state) is not JobState.COMPLETED for r in await backend.fetch([row.id for row in rows])):
+            await app.drain()
+        assert {(await handle.info()).state for handle in handles} == {JobState.COMPLETED}
+    assert len(beside) == 60
+    assert set().union(*beside) == set()
+
+
+async def test_a_batch_handler_gets_many_jobs_and_answers_for_each(make_app: Callable[..., App]) -> None:
+    app = make_app(concurrency=1)
+    sizes: list[int] = []
+
+    @app.batch(size=10)
+    async def many(jobs: list[Any]) -> list[Any]:
+        sizes.append(len(jobs))
+        return [Again("1h") if job.payload % 2 else Done(job.payload) for job in jobs]
+
+    async with app:
+        handles = await app.enqueue_many([many.job(n) for n in range(40)])
+        await app.drain()
+        states = [(await handle.info()).state for handle in handles]
+    assert states == [JobState.AVAILABLE if n % 2 else JobState.COMPLETED for n in range(40)]
+    assert max(sizes) <= 10
+    assert sum(sizes) == 40
+
+
+async def test_pausing_a_queue_returns_what_was_buffered(make_app: Callable[..., App]) -> None:
+    app = make_app(concurrency=1, prefetch=100, lease="600ms")
+    go_on = asyncio.Event()
+    ran = []
+
+    @app.task
+    async def work(n: int) -> None:
+        ran.append(n)
+        if n == 150:
+            await app.client.pause("default")
+            await go_on.wait()
+
+    async with working(app):
+        await app.enqueue_many([work.job(n) for n in range(400)])
+        async with asyncio.timeout(20):
+            while True:
+                [queue] = (await app.client.stats()).queues
+                if queue.paused and queue.running == 1:
+                    break
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await asyncio.sleep(0)
+    assert ran == list(range(151))
+
+
+async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callable[..., App], store: Backend) -> None:
+    """000-47, 002-58: nothing that ends grows for ever."""
+    app = make_app()
+    told = Told()
+    settings = app.client.settings
+    from headrace import Client, Settings
+
+    bounds = {"count": 10, "age": "1d", "bytes": 10**9}
+    kept = Settings.load(
+        {
+            "worker": {"name": "random"},
+            "retention": {"every": "20ms", "completed": bounds, "failed": bounds},
+        },
+        env={},
+        toml={},
+    )
+    assert settings.worker.name == kept.worker.name
+    bounded = App(Client(store.sibling(), kept))
+    bounded.observe(told)
+
+    @bounded.task(retry=immediate(1))
+    async def work(n: int) -> None:
+        if n % 2:
+            raise ValueError(n)
+
+    async with working(bounded):
+        await bounded.enqueue_many([work.job(n) for n in range(100)])
+        async with asyncio.timeout(20):
+            while True:
+                places = {p.place: p.count for p in (await bounded.client.stats()).places}
+                [queue] = (await bounded.client.stats()).queues
+                if (places["completed"], places["failed"], queue.available, queue.running) == (10, 10, 0, 0):
+                    break
+                await asyncio.sleep(0.01)
+    assert EventKind.SWEPT in told.kinds()
+
+
+async def test_health_tells_whether_work_gets_done(make_app: Callable[..., App], store: Backend) -> None:
+    """C16, I25: alive is not the same as consuming."""
+    plain = Plain(store.sibling())
+    app = make_app(plain, poll="10ms")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with working(app):
+        assert app.worker is not None
+        await work.enqueue()
+        async with asyncio.timeout(10):
+            while not app.worker.health().ok:
+                await asyncio.sleep(0.01)
+        assert app.worker.health().detail == "ok"
+
+
+async def test_the_worker_stays_listed_and_leaves_the_list(make_app: Callable[..., App]) -> None:
+    """P2: a live worker is never unlisted."""
+    app = make_app(lease="60ms", name="pod-7")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with working(app):
+        async with asyncio.timeout(10):
+            while not (stats := await app.client.stats()).workers:
+                await asyncio.sleep(0.01)
+        first = stats.workers[0].seen_at
+        async with asyncio.timeout(10):
+            while (await app.client.stats()).workers[0].seen_at < first + 200_000:
+                await asyncio.sleep(0.01)
+        assert stats.workers[0].worker == "pod-7"
+    async with app:
+        assert (await app.client.stats()).workers == []
+
+
+@pytest.mark.parametrize("count", [1, 3_000])
+async def test_two_workers_share_the_work_and_run_each_job_once(
+    make_app: Callable[..., App], store: Backend, count: int
+) -> None:
+    ran: list[int] = []
+    apps = [make_app(), make_app()]
+    for app in apps:
+
+        @app.task(name="work")
+        async def work(n: int) -> None:
+            ran.append(n)
+            await asyncio.sleep(0)
+
+    async with apps[0]:
+        await apps[0].enqueue_many([apps[0].tasks["work"].job(n) for n in range(count)])
+        async with apps[1]:
+            await asyncio.gather(*(app.drain() for app in apps))
+        stats = await apps[0].client.stats()
+    assert sorted(ran) == list(range(count))
+    assert stats.queues[0].completed == count
+
+
+async def test_cancelling_the_work_leaves_jobs_to_be_taken_back(make_app: Callable[..., App], store: Backend) -> None:
+    app = make_app()
+    started = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        handle = await endless.enqueue()
+        work = asyncio.ensure_future(app.work())
+        await started.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert (await handle.info()).state is JobState.RUNNING
+        backend = await app.client.backend()
+        [reaped] = await backend.reap(Reap(), 2 * 10**15)
+        assert reaped.state is JobState.AVAILABLE
+
+
+async def test_a_claim_answer_that_never_reached_the_worker_is_taken_back(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    """F01: the reply of a claim is lost after the store granted it."""
+
+    class Deaf(Plain):
+        deaf = True
+
+        async def claim(self, req: Claim, at: int | None = None) -> Claimed:
+            claimed = await self._inner.claim(req, at)
+            if self.deaf and claimed.jobs:
+                self.deaf = False
+                raise Unavailable("the reply was lost")
+            return claimed
+
+    app = make_app(Deaf(store.sibling()))
+    done = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        done.set()
+
+    async with working(app):
+        handle = await work.enqueue()
+        async with asyncio.timeout(10):
+            await done.wait()
+        await handle.result("10s")
+        info = await handle.info()
+    assert (info.state, info.attempt) == (JobState.COMPLETED, 0)
