@@ -5,22 +5,29 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check chaos bench docs format clean
+.PHONY: help demo test check bench chaos docs format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
+# Uses uv where it is installed, else plain pip; both show what they do.
 $(STAMP): pyproject.toml
-	@echo "== setting up $(VENV) (once; about a minute)"
+	@echo "== setting up $(VENV) (once, about a minute)"
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
 	  uv pip install --python $(BIN)/python -e '.[dev,testing]' --group project; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && \
 	  $(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1' && \
-	  $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[dev,testing]' --group project; \
+	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,testing]' --group project; \
 	fi
 	@touch $@
+
+demo: $(STAMP) ## a small pipeline on SQLite; leaves a project in ./demo to play with
+	@$(BIN)/python examples/pipeline/run.py
+
+test: check ## everything: check, then all tests against real stores
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(STAMP) ## lint, types, import contracts
 	$(BIN)/ruff check .
@@ -28,12 +35,18 @@ check: $(STAMP) ## lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## everything: check, then all tests against real stores
-	$(BIN)/python -m pytest -n auto --dist worksteal
+bench: $(STAMP) ## compare with other libraries and with the bare driver
+	$(BIN)/python -m benchmarks
+
+chaos: $(STAMP) ## kill workers under load, and check that nothing was lost
+	$(BIN)/python -m chaos
+
+docs: $(STAMP) ## run every example in the docs and check their links
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/test_doctests.py
 
 format: $(STAMP) ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -84,7 +84,7 @@ class Client:
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
-        self._opening: asyncio.Lock | None = None
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._prepare()
 
     def _prepare(self) -> None:
@@ -98,9 +98,9 @@ class Client:
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._pid == os.getpid():
             return
-        if self._opening is None or self._loop is not loop:
-            self._opening = asyncio.Lock()
-        async with self._opening:
+        if self._opening is None or self._opening[0] is not loop:
+            self._opening = (loop, asyncio.Lock())
+        async with self._opening[1]:
             if self._loop is loop and self._pid == os.getpid():
                 return
             await self._leave_old_loop()
@@ -135,8 +135,9 @@ class Client:
             return
         await self._inserts.flush()
         await self._tasks.close()
-        await self._backend.close()
+        old, self._backend = self._backend, self._backend.sibling()
         self._loop = None
+        await old.close()
 
     async def __aenter__(self) -> Client:
         await self.open()

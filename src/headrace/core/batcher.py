@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from headrace.core.backoff import Backoff
 from headrace.core.tasks import Tasks
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import HeadraceError, StoreFull, Unavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +23,8 @@ class Batcher(Generic[T, R]):
     """Sends items in batches and hands each its answer.
 
     A trip that fails with ``Unavailable`` is repeated, the same batch first, until ``patience`` seconds have gone by
-    (None: for ever); the operations behind it are safe to repeat. ``weigh`` and ``max_bytes`` bound a batch by size.
+    (None: for ever); the operations behind it are safe to repeat. A full store is told at once. ``weigh`` and
+    ``max_bytes`` bound a batch by size.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class Batcher(Generic[T, R]):
         while True:
             try:
                 return await self._send(items)
+            except StoreFull:
+                raise
             except Unavailable:
                 pause = backoff.pause()
                 if deadline is not None and loop.time() + pause > deadline:

@@ -21,9 +21,6 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, job_id: JobId) -> bool:
-        return job_id in self._held
-
     def grant(self, jobs: Iterable[Leased], now: float) -> None:
         """New leases, as of ``now``: an instant before the claim was sent, so never later than the store's own."""
         held = self._held
@@ -42,8 +39,13 @@ class Leases:
     def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> None:
         """The store has extended these."""
         for job_id, epoch in leases:
-            if job_id in self._held:
+            if self.current(job_id, epoch):
                 self._held[job_id] = (epoch, now)
+
+    def current(self, job_id: JobId, epoch: int) -> bool:
+        """Whether the job is held under this very epoch; news about an older one mean nothing."""
+        held = self._held.get(job_id)
+        return held is not None and held[0] == epoch
 
     def over(self, job_id: JobId, now: float) -> bool:
         """Whether the lease has run out by this process's own count; its job must not be started any more."""

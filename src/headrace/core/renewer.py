@@ -11,7 +11,7 @@ from headrace.core.clock import Clock
 from headrace.core.leases import Leases
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, Renewed
+from headrace.records import Beat, JobId, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -21,8 +21,8 @@ _BEATS_PER_LEASE = 6
 class Renewer:
     """Beats six times per lease, renewing leases past half their life; a quick job is never renewed at all.
 
-    ``tell`` gets every answer. A store that is away is asked again at the next beat: leases are judged by the store,
-    never by ignorance.
+    ``tell`` gets every answer, and which leases are lost. A store that is away is asked again at the next beat: leases
+    are judged by the store, never by ignorance.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Renewer:
         queues: tuple[str, ...],
         slots: int,
         busy: Callable[[], int],
-        tell: Callable[[Renewed], None],
+        tell: Callable[[Renewed, list[tuple[JobId, int]]], None],
     ) -> None:
         self._leases = leases
         self._clock = clock
@@ -88,9 +88,9 @@ class Renewer:
             log.warning("heartbeat: %s", error)
             return
         self.beat = now
-        lost = set(renewed.lost)
-        self._leases.renewed([lease for lease in leases if lease[0] not in lost], now)
-        self._tell(renewed)
+        gone = set(renewed.lost)
+        self._leases.renewed([lease for lease in leases if lease[0] not in gone], now)
+        self._tell(renewed, [lease for lease in leases if lease[0] in gone])
 
     async def _leave(self, backend: Backend) -> None:
         beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)
@@ -124,28 +124,30 @@ class RenewerThread:
         self._renewer = renewer
         self._backend = backend
         self._thread = threading.Thread(target=self._main, name="headrace-heartbeat", daemon=True)
-        self.error: BaseException | None = None
+        self._stopping = threading.Event()
 
     def start(self) -> None:
         self._thread.start()
 
     async def stop(self) -> None:
         """Beat once more to sign off, and end the thread."""
+        self._stopping.set()
         self._renewer.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-        if self.error is not None:
-            raise self.error
 
     def _main(self) -> None:
-        try:
-            asyncio.run(self._beat())
-        except Exception as error:
-            log.exception("the heartbeat ended; leases will run out")
-            self.error = error
+        """A heartbeat that stumbles starts again, on a new connection: without it every lease would run out."""
+        while not self._stopping.is_set():
+            try:
+                asyncio.run(self._beat())
+            except Exception:
+                log.exception("the heartbeat stumbled; it starts again")
+                self._stopping.wait(1.0)
 
     async def _beat(self) -> None:
-        await self._backend.open()
+        backend = self._backend.sibling()
+        await backend.open()
         try:
-            await self._renewer.run(self._backend)
+            await self._renewer.run(backend)
         finally:
-            await self._backend.close()
+            await backend.close()

@@ -21,6 +21,8 @@ from headrace.records import JobId, Leased
 
 _STREAK = 32
 """Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
+_STUBBORN = 5.0
+"""Seconds that a handler has to obey its cancellation."""
 _APART = 0.05
 """Seconds that jobs on their last chance are set apart when several come at once."""
 
@@ -103,8 +105,10 @@ class Runner:
         elif (leased := self._unbuffer(job_id)) is not None:
             self._settler.add(self._judge.cancelled(leased))
 
-    def lose(self, job_id: JobId) -> None:
-        """Its lease is gone: whatever it does from now on will be refused."""
+    def lose(self, job_id: JobId, epoch: int) -> None:
+        """This lease is gone: whatever the job does under it will be refused."""
+        if not self._leases.current(job_id, epoch):
+            return
         self._leases.drop(job_id)
         if (slot := self._running.get(job_id)) is not None:
             if len(slot.jobs) == 1:
@@ -129,12 +133,23 @@ class Runner:
         except TimeoutError:
             for slot in list(self._running.values()):
                 slot.stop(StopReason.STOPPING)
-            await self._drained.wait()
+            try:
+                async with asyncio.timeout(_STUBBORN):
+                    await self._drained.wait()
+            except TimeoutError:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Handlers that would not be cancelled are left behind; what they still do is refused."""
+        for slot in {id(slot): slot for slot in self._running.values()}.values():
+            for leased in slot.jobs:
+                self._settler.add(self._judge.release(leased))
+                self._attempts.tell(EventKind.RELEASED, leased, detail="its handler would not stop")
 
     async def close(self) -> None:
         """Take down the slots."""
         self._deadlines.close()
-        await self._tasks.close()
+        await self._tasks.close(_STUBBORN)
 
     def _unbuffer(self, job_id: JobId) -> Leased | None:
         found = None

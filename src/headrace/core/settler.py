@@ -61,7 +61,11 @@ class Settler:
         drop = self._leases.drop
         for settlement, state in zip(batch, states, strict=True):
             drop(settlement.id)
-            if state is None and not repeated:
+            if state is settlement.state:
+                continue
+            if state is not None:
+                self._observers.tell(Event(EventKind.CANCELLED, settlement.id, detail="instead of another run"))
+            elif not repeated:
                 self._observers.tell(Event(EventKind.LEASE_LOST, settlement.id, detail="outcome refused"))
         if not self._waiting and not self._under_way:
             self.quiet.set()

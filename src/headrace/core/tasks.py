@@ -28,9 +28,12 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task %s ended with an error", task.get_name(), exc_info=error)
 
-    async def close(self) -> None:
-        """Cancel whatever still runs and wait for it to end."""
+    async def close(self, patience: float | None = None) -> None:
+        """Cancel whatever still runs and wait for it to end; after ``patience`` seconds leave behind what does not."""
         running = list(self._running)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            _, stubborn = await asyncio.wait(running, timeout=patience)
+            for task in stubborn:
+                log.warning("%s would not be cancelled and is left behind", task.get_name())

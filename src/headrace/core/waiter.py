@@ -18,6 +18,7 @@ from headrace.records import Hint, JobId, Record, Selector, Watch
 _WANT = frozenset({"result", "error"})
 _POLL = 2.0
 _POLL_BLIND = 0.1
+_EARLY_KEPT = 10_000
 
 
 class Waiter:
@@ -34,9 +35,14 @@ class Waiter:
         self._rng = rng
         self._tasks = tasks
         self._waits: defaultdict[JobId, set[asyncio.Future[Record]]] = defaultdict(set)
+        self._early: dict[JobId, None] = {}
+        """Ends heard of before anybody waited for them: the answer to the insert may be slower than the job."""
         self._listening: asyncio.Event | None = None
         self._fetches: Batcher[JobId, Record | None] = Batcher(
             self._fetch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-fetch"
+        )
+        self._watches: Batcher[JobId, None] = Batcher(
+            self._watch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-watch"
         )
 
     async def prepare(self) -> None:
@@ -55,14 +61,15 @@ class Waiter:
 
     async def wait(self, job_id: JobId, seconds: float | None, *, watch: bool) -> Record:
         """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so."""
-        await self.prepare()
         future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
         self._waits[job_id].add(future)
         try:
-            if watch:
-                await self._backend.alter(Selector(ids=[job_id]), Watch(self.inbox), self._clock.stamp())
-                await self._look(job_id)
             async with asyncio.timeout(seconds):
+                await self.prepare()
+                if watch:
+                    await self._watches.submit(job_id)
+                if watch or self._early.pop(job_id, self) is None:
+                    await self._look(job_id)
                 return await future
         except TimeoutError:
             raise WaitTimeout(
@@ -74,8 +81,14 @@ class Waiter:
                 del self._waits[job_id]
 
     def _hear(self, hint: Hint) -> None:
-        if hint.id is not None and hint.id in self._waits:
+        if hint.id is None:
+            return
+        if hint.id in self._waits:
             self._tasks.start(self._look(hint.id), "headrace-look")
+        else:
+            self._early[hint.id] = None
+            if len(self._early) > _EARLY_KEPT:
+                del self._early[next(iter(self._early))]
 
     async def _poll(self) -> None:
         pause = _POLL_BLIND if self._backend.hints is None else _POLL
@@ -94,6 +107,10 @@ class Waiter:
                 future.set_exception(JobNotFound("the job ended and left no record; give it a result_ttl to wait for"))
             else:
                 future.set_result(record)
+
+    async def _watch(self, ids: list[JobId]) -> list[None]:
+        await self._backend.alter(Selector(ids=ids), Watch(self.inbox), self._clock.stamp())
+        return [None] * len(ids)
 
     async def _fetch(self, ids: list[JobId]) -> list[Record | None]:
         return await self._backend.fetch(ids, _WANT, self._clock.stamp())

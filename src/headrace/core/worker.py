@@ -28,7 +28,7 @@ from headrace.core.settler import Settler
 from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
-from headrace.records import Claim, Hint, Renewed
+from headrace.records import Claim, Hint, JobId, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -182,7 +182,7 @@ class Worker:
         self._burst = burst
         self._runner.start()
         self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
-        thread = RenewerThread(self._renewer, self._backend.sibling()) if self._threaded else None
+        thread = RenewerThread(self._renewer, self._backend) if self._threaded else None
         if thread:
             thread.start()
         try:
@@ -249,17 +249,17 @@ class Worker:
         else:
             self._renewer.hurry()
 
-    def _hear_renewed(self, renewed: Renewed) -> None:
+    def _hear_renewed(self, renewed: Renewed, lost: list[tuple[JobId, int]]) -> None:
         """From the heartbeat's thread: act on it on the worker's loop."""
-        if renewed.lost or renewed.cancels or renewed.paused:
+        if lost or renewed.cancels or renewed.paused:
             try:
-                self._loop.call_soon_threadsafe(self._obey, renewed)
+                self._loop.call_soon_threadsafe(self._obey, renewed, lost)
             except RuntimeError:  # the worker's loop has ended already
                 return
 
-    def _obey(self, renewed: Renewed) -> None:
-        for job_id in renewed.lost:
-            self._runner.lose(job_id)
+    def _obey(self, renewed: Renewed, lost: list[tuple[JobId, int]]) -> None:
+        for job_id, epoch in lost:
+            self._runner.lose(job_id, epoch)
         for job_id in renewed.cancels:
             self._runner.cancel(job_id)
         if renewed.paused:

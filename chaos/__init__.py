@@ -1,0 +1,1 @@
+"""Real processes, real faults: what no simulation can show. Run with ``make chaos``."""

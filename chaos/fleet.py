@@ -1,0 +1,57 @@
+"""Worker processes that are killed and replaced."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Fleet:
+    """A fixed number of workers; a killed one is replaced at once, as a supervisor would."""
+
+    def __init__(self, url: str, folder: Path, *, size: int, seconds: float, rng: random.Random) -> None:
+        self._command = [sys.executable, "-m", "chaos.worker", url, str(folder), str(seconds)]
+        self._errors = folder / "stderr.txt"
+        self._rng = rng
+        self._workers = [self._start() for _ in range(size)]
+        self.kills = 0
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._errors.open("ab") as errors:
+            return subprocess.Popen(self._command, stderr=errors, cwd=Path(__file__).parent.parent)
+
+    def kill_one(self) -> None:
+        """SIGKILL a random worker and start another in its place."""
+        victim = self._rng.randrange(len(self._workers))
+        worker = self._workers[victim]
+        if worker.poll() is None:
+            os.kill(worker.pid, signal.SIGKILL)
+            self.kills += 1
+        worker.wait()
+        self._workers[victim] = self._start()
+
+    def crashed(self) -> int:
+        """Workers that ended by themselves."""
+        return sum(worker.poll() is not None for worker in self._workers)
+
+    def errors(self) -> str:
+        """What the workers complained about."""
+        return self._errors.read_text() if self._errors.exists() else ""
+
+    def stop(self, patience: float = 30.0) -> list[int]:
+        """SIGTERM all and wait; their exit codes."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.terminate()
+        codes = []
+        for worker in self._workers:
+            try:
+                codes.append(worker.wait(patience))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                codes.append(worker.wait())
+        return codes

@@ -1,0 +1,48 @@
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaos.ledger import LedgerWriter
+from headrace import App, Event, EventKind, Job
+
+LEASE = "3s"
+CONCURRENCY = 8
+
+
+def make_app(url: str, folder: Path | None = None, seconds: float = 0.0) -> App:
+    """The app that producers and workers share. Results name the epoch that made them."""
+    worker = {"lease": LEASE, "reap": "1s", "poll": "1s", "concurrency": CONCURRENCY, "max_lost": 20, "name": "random"}
+    app = App(url, worker=worker)
+    ledger = LedgerWriter(folder) if folder else None
+
+    @app.task(name="work", queue="chaos")
+    async def work(job: Job[Any], number: int) -> int:
+        epoch = job.lease.epoch
+        if ledger:
+            ledger.write("start", str(job.id), epoch)
+        await asyncio.sleep(random.random() * 2 * seconds)
+        if ledger:
+            ledger.write("end", str(job.id), epoch)
+        return epoch
+
+    def note(event: Event) -> None:
+        if ledger and event.kind in (EventKind.STORE_AWAY, EventKind.LEASE_LOST, EventKind.STALLED):
+            ledger.write(event.kind.value, event.id.hex() or "-")
+
+    app.observe(note)
+    return app
+
+
+def main() -> None:
+    url, folder, seconds = sys.argv[1:]
+    make_app(url, Path(folder), float(seconds)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What all tests share: a table at the end that says which store offers what."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.conformance import BackendConformance
+from headrace.testing.conformance.base import CAPABILITIES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests for a capability that a store lacks are not collected; this is where one sees it."""
+    for path in sorted((Path(__file__).parent / "backends").glob("test_*.py")):
+        importlib.import_module(f"tests.backends.{path.stem}")
+    suites = sorted(BackendConformance.__subclasses__(), key=lambda suite: suite.__name__)
+    terminalreporter.section("capabilities")
+    width = max(len(suite.__name__) for suite in suites)
+    terminalreporter.write_line(" " * width + "  " + "  ".join(CAPABILITIES))
+    for suite in suites:
+        cells = [("yes" if name in suite.capabilities else "-").ljust(len(name)) for name in CAPABILITIES]
+        terminalreporter.write_line(suite.__name__.ljust(width) + "  " + "  ".join(cells))

@@ -1,0 +1,44 @@
+"""Every Python block in the README and the docs runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one page share their names, top to bottom; await and async with stand at the top level."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    if page.name == "README.md":
+        # The second block talks to a worker in another terminal; here it gets one.
+        text = text.replace(
+            "```python\nawait welcome",
+            "```python\nimport asyncio\nwork = asyncio.ensure_future(app.work())\nawait welcome",
+        )
+        text = text.replace(
+            "# one trip to the store\n```",
+            "# one trip to the store\napp.stop()\nawait work\nawait app.client.close()\n```",
+        )
+    names: dict[str, object] = {"__name__": "page"}
+    for block in BLOCK.findall(text):
+        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        waiting = eval(code, names)
+        if inspect.isawaitable(waiting):
+            await waiting
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
