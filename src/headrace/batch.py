@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
+from headrace.client import Owner
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.handler import Handler
 from headrace.core.names import check_name
@@ -16,9 +17,6 @@ from headrace.handle import Handle
 from headrace.job import Job
 from headrace.records import Leased
 from headrace.types import Duration, Encoded, NewJob
-
-if TYPE_CHECKING:
-    from headrace.app import App
 
 T = TypeVar("T")
 
@@ -33,7 +31,7 @@ class BatchTask(Generic[T]):
 
     def __init__(
         self,
-        app: App,
+        owner: Owner,
         function: Callable[[list[Job[T]]], Awaitable[Any]],
         *,
         name: str,
@@ -49,7 +47,7 @@ class BatchTask(Generic[T]):
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(queue, "queue")
-        self._app = app
+        self._owner = owner
         self._size = size
         self._retry = retry
         self._timeout = None if timeout is None else micros(timeout, "timeout")
@@ -62,7 +60,7 @@ class BatchTask(Generic[T]):
             self._payloads.decode(body)
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
-        cell = self._app.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
+        cell = self._owner.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
         given = {"task": self.name, "queue": self.queue, "args": Encoded(cell)} | options
         try:
             return NewJob(**given)  # type: ignore[arg-type]
@@ -71,7 +69,7 @@ class BatchTask(Generic[T]):
 
     async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
         """Store a job; returns when it is durable."""
-        client = self._app.client
+        client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
     def handler(self) -> Handler:
@@ -81,14 +79,14 @@ class BatchTask(Generic[T]):
             load=self._load,
             retry=self._retry,
             result_serde=_NOTHING,
-            result_ttl=micros(self._app.client.settings.result_ttl),
+            result_ttl=micros(self._owner.client.settings.result_ttl),
             timeout=self._timeout,
             batch=self.function,
             batch_size=self._size,
         )
 
     def _load(self, leased: Leased) -> Any:
-        packer = self._app.client.packer
+        packer = self._owner.client.packer
         return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
 
 

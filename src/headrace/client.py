@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from headrace.config import Settings
@@ -52,6 +52,12 @@ from headrace.records import (
 from headrace.types import Duration, JobState, NewJob
 
 AnyId = UUID | str | bytes
+
+
+class Owner(Protocol):
+    """Whatever has a client; tests may give it another one."""
+
+    client: Client
 
 
 class Client:

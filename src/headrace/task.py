@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from headrace.client import Owner
 from headrace.core.arguments import Arguments
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
@@ -25,9 +26,6 @@ from headrace.handle import Handle
 from headrace.job import Job
 from headrace.records import Leased
 from headrace.types import Done, Duration, Encoded, NewJob, Outcome
-
-if TYPE_CHECKING:
-    from headrace.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +55,7 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        app: App,
+        owner: Owner,
         function: Callable[..., Any],
         options: JobOptions,
         *,
@@ -70,7 +68,7 @@ class Task(Generic[P, R]):
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(options.queue, "queue")
-        self._app = app
+        self._owner = owner
         self._options = options
         self._retry = retry
         self._executor = executor
@@ -114,7 +112,7 @@ class Task(Generic[P, R]):
         return NewJob(
             task=self.name,
             queue=given.queue,
-            args=Encoded(self._app.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")),
+            args=Encoded(self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")),
             key=given.key,
             tenant=given.tenant,
             priority=given.priority,
@@ -130,12 +128,12 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
-        client = self._app.client
+        client = self._owner.client
         return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self._results)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
-        client = self._app.client
+        client = self._owner.client
         inserted = await client.enqueue(self.job(*args, **kwargs), reply=True)
         cell = inserted.result
         if cell is None:
@@ -147,7 +145,7 @@ class Task(Generic[P, R]):
 
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
         """The task made ready to run in one worker."""
-        settings = self._app.client.settings
+        settings = self._owner.client.settings
         invoke = self._invoke(self._executor or settings.worker.executor, threads, processes)
         common: dict[str, Any] = {
             "task": self.name,
@@ -166,7 +164,7 @@ class Task(Generic[P, R]):
         return Handler(**common, quick=partial(invoke, None))
 
     def _load(self, leased: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        packer = self._app.client.packer
+        packer = self._owner.client.packer
         _, body = packer.envelope.open(packer.parameters(leased.cells), "parameters")
         return self._arguments.decode(body)
 
