@@ -13,8 +13,10 @@ from pathlib import Path
 class Fleet:
     """A fixed number of workers; a killed one is replaced at once, as a supervisor would."""
 
-    def __init__(self, url: str, folder: Path, *, size: int, seconds: float, rng: random.Random) -> None:
-        self._command = [sys.executable, "-m", "chaos.worker", url, str(folder), str(seconds)]
+    def __init__(
+        self, url: str, folder: Path, *, size: int, seconds: float, rng: random.Random, max_lost: int = 20
+    ) -> None:
+        self._command = [sys.executable, "-m", "chaos.worker", url, str(folder), str(seconds), str(max_lost)]
         self._errors = folder / "stderr.txt"
         self._rng = rng
         self._workers = [self._start() for _ in range(size)]
@@ -33,6 +35,13 @@ class Fleet:
             self.kills += 1
         worker.wait()
         self._workers[victim] = self._start()
+
+    def replace_dead(self) -> int:
+        """Start another in the place of every worker that was killed by its own job; how many there were."""
+        dead = [place for place, worker in enumerate(self._workers) if worker.poll() is not None]
+        for place in dead:
+            self._workers[place] = self._start()
+        return len(dead)
 
     def crashed(self) -> int:
         """Workers that ended by themselves."""

@@ -1,9 +1,11 @@
-"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS``."""
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST``."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ LEASE = "3s"
 CONCURRENCY = 8
 
 
-def make_app(url: str, folder: Path | None = None, seconds: float = 0.0) -> App:
+def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_lost: int = 20) -> App:
     """The app that producers and workers share. Results name the epoch that made them."""
-    worker = {"lease": LEASE, "reap": "1s", "poll": "1s", "concurrency": CONCURRENCY, "max_lost": 20, "name": "random"}
-    app = App(url, worker=worker)
+    worker = {"lease": LEASE, "reap": "1s", "poll": "1s", "concurrency": CONCURRENCY, "name": "random"}
+    app = App(url, worker=worker | {"max_lost": max_lost})
     ledger = LedgerWriter(folder) if folder else None
 
     @app.task(name="work", queue="chaos")
@@ -31,6 +33,12 @@ def make_app(url: str, folder: Path | None = None, seconds: float = 0.0) -> App:
             ledger.write("end", str(job.id), epoch)
         return epoch
 
+    @app.task(name="killer", queue="chaos")
+    async def killer(job: Job[Any]) -> None:
+        if ledger:
+            ledger.write("start", str(job.id), job.lease.epoch)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def note(event: Event) -> None:
         if ledger and event.kind in (EventKind.STORE_AWAY, EventKind.LEASE_LOST, EventKind.STALLED):
             ledger.write(event.kind.value, event.id.hex() or "-")
@@ -40,8 +48,8 @@ def make_app(url: str, folder: Path | None = None, seconds: float = 0.0) -> App:
 
 
 def main() -> None:
-    url, folder, seconds = sys.argv[1:]
-    make_app(url, Path(folder), float(seconds)).run()
+    url, folder, seconds, max_lost = sys.argv[1:]
+    make_app(url, Path(folder), float(seconds), int(max_lost)).run()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 
 import pytest
 
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import CAPABILITIES
+
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tests' files in memory where the system offers that: thousands of them commit to disk, and some disks
+    need milliseconds for each. What a process's death leaves behind is the same there."""
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and os.access(SHARED_MEMORY, os.W_OK):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(SHARED_MEMORY)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -48,10 +48,13 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
     if host or len(path) < 2:
         raise ConfigError(f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {url!r}")
     durability = options.pop("durability", "full")
-    if durability not in ("full", "normal"):
-        raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
     _no_more(options, url)
-    return SqliteBackend(Path(unquote(path[1:])), durability=durability)
+    file = Path(unquote(path[1:]))
+    match durability:
+        case "full" | "normal":
+            return SqliteBackend(file, durability=durability)
+        case _:
+            raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
 
 
 def _no_more(options: dict[str, str], url: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from headrace import App, Client, Event, EventKind, Settings
 from headrace.backends.memory import MemoryBackend
+from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
 
 FAST = {"lease": "300ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
@@ -20,11 +21,7 @@ FAST = {"lease": "300ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms",
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """An unopened backend; siblings of it share its jobs."""
-    if request.param == "memory":
-        return MemoryBackend()
-    from headrace.backends.sqlite import SqliteBackend
-
-    return SqliteBackend(tmp_path / "jobs.db")
+    return MemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "jobs.db")
 
 
 @pytest.fixture
