@@ -1,32 +1,39 @@
 """Headrace: durable background jobs for Python.
 
 One API that starts as a single SQLite file inside an app and grows, without a rewrite, to the stores of a fleet.
+
+The public names are loaded when they are first used, so that ``headrace --help`` and short-lived processes start
+quickly.
 """
 
-from headrace.answers import Completed, Duplicate, JobStatus, Queued
-from headrace.app import App
-from headrace.client import Client
-from headrace.config import Settings
-from headrace.connect import connect
-from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
-from headrace.core.content import content_id
-from headrace.core.events import Event, EventKind
-from headrace.core.retry import (
-    RetryPolicy,
-    doubling_to_an_hour,
-    exponential,
-    for_ever,
-    half_minute_to_ten,
-    immediate,
-    never,
-)
-from headrace.handle import Handle
-from headrace.info import JobInfo
-from headrace.job import CancelToken, Job, Lease
-from headrace.queue import Queue
-from headrace.sync import SyncApp
-from headrace.task import Task
-from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Patch, Retry, Sections
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.answers import Completed, Duplicate, JobStatus, Queued
+    from headrace.app import App
+    from headrace.client import Client
+    from headrace.config import Settings
+    from headrace.connect import connect
+    from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
+    from headrace.core.content import content_id
+    from headrace.core.events import Event, EventKind
+    from headrace.core.retry import (
+        RetryPolicy,
+        doubling_to_an_hour,
+        exponential,
+        for_ever,
+        half_minute_to_ten,
+        immediate,
+        never,
+    )
+    from headrace.handle import Handle
+    from headrace.info import JobInfo
+    from headrace.job import CancelToken, Job, Lease
+    from headrace.queue import Queue
+    from headrace.sync import SyncApp
+    from headrace.task import Task
+    from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Retry, Sections
 
 __all__ = [
     "Again",
@@ -49,6 +56,7 @@ __all__ = [
     "Lease",
     "MsgpackSerde",
     "NewJob",
+    "Outcome",
     "Patch",
     "Queue",
     "Queued",
@@ -69,3 +77,58 @@ __all__ = [
     "immediate",
     "never",
 ]
+
+_HOMES = {
+    "Again": "headrace.types",
+    "App": "headrace.app",
+    "CancelToken": "headrace.job",
+    "Cancelled": "headrace.types",
+    "Client": "headrace.client",
+    "Completed": "headrace.answers",
+    "Done": "headrace.types",
+    "Duplicate": "headrace.answers",
+    "Event": "headrace.core.events",
+    "EventKind": "headrace.core.events",
+    "Fail": "headrace.types",
+    "Handle": "headrace.handle",
+    "Job": "headrace.job",
+    "JobInfo": "headrace.info",
+    "JobState": "headrace.types",
+    "JobStatus": "headrace.answers",
+    "JsonSerde": "headrace.core.codec",
+    "Lease": "headrace.job",
+    "MsgpackSerde": "headrace.core.codec",
+    "NewJob": "headrace.types",
+    "Outcome": "headrace.types",
+    "Patch": "headrace.types",
+    "Queue": "headrace.queue",
+    "Queued": "headrace.answers",
+    "RawSerde": "headrace.core.codec",
+    "Retry": "headrace.types",
+    "RetryPolicy": "headrace.core.retry",
+    "Sections": "headrace.types",
+    "Serde": "headrace.core.codec",
+    "Settings": "headrace.config",
+    "SyncApp": "headrace.sync",
+    "Task": "headrace.task",
+    "connect": "headrace.connect",
+    "content_id": "headrace.core.content",
+    "doubling_to_an_hour": "headrace.core.retry",
+    "exponential": "headrace.core.retry",
+    "for_ever": "headrace.core.retry",
+    "half_minute_to_ten": "headrace.core.retry",
+    "immediate": "headrace.core.retry",
+    "never": "headrace.core.retry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -23,6 +22,7 @@ from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import Job
 from headrace.records import Altered, JobKey
+from headrace.stopper import Stopper
 from headrace.task import JobOptions, Task
 from headrace.types import Duration, NewJob
 
@@ -235,7 +235,7 @@ class App:
 
     async def _run(self, queues: Sequence[str] | None, burst: bool) -> None:
         async with self:
-            with _signals(self):
+            with Stopper(self.stop):
                 await self.work(queues, burst=burst)
 
 
@@ -248,33 +248,6 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-class _signals:
-    """SIGINT and SIGTERM: the first asks for a graceful stop, the second ends at once."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._asked = False
-
-    def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-
-        def received() -> None:
-            if self._asked:
-                task.cancel()
-            self._asked = True
-            self._app.stop()
-
-        self._loop = loop
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, received)
-
-    def __exit__(self, *exc: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.remove_signal_handler(number)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

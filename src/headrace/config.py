@@ -19,6 +19,8 @@ Length = int | float | str
 """A duration as it may stand in TOML or the environment: seconds, or a string like ``"30s"``."""
 
 ENV_PREFIX = "HEADRACE_"
+CLI_PREFIX = "HEADRACE_CLI_"
+"""Options of the command line, which are none of ours."""
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -150,7 +152,7 @@ def _from_files() -> dict[str, Any]:
 def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in env.items():
-        if name.startswith(ENV_PREFIX):
+        if name.startswith(ENV_PREFIX) and not name.startswith(CLI_PREFIX):
             *parents, leaf = name.removeprefix(ENV_PREFIX).lower().split("__")
             place = found
             for parent in parents:

@@ -31,7 +31,7 @@ def open_backend(url: str) -> Backend:
         case "sqlite":
             backend = _sqlite(parts.netloc, parts.path, options, url)
         case _:
-            raise ConfigError(f"store URL: expected memory:// or sqlite:///path, got {url!r}")
+            raise ConfigError(f"store URL: expected memory:// or sqlite:///path, got {without_secrets(url)!r}")
     return backend
 
 
@@ -46,7 +46,9 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
     from headrace.backends.sqlite import SqliteBackend
 
     if host or len(path) < 2:
-        raise ConfigError(f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {url!r}")
+        raise ConfigError(
+            f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {without_secrets(url)!r}"
+        )
     durability = options.pop("durability", "full")
     _no_more(options, url)
     file = Path(unquote(path[1:]))
@@ -59,4 +61,16 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
 
 def _no_more(options: dict[str, str], url: str) -> None:
     if options:
-        raise ConfigError(f"{url!r}: unknown option {sorted(options)[0]!r}")
+        raise ConfigError(f"{without_secrets(url)!r}: unknown option {sorted(options)[0]!r}")
+
+
+def without_secrets(url: str) -> str:
+    """The URL as it may be shown: user names and passwords are left out.
+
+    >>> without_secrets("redis://ada:secret@db:6379/0")
+    'redis://***@db:6379/0'
+    """
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    hidden = "***@" + authority.rpartition("@")[2] if "@" in authority else authority
+    return scheme + separator + hidden + slash + path

@@ -269,9 +269,12 @@ class MemoryBackend:
         for inbox in self.store.inboxes.pop(entry.id, ()):
             self.store.publish(f"inbox:{inbox}", entry.id)
 
+    def _key_taken(self, entry: Entry, queue: str, now: int) -> bool:
+        return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
+
     def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
         """Move a job and its key; a job whose key is taken there goes without it, and False is answered."""
-        free = entry.key is None or self.store.key_holder(queue, entry.key, now) is None
+        free = not self._key_taken(entry, queue, now)
         state = entry.state
         self.store.counts[entry.queue, state] -= 1
         self.store.drop_key(entry)
@@ -327,10 +330,11 @@ class MemoryBackend:
             return reaped
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
-        entry.lost += not outage
         if entry.cancel_requested:
             self._end(entry, JobState.CANCELLED, now, "cancelled")
-        elif entry.lost > req.max_lost and not outage:
+            return _reaped(entry)
+        entry.lost += not outage
+        if entry.lost > req.max_lost and not outage:
             self._end(entry, JobState.FAILED, now, "lost")
         else:
             self._release(entry, JobState.AVAILABLE, now + offset)
@@ -391,7 +395,7 @@ class MemoryBackend:
             case Requeue():
                 return self._requeue(entry, now)
             case Move(queue):
-                if queue == entry.queue or (entry.key and self.store.key_holder(queue, entry.key, now)):
+                if queue == entry.queue or self._key_taken(entry, queue, now):
                     return False
                 self._change_queue(entry, queue, now)
                 self.store.move(entry, entry.state)

@@ -170,8 +170,10 @@ class MemoryStore:
 
     def scheduled(self, queue: str, now: int, cap: int) -> int:
         """How many available jobs are not due yet, up to ``cap``."""
-        entries = (self.jobs.get(i) for heap in self._ready[queue].values() for at, i in heap if at > now)
-        found = {e.id for e in entries if e is not None and e.state is JobState.AVAILABLE and e.run_at > now}
+        items = (item for heap in self._ready[queue].values() for item in heap if item[0] > now)
+        entries = ((at, self.jobs.get(job_id)) for at, job_id in items)
+        waiting = (JobState.AVAILABLE, queue)
+        found = {e.id for at, e in entries if e is not None and e.run_at == at and (e.state, e.queue) == waiting}
         return min(len(found), cap)
 
     def _top(self, heap: list[tuple[int, JobId]], queue: str, priority: int) -> Entry | None:
@@ -265,7 +267,7 @@ class MemoryStore:
             timeout=entry.timeout,
             result_ttl=entry.result_ttl,
             headers=entry.headers,
-            worker=listed[0].worker if listed else "",
+            worker=listed[0].worker if listed and listed[1] > now else "",
             lease_until=entry.lease_until if running else None,
             cancel_requested=running and entry.cancel_requested,
             reason=entry.reason,

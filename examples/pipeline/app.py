@@ -1,0 +1,78 @@
+"""A small project on Headrace: a pipeline, and what can happen on the way.
+
+headrace dev app:app                                         a worker that reloads when you save this file
+headrace enqueue fetch --app app:app --arg 'page="headrace"' a job for it
+"""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from headrace import App, Done, Job, exponential
+
+HERE = Path(__file__).parent
+
+app = App(f"sqlite:///{HERE / 'demo.db'}")
+
+
+# A pipeline: each step hands on to the next with `spawn`, stored together with its own outcome or not at all.
+
+
+@app.task(queue="pages")
+async def fetch(page: str, key: str | None = None) -> Done:
+    """Get a page. Async functions run on the worker's loop."""
+    await asyncio.sleep(0.3)  # the network, in a real project
+    text = (HERE / "pages" / f"{page}.txt").read_text("utf-8")
+    return Done(len(text), spawn=[parse.job(page, text, key)])
+
+
+@app.task(queue="pages")
+def parse(page: str, text: str, key: str | None = None) -> Done:
+    """Count words. Plain functions run in a thread."""
+    words = Counter(word.strip(".,;:").lower() for word in text.split() if len(word) > 3)
+    return Done(len(words), spawn=[summarise.options(key=key).job(page, dict(words.most_common(3)))])
+
+
+@app.task(queue="pages")
+async def summarise(page: str, words: dict[str, int]) -> str:
+    """Say what a page is about."""
+    return f"{page} is about {', '.join(words)}"
+
+
+# What goes wrong, and what becomes of it.
+
+
+@app.task(retry=exponential(5, base="300ms", jitter=False))
+async def unsteady(job: Job[None], service: str) -> str:
+    """Fails twice, then succeeds: a failed attempt is tried again, later each time."""
+    if job.attempt < 2:
+        raise ConnectionError(f"{service} does not answer")
+    return f"{service} answered at attempt {job.attempt + 1}"
+
+
+@app.task(retry=exponential(2, base="100ms"))
+async def broken(order: int) -> None:
+    """Never succeeds: after its last attempt it lies with the dead letters, with its errors, to be looked at."""
+    raise ValueError(f"order {order} has no address")
+
+
+# Later, in both directions, and many at once.
+
+
+@app.task
+async def remind(what: str) -> str:
+    """Enqueued with a delay."""
+    return f"remember {what}"
+
+
+@app.task
+async def add(a: int, b: int) -> int:
+    """Called like a function, run by a worker: `await add.call(2, 3)`."""
+    return a + b
+
+
+@app.batch(queue="mail", size=100)
+async def send(letters: list[Job[str]]) -> list[Done]:
+    """Takes as many jobs as are there, and answers for each."""
+    await asyncio.sleep(0.2)  # one call to the mail server for all of them
+    return [Done(len(letters)) for _ in letters]

@@ -1,0 +1,114 @@
+"""What the demo has the worker do, and what must come of it. A step returns what to show, or raises ``Unmet``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from types import ModuleType
+
+from headrace import Handle, JobInfo, JobState
+from headrace.errors import JobFailed, JobNotFound
+from headrace.records import JobKey
+
+PATIENCE = 15.0
+"""Seconds until an expectation counts as not met."""
+PAGES = ("headrace", "tailrace", "spillway")
+LETTERS = 40
+
+Step = Callable[[], Awaitable[str]]
+
+
+class Unmet(Exception):
+    """It came out otherwise."""
+
+
+class Steps:
+    """The steps, on the tasks of one project. ``run`` sets the names of this run apart from those of others."""
+
+    def __init__(self, project: ModuleType, run: str) -> None:
+        self._project = project
+        self._run = run
+        self.dead_letter = ""
+        """The id of the job that failed for good."""
+
+    def __iter__(self) -> Iterator[tuple[str, Step]]:
+        for step in (self.pipeline, self.retry, self.delay, self.call, self.batch, self.dead):
+            yield (step.__doc__ or "").strip().rstrip("."), step
+
+    async def pipeline(self) -> str:
+        """Three pages through fetch, parse and summarise."""
+        for page in PAGES:
+            await self._project.fetch.enqueue(page, self._key(page))
+        summaries = [await self._result_of(JobKey("pages", self._key(page))) for page in PAGES]
+        for page, summary in zip(PAGES, summaries, strict=True):
+            _expect(str(summary).startswith(f"{page} is about "), f"a summary of {page}, got {summary!r}")
+        return str(summaries[0])
+
+    async def retry(self) -> str:
+        """A job that fails twice and then succeeds."""
+        handle = await self._project.unsteady.enqueue("the weather service")
+        result, info = await handle.result(PATIENCE), await handle.info()
+        _expect(info.attempt == 2, f"two failed attempts, got {info.attempt}")
+        return str(result)
+
+    async def delay(self) -> str:
+        """A job that waits for two seconds."""
+        handle = await self._project.remind.options(delay="2s").enqueue("the milk")
+        await handle.result(PATIENCE)
+        waited = _lasted(await handle.info())
+        _expect(waited >= timedelta(seconds=2), f"at least 2 s, got {waited}")
+        return f"ran after {waited.total_seconds():.2f} s"
+
+    async def call(self) -> str:
+        """A request to the worker, and its response."""
+        answer = await self._project.add.options(wait=PATIENCE).call(2, 3)
+        _expect(answer == 5, f"2 + 3 = 5, got {answer!r}")
+        return f"2 + 3 = {answer}"
+
+    async def batch(self) -> str:
+        """Forty letters, many at a time."""
+        letters = [self._project.send.job(f"letter {number}") for number in range(LETTERS)]
+        handles: list[Handle[int]] = await self._project.app.enqueue_many(letters)
+        sizes = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+        _expect(len(sizes) == LETTERS and max(sizes) > 1, f"{LETTERS} letters in batches, got {sizes}")
+        return f"{len(sizes)} sent, up to {max(sizes)} in one call"
+
+    async def dead(self) -> str:
+        """A job that never succeeds becomes a dead letter."""
+        handle = await self._project.broken.enqueue(7)
+        self.dead_letter = str(handle.id)
+        try:
+            await handle.result(PATIENCE)
+        except JobFailed as error:
+            info = await handle.info()
+            _expect(info.state is JobState.FAILED and len(info.failures) == 2, f"two failures, got {info.failures}")
+            return f"{error.reason}: {info.failures[-1].message}"
+        raise Unmet("expected a failure, got a result")
+
+    def _key(self, page: str) -> str:
+        return f"{self._run}:{page}"
+
+    async def _result_of(self, name: JobKey) -> object:
+        """The result of a job that another job spawns."""
+        app = self._project.app
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    info = await app.get(name)
+                    break
+                except JobNotFound:
+                    await asyncio.sleep(0.05)
+        await app.client.wait(info.id, PATIENCE)
+        return (await app.get(name)).result
+
+
+def _expect(held: bool, what: str) -> None:
+    if not held:
+        raise Unmet(f"expected {what}")
+
+
+def _lasted(info: JobInfo) -> timedelta:
+    if info.finished_at is None or info.enqueued_at is None:
+        raise Unmet("expected a job that has ended")
+    return info.finished_at - info.enqueued_at

@@ -1,0 +1,256 @@
+"""The ten operations on a SQLite file: each is handed to the lane that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import apsw
+
+from headrace.backends.sqlite import claiming, guard, insertion, leases, selection, sweeping, wake
+from headrace.backends.sqlite.altering import alter_named, configure
+from headrace.backends.sqlite.entry import fetch
+from headrace.backends.sqlite.finishing import finish
+from headrace.backends.sqlite.lane import Command
+from headrace.backends.sqlite.mass import MassAlteration
+from headrace.backends.sqlite.reader import Reader
+from headrace.backends.sqlite.schema import wal_is_safe
+from headrace.backends.sqlite.stats import stats
+from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.wake import Wake
+from headrace.backends.sqlite.writer import Writer
+from headrace.errors import ConfigError, Unavailable
+from headrace.records import (
+    Altered,
+    Beat,
+    Change,
+    Claim,
+    Claimed,
+    Configure,
+    Inserted,
+    JobId,
+    JobKey,
+    Limits,
+    Page,
+    Reap,
+    Reaped,
+    Record,
+    Renewed,
+    Row,
+    Selector,
+    Settlement,
+    Stamp,
+    Stats,
+    SweepClause,
+    Swept,
+)
+from headrace.types import JobState
+
+Durability = Literal["full", "normal"]
+
+
+_SURVIVES = {
+    "full": "what was acknowledged survives the process, the operating system and a power failure",
+    "normal": "what was acknowledged survives the process; a power failure may take the last commits, never more",
+}
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000
+
+
+class SqliteBackend(guard.Watched):
+    """Jobs in one SQLite file, shared by any number of processes on one machine.
+
+    Writes go through one thread, which commits everything that waits at once; reads go through another and never
+    wait for writes. Beside the file lie ``-wal`` and ``-shm`` (SQLite's), ``-latch`` (whose turn it is to write) and
+    ``-wake`` (the sockets of those who listen).
+
+    ``durability="normal"`` leaves out the sync of each commit. When the volume is nearly full, new jobs are refused
+    with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.room.Room`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, durability: Durability = "full", now: Callable[[], int] = _wall_clock
+    ) -> None:
+        if durability not in _SURVIVES:
+            raise ConfigError(f"durability must be one of {sorted(_SURVIVES)}, not {durability!r}")
+        self.path = os.path.realpath(path)
+        self._durability = durability
+        self._now = now
+        self._wal = wal_is_safe(apsw.sqlite_lib_version())
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._wake: Wake | None = Wake(self.path) if wake.available else None
+        self._switching = asyncio.Lock()
+        self._forked = False
+        self._mass = MassAlteration()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(max_batch=5_000, durable=_SURVIVES[self._durability if self._wal else "full"])
+
+    @property
+    def hints(self) -> Wake | None:
+        return self._wake
+
+    def sibling(self) -> SqliteBackend:
+        return type(self)(self.path, durability=self._durability, now=self._now)
+
+    # -- opening and closing
+
+    async def open(self) -> None:
+        async with self._switching:
+            if self._writer is not None and not self._forked:
+                return
+            writer = Writer(self.path, self._now, self._wake, wal=self._wal, durability=self._durability)
+            await writer.start()
+            reader = Reader(self.path, self._now)
+            try:
+                await reader.start()
+            except BaseException:
+                await writer.stop()
+                raise
+            self._writer, self._reader, self._forked = writer, reader, False
+            guard.watch(self)
+
+    async def close(self) -> None:
+        async with self._switching:
+            writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
+            if writer is None or reader is None or self._forked:
+                return
+            await reader.stop()
+            await writer.stop()
+            if self._wake is not None:
+                self._wake.close()
+
+    def abandon(self) -> None:
+        """This is a forked child: nothing of this instance may be used here."""
+        self._forked = True
+        for lane in (self._writer, self._reader):
+            if lane is not None:
+                lane.abandon()
+        if self._wake is not None:
+            self._wake.abandon()
+
+    def _not_open(self) -> Exception:
+        if self._forked:
+            return ConfigError(
+                f"{self.path} was opened before this process was forked, and SQLite's locks do not survive that. Open "
+                f"the store after the fork, or start processes with the spawn method."
+            )
+        return Unavailable(f"{self.path} is not open: await open() first, and close() last")
+
+    def _write(
+        self,
+        work: Callable[[Transaction, int], object],
+        at: Stamp,
+        *,
+        peek: Callable[[Session, int], object] | None = None,
+        weight: int = 1,
+        grows: bool = False,
+    ) -> asyncio.Future[Any]:
+        if self._writer is None or self._forked:
+            raise self._not_open()
+        return self._writer.submit(Command(work, at, peek=peek, weight=weight, grows=grows))
+
+    def _read(self, work: Callable[[Session, int], object], at: Stamp) -> asyncio.Future[Any]:
+        if self._reader is None or self._forked:
+            raise self._not_open()
+        return self._reader.submit(Command(work, at))
+
+    # -- writing
+
+    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        if not rows:
+            return []
+        work = self._write(lambda tx, now: insertion.insert(tx, rows, now), at, weight=len(rows), grows=True)
+        answers: list[Inserted] = await work
+        return answers
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        claimed: Claimed = await self._write(
+            lambda tx, now: claiming.claim(tx, req, now),
+            at,
+            peek=lambda session, now: claiming.nothing_due(session, req, now),
+            weight=req.limit,
+        )
+        return claimed
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        if not batch:
+            return []
+        states: list[JobState | None] = await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
+        return states
+
+    async def turn(
+        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
+    ) -> tuple[list[JobState | None], Claimed]:
+        if not batch:
+            return [], await self.claim(req, at)
+        answers: tuple[list[JobState | None], Claimed] = await self._write(
+            lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
+        )
+        return answers
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        renewed: Renewed = await self._write(
+            lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases)
+        )
+        return renewed
+
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        reaped: list[Reaped] = await self._write(
+            lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
+        )
+        return reaped
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        if clause.dry_run:
+            preview: Swept = await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
+            return preview
+        swept: Swept = await self._write(
+            lambda tx, now: sweeping.sweep(tx, clause, now),
+            at,
+            peek=lambda session, now: sweeping.nothing_condemned(session, clause, now),
+            weight=clause.limit,
+        )
+        return swept
+
+    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+        answers: list[Altered] = []
+        if isinstance(change, Configure):
+            await self._write(lambda tx, _: configure(tx, sel, change), at)
+        elif sel.ids is not None or sel.keys is not None:
+            weight = len(sel.ids or ()) + len(sel.keys or ())
+            answers = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
+        else:
+            answers = await self._mass.run(sel, change, self._now() if at is None else at, self._read, self._write)
+        return answers
+
+    # -- reading
+
+    async def fetch(
+        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
+    ) -> list[Record | None]:
+        if not names:
+            return []
+        records: list[Record | None] = await self._read(lambda session, now: fetch(session, names, want, now), at)
+        return records
+
+    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+        page: Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
+        return page
+
+    async def stats(self, at: Stamp = None) -> Stats:
+        cap = self.limits.count_cap
+        found: Stats = await self._read(lambda session, now: stats(session, cap, self._bytes(), now), at)
+        return found
+
+    def _bytes(self) -> int:
+        """The size of the file and of its log."""
+        files = (self.path, f"{self.path}-wal")
+        return sum(os.stat(file).st_size for file in files if os.path.exists(file))

@@ -1,0 +1,149 @@
+"""Everything the tables know of one job, wherever it lies."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import apsw
+
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import COMPLETED, STATES
+from headrace.backends.sqlite.transaction import Session, Stored
+from headrace.records import Cells, JobId, JobKey, Record, Selector
+from headrace.types import SECTIONS
+
+_SQL = load("entry")
+
+
+class Entry(NamedTuple):
+    """One job. What only some places know is None in the others."""
+
+    seq: int
+    id: JobId
+    qid: int
+    queue: str
+    priority: int
+    run_at: int
+    task: str
+    tenant: str
+    key: str | None
+    enqueued_at: int
+    expires_at: int | None
+    max_attempts: int | None
+    timeout: int | None
+    result_ttl: int | None
+    headers: Stored
+    error: Stored
+    parameters: Stored
+    vm_state: Stored
+    metadata: Stored
+    blob: Stored
+    code: int
+    epoch: int
+    attempt: int
+    lost: int
+    size: int
+    holder: str | None
+    lease_until: int | None
+    cancel: int | None
+    finished_at: int | None
+    held_until: int | None
+    reason: str | None
+    result: Stored
+    worker: str | None
+    listed_until: int | None
+
+    @property
+    def cells(self) -> tuple[Stored, Stored, Stored, Stored]:
+        """The stored cells, in the order of ``SECTIONS``."""
+        return self.parameters, self.vm_state, self.metadata, self.blob
+
+    def matches(self, sel: Selector, now: int) -> bool:
+        """Whether the selector's narrowing fields let this job through."""
+        return (
+            (sel.queue is None or self.queue == sel.queue)
+            and (sel.tenant is None or self.tenant == sel.tenant)
+            and (sel.task is None or self.task == sel.task)
+            and (sel.states is None or STATES[self.code] in sel.states)
+            and (sel.older_than is None or self.enqueued_at <= now - sel.older_than)
+        )
+
+    def record(self, session: Session, want: frozenset[str], now: int) -> Record:
+        """What an outsider may know."""
+        held = self.code == COMPLETED and (self.held_until or 0) > now
+        return Record(
+            id=self.id,
+            queue=self.queue,
+            task=self.task,
+            state=STATES[self.code],
+            tenant=self.tenant,
+            key=self.key,
+            priority=self.priority,
+            run_at=self.run_at,
+            enqueued_at=self.enqueued_at,
+            expires_at=self.expires_at,
+            finished_at=self.finished_at,
+            epoch=self.epoch,
+            attempt=self.attempt,
+            lost=self.lost,
+            max_attempts=self.max_attempts,
+            timeout=self.timeout,
+            result_ttl=self.result_ttl,
+            headers=session.read(self.headers),
+            worker=self.worker if self.worker is not None and (self.listed_until or 0) > now else "",
+            lease_until=self.lease_until,
+            cancel_requested=bool(self.cancel),
+            reason=self.reason or "",
+            cells=read_cells(session, self.cells, want),
+            error=session.read(self.error) if "error" in want else None,
+            result=session.read(self.result) if held and "result" in want else None,
+            held=held,
+        )
+
+
+def read_cells(session: Session, cells: Iterable[Stored], want: frozenset[str] | None) -> Cells:
+    """The wanted cells (None: all) that are there, by section."""
+    found: Cells = {}
+    for name, cell in zip(SECTIONS, cells, strict=True):
+        if cell is not None and (want is None or name in want):
+            found[name] = cell if isinstance(cell, bytes) else session.read(cell) or b""
+    return found
+
+
+def entries(session: Session, seqs: Iterable[int]) -> list[Entry]:
+    """The jobs with these numbers, in their order."""
+    wanted = array("q", seqs)
+    if not wanted:
+        return []
+    return [Entry._make(row) for row in session.rows(_SQL["entries"], (apsw.carray(wanted),))]
+
+
+def seqs_of_ids(session: Session, ids: Iterable[JobId]) -> dict[JobId, int]:
+    """The numbers of the jobs with these ids, as far as there are such jobs."""
+    wanted = tuple(ids)
+    if not wanted:
+        return {}
+    return dict(session.rows(_SQL["by_id"], (apsw.carray(wanted),)))
+
+
+def seq_of_key(session: Session, name: JobKey) -> int | None:
+    """The number of the job that last took the key."""
+    row = session.first(_SQL["by_key"], (name.queue, name.key))
+    return None if row is None else row[0]
+
+
+def named(session: Session, sel: Selector) -> list[int]:
+    """The numbers of the jobs that the selector names outright, in the order named; unknown ones are left out."""
+    known = seqs_of_ids(session, sel.ids or ())
+    found = [known.get(job_id) for job_id in sel.ids or ()] + [seq_of_key(session, name) for name in sel.keys or ()]
+    return [seq for seq in found if seq is not None]
+
+
+def fetch(session: Session, names: Sequence[JobId | JobKey], want: frozenset[str], now: int) -> list[Record | None]:
+    """The records of the jobs named by id or by key, in order; None for those that are unknown."""
+    known = seqs_of_ids(session, [name for name in names if not isinstance(name, JobKey)])
+    seqs = [seq_of_key(session, name) if isinstance(name, JobKey) else known.get(name) for name in names]
+    found = {entry.seq: entry for entry in entries(session, {seq for seq in seqs if seq is not None})}
+    return [None if seq is None else found[seq].record(session, want, now) for seq in seqs]

@@ -1,0 +1,183 @@
+"""finish: the fenced end of leases."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from headrace.backends.sqlite.insertion import insert, key_taken
+from headrace.backends.sqlite.places import EndedRow, end, forget, leave_running, park, release, tell_waiters
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
+from headrace.errors import InvalidJob
+from headrace.records import JobId, Settlement
+from headrace.types import SECTIONS, JobState
+
+_SQL = load("finish")
+_INSERT = load("insert")
+_COMPLETED, _FAILED = JobState.COMPLETED, JobState.FAILED
+
+Lease = tuple[JobId, int, int, str, int, int, int, int, int]
+"""id, seq, epoch, holder, qid, cancel, attempt, lost, size."""
+
+
+def leases(tx: Transaction, ids: tuple[JobId, ...]) -> dict[JobId, Lease]:
+    """The leases of those jobs that are RUNNING."""
+    if not ids:
+        return {}
+    rows: list[Any] = tx.rows(_SQL["leases"], (apsw.carray(ids),))
+    return {row[0]: row for row in rows}
+
+
+def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
+    """End leases; answer each settlement, in order, with the state that the job is in now, or None: fenced off."""
+    held = leases(tx, tuple([s.id for s in batch]))
+    answers: list[JobState | None] = []
+    ended: list[EndedRow] = []
+    qids: list[int] = []
+    for s in batch:
+        lease = held.get(s.id)
+        if lease is None or lease[2] != s.epoch or lease[3] != s.holder:
+            answers.append(None)
+            continue
+        del held[s.id]
+        state = s.state
+        code = COMPLETED if state is _COMPLETED else FAILED if state is _FAILED else CODES[state]
+        if (
+            code >= COMPLETED and s.keep and s.error is None and s.cells is None and s.queue is None
+            and s.priority is None and not s.spawn
+        ):  # fmt: skip
+            ended.append(_ended(tx, s, code, lease, s.reason, now))
+            qids.append(lease[4])
+            answers.append(state)
+        else:
+            _end(tx, ended, qids)
+            answers.append(_settle(tx, s, lease, now))
+    _end(tx, ended, qids)
+    return answers
+
+
+def _end(tx: Transaction, ended: list[EndedRow], qids: list[int]) -> None:
+    """Write the records gathered so far, all at once."""
+    if not ended:
+        return
+    leave_running(tx, [row[0] for row in ended])
+    end(tx, ended)
+    for (qid, code), number in Counter(zip(qids, [row[1] for row in ended], strict=True)).items():
+        tx.count(qid, RUNNING, -number)
+        tx.count(qid, code, number)
+    ended.clear()
+    qids.clear()
+
+
+def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:
+    """The record of an ended job whose cells stay as they are."""
+    _, seq, epoch, _, _, _, attempt, lost, size = lease
+    if s.failed_attempt:
+        attempt += 1
+    if not s.keep_lost:
+        lost = 0
+    if code != COMPLETED:
+        return seq, code, now, 0, epoch, attempt, lost, size, reason, None
+    result = s.result
+    stored: Stored = None
+    if result is not None and s.result_ttl > 0:
+        size += len(result)
+        stored = result if len(result) <= INLINE else tx.put(result)
+    return seq, code, now, now + s.result_ttl, epoch, attempt, lost, size, reason, stored
+
+
+class _Draft(NamedTuple):
+    """What a settlement may change of a job."""
+
+    id: JobId
+    qid: int
+    key: str | None
+    priority: int
+    run_at: int
+    expires_at: int | None
+    error: Stored
+    headers: Stored
+    parameters: Stored
+    vm_state: Stored
+    metadata: Stored
+    blob: Stored
+
+
+def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
+    """Any settlement, on its own."""
+    _, seq, epoch, holder, qid, cancel, attempt, lost, size = lease
+    leave_running(tx, [seq])
+    tx.count(qid, RUNNING, -1)
+    state, reason = s.state, s.reason
+    if cancel and not state.terminal:
+        state, reason = JobState.CANCELLED, "cancelled"
+    draft, size = _rewrite(tx, s, seq, size, now, state)
+    code = CODES[state]
+    if state.terminal:
+        patched = (s.id, seq, epoch, holder, draft.qid, cancel, attempt, lost, size)
+        if code == COMPLETED and not s.keep:
+            tell_waiters(tx, array("q", [seq]))
+            forget(tx, array("q", [seq]))
+        else:
+            end(tx, [_ended(tx, s, code, patched, reason, now)])
+            tx.count(draft.qid, code, 1)
+    else:
+        attempt += s.failed_attempt
+        lost = lost if s.keep_lost else 0
+        if code == PAUSED:
+            park(tx, seq, draft.qid, epoch, attempt, lost, size)
+        else:
+            dies = dies_at(draft.expires_at, draft.run_at)
+            release(tx, (draft.qid, draft.priority, draft.run_at, draft.id, seq, epoch, attempt, lost, size, dies))
+    if s.spawn:
+        insert(tx, s.spawn, now)
+    return STATES[code]
+
+
+def _rewrite(tx: Transaction, s: Settlement, seq: int, size: int, now: int, state: JobState) -> tuple[_Draft, int]:
+    """Apply what the settlement changes of the job itself: the job as it is now, and its size."""
+    draft = _Draft._make(tx.one(_SQL["draft"], (seq,)))
+    run_at = draft.run_at if state.terminal or s.delay is None else now + s.delay
+    if s.error is None and s.cells is None and s.queue is None and s.priority is None:
+        if run_at != draft.run_at:
+            tx.execute(_SQL["reschedule"], (seq, run_at))
+        return draft._replace(run_at=run_at), size
+    error = draft.error
+    if s.error is not None:
+        size += len(s.error) - tx.weigh(error)
+        tx.drop(error)
+        error = tx.put(s.error)
+    cells = dict(zip(SECTIONS, draft[-4:], strict=True))
+    for name, cell in (s.cells or {}).items():
+        if name not in cells:
+            raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {name!r}; nothing was settled")
+        size += len(cell or b"") - tx.weigh(cells[name])
+        tx.drop(cells[name])
+        cells[name] = tx.put(cell)
+    qid, key = draft.qid, draft.key
+    if s.queue is not None:
+        qid, key = move(tx, seq, qid, key, s.queue, now)
+    priority = draft.priority if s.priority is None else s.priority
+    draft = _Draft(draft.id, qid, key, priority, run_at, draft.expires_at, error, draft.headers, *cells.values())
+    far = any(isinstance(cell, int) for cell in (error, draft.headers, *cells.values()))
+    tx.execute(_SQL["rewrite"], (seq, qid, key, priority, run_at, far, error, *cells.values()))
+    return draft, size
+
+
+def move(tx: Transaction, seq: int, qid: int, key: str | None, queue: str, now: int) -> tuple[int, str | None]:
+    """The job's key goes over to another queue, or is given up where it is taken there: the new qid and key."""
+    there = tx.queue(queue)
+    if key is not None and there != qid:
+        taken = key_taken(tx, there, key, now)
+        tx.execute(_INSERT["drop_key"], (qid, key, seq))
+        if taken:
+            key = None
+        else:
+            tx.execute(_INSERT["take_key"], (there, key, seq))
+    return there, key

@@ -1,0 +1,212 @@
+"""A thread with a connection of its own: commands go in from the event loop, answers come back to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from headrace.backends.sqlite.translate import translate
+from headrace.errors import Unavailable
+
+S = TypeVar("S")
+
+PATIENCE = 30.0
+"""Seconds after which a caller is told that the store is not available. What he asked for may still happen."""
+
+
+class Command(Generic[S]):
+    """One call of one operation."""
+
+    __slots__ = ("at", "error", "future", "grows", "peek", "result", "since", "weight", "work")
+
+    def __init__(
+        self,
+        work: Callable[[S, int], Any],
+        at: int | None,
+        *,
+        peek: Callable[[Any, int], Any] | None = None,
+        weight: int = 1,
+        grows: bool = False,
+    ) -> None:
+        self.work = work
+        self.at = at
+        self.peek = peek
+        """A look that needs no lock: the answer if there is nothing to write, else None."""
+        self.weight = weight
+        """About how many rows it touches."""
+        self.grows = grows
+        """Whether it brings in new jobs."""
+        self.future: asyncio.Future[Any]
+        self.since = 0.0
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.future.done()
+
+
+class Lane(Generic[S]):
+    """The thread and both ways between it and the loop.
+
+    Subclasses say how to open, how to serve a batch of commands, and how to shut, all on the thread.
+    """
+
+    def __init__(self, path: str, now: Callable[[], int]) -> None:
+        self.path = path
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Command[S] | None] = SimpleQueue()
+        self._waiting: dict[Command[S], None] = {}
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, name=f"headrace-{type(self).__name__.lower()}", daemon=True)
+
+    # -- on the loop
+
+    async def start(self) -> None:
+        """Open the connection."""
+        self._thread.start()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.shield(self._opened)
+        except BaseException as error:
+            self._queue.put(None)  # should it get through after all, it has nothing to do
+            raise self._too_late() if isinstance(error, TimeoutError) else error from None
+
+    def submit(self, command: Command[S]) -> asyncio.Future[Any]:
+        """Have a command served; the future gets its result."""
+        loop = self._loop
+        command.future = loop.create_future()
+        command.since = loop.time()
+        self._waiting[command] = None
+        if self._watchdog is None:
+            self._watchdog = loop.call_later(PATIENCE, self._look)
+        self._queue.put(command)
+        return command.future
+
+    async def stop(self) -> None:
+        """Serve what is queued, then shut."""
+        self._queue.put(None)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.shield(self._closed)
+            self._thread.join()
+        except TimeoutError:
+            pass  # stuck behind somebody else's lock; the thread ends when it gets its turn
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
+    def _look(self) -> None:
+        """Once in a while: does somebody wait for too long?"""
+        self._watchdog = None
+        now = self._loop.time()
+        for command in list(self._waiting):
+            left = command.since + PATIENCE - now
+            if left > 0:
+                self._watchdog = self._loop.call_later(left, self._look)
+                break
+            del self._waiting[command]
+            if not command.future.done():
+                command.future.set_exception(self._too_late())
+
+    def _too_late(self) -> Unavailable:
+        return Unavailable(
+            f"{self.path} did not answer within {PATIENCE:g} s: another process holds {self.path}-latch or the "
+            f"database itself. Look for a process that is stopped in the middle of a write."
+        )
+
+    def _deliver(self, commands: Sequence[Command[S]]) -> None:
+        for command in commands:
+            self._waiting.pop(command, None)
+            if command.future.done():
+                continue
+            if command.error is not None:
+                command.future.set_exception(command.error)
+            else:
+                command.future.set_result(command.result)
+
+    # -- on the thread
+
+    def _main(self) -> None:
+        try:
+            self._open()
+        except BaseException as error:
+            self._call(_fail, self._opened, error)
+            return
+        self._call(_done, self._opened)
+        while commands := self._take():
+            try:
+                self._serve(commands)
+            except BaseException as error:
+                for command in commands:
+                    command.error = error
+                self._answer(commands)
+        self._shut()
+        self._call(_done, self._closed)
+
+    def _take(self) -> list[Command[S]]:
+        """Everything that waits, as far as one turn may carry; nothing when it is time to stop."""
+        commands: list[Command[S]] = []
+        weight = 0
+        while weight < self._load() and (not commands or self._queue.qsize()):
+            command = self._queue.get()
+            if command is None:
+                if commands:
+                    self._queue.put(None)
+                break
+            commands.append(command)
+            weight += command.weight
+        return commands
+
+    def _answer(self, commands: Sequence[Command[S]]) -> None:
+        """One wake of the loop for all of them."""
+        if commands:
+            self._call(self._deliver, commands)
+
+    def _call(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: nobody waits
+            pass
+
+    def _instant(self, command: Command[S]) -> int:
+        return self._now() if command.at is None else command.at
+
+    def _translated(self, error: BaseException, connection: apsw.Connection) -> BaseException:
+        if not isinstance(error, apsw.Error):
+            return error
+        raised = translate(error, self.path, connection.system_errno)
+        raised.__cause__ = error
+        return raised
+
+    def _load(self) -> int:
+        """About how many rows one turn may touch."""
+        return 1
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _serve(self, commands: list[Command[S]]) -> None:
+        raise NotImplementedError
+
+    def _shut(self) -> None:
+        raise NotImplementedError
+
+
+def _fail(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,45 @@
+"""The turn at writing, taken by one instance at a time on the whole machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class Latch:
+    """A lock on a file beside the database, held during each write transaction.
+
+    SQLite's own lock is not fair: whoever finds it taken sleeps and tries again, so that among eight busy processes
+    some wait for seconds while others take turn after turn. The kernel queues those who wait for this lock, and lets
+    go of it when its holder dies, however it dies. SQLite's lock is still taken beneath it and decides: where there
+    is no latch (no ``flock``, no right to the file), or where another program writes past it, nothing but the
+    fairness is lost.
+    """
+
+    def __init__(self, database: str) -> None:
+        try:
+            self._fd = os.open(f"{database}-latch", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            self._fd = -1
+        self._held = False
+
+    def acquire(self) -> None:
+        """Wait for the turn, however long it takes."""
+        if sys.platform != "win32" and self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._held = True
+
+    def release(self) -> None:
+        """Let the next one write. Releasing twice is harmless."""
+        if sys.platform != "win32" and self._held:
+            self._held = False
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of the file, and so of the turn unless a forked process shares this handle."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

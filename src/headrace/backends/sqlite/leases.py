@@ -1,0 +1,93 @@
+"""renew and reap: leases between their claim and their end."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from headrace.backends.sqlite.finishing import leases
+from headrace.backends.sqlite.places import end, expire, leave_running, release
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
+from headrace.backends.sqlite.transaction import Session, Transaction, dies_at
+from headrace.records import Beat, Reap, Reaped, Renewed
+
+_SQL = load("lease")
+_CLAIM = load("claim")
+_QUEUE = load("queue")
+_FINISH = load("finish")
+
+
+def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
+    """List the worker, and extend its leases named in ``beat``."""
+    if beat.leaving:
+        tx.execute(_SQL["leave"], (beat.holder,))
+    else:
+        queues = json.dumps(beat.queues)
+        tx.execute(_SQL["beat"], (beat.holder, beat.worker, queues, beat.slots, beat.busy, now, now + beat.ttl))
+    held = leases(tx, tuple([job_id for job_id, _ in beat.leases]))
+    lost = []
+    kept = array("q")
+    for job_id, epoch in beat.leases:
+        lease = held.get(job_id)
+        if lease is None or lease[2] != epoch or lease[3] != beat.holder:
+            lost.append(job_id)
+        else:
+            kept.append(lease[1])
+    if kept:
+        tx.execute(_SQL["extend"], (apsw.carray(kept), now + beat.lease_for))
+    cancels = [row[0] for row in tx.rows(_SQL["cancels"], (beat.holder,))]
+    stopped = {row[0] for row in tx.rows(_QUEUE["stopped"])}
+    return Renewed(lost, cancels, [queue for queue in beat.queues if queue in stopped])
+
+
+def nothing_over(session: Session, now: int) -> list[Reaped] | None:
+    """The answer to a reap that finds nothing to do, without a lock; None if there is something."""
+    looks = (_SQL["any_over"], _CLAIM["any_dying"], _SQL["unlisted"])
+    return None if any(session.first(look, (now,)) is not None for look in looks) else []
+
+
+def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
+    """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
+    tx.execute(_SQL["unlist"], (now,))
+    over, holders = tx.one(_SQL["over"], (now,))
+    [running] = tx.one(_SQL["total"])
+    outage = over >= req.outage_floor and over >= req.outage_share * running and holders > 1
+    rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
+    leave_running(tx, [row[0] for row in rows])
+    step = [req.spread * index // len(rows) for index in range(len(rows))]
+    reaped = [_take_back(tx, row, req, now, outage, now + step[index]) for index, row in enumerate(rows)]
+    return reaped + _cancel_expired(tx, req.limit - len(rows), now)
+
+
+def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage: bool, run_at: int) -> Reaped:
+    seq, job_id, qid, queue, task, epoch, attempt, lost, size, cancel, priority, expires_at = row
+    lost += not (cancel or outage)
+    tx.count(qid, RUNNING, -1)
+    code, reason = AVAILABLE, ""
+    if cancel:
+        code, reason = CANCELLED, "cancelled"
+    elif lost > req.max_lost and not outage:
+        code, reason = FAILED, "lost"
+    if code == AVAILABLE:
+        tx.execute(_FINISH["reschedule"], (seq, run_at))
+        dies = dies_at(expires_at, run_at)
+        release(tx, (qid, priority, run_at, job_id, seq, epoch, attempt, lost, size, dies))
+    else:
+        end(tx, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)])
+        tx.count(qid, code, 1)
+    return Reaped(job_id, queue, task, STATES[code], lost, reason)
+
+
+def _cancel_expired(tx: Transaction, limit: int, now: int) -> list[Reaped]:
+    rows = tx.rows(_SQL["expired"], (now, limit)) if limit > 0 else []
+    if rows:
+        expire(tx, [row[:9] for row in rows], now)
+    return [
+        Reaped(job_id, queue, task, STATES[CANCELLED], lost, "expired")
+        for _, _, _, job_id, _, _, _, lost, _, queue, task in rows
+    ]

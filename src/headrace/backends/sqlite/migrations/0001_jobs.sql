@@ -1,0 +1,153 @@
+-- A job's header and small cells lie in ``jobs``, written once. Where the job is, is told by the one of ``ready``,
+-- ``running``, ``paused`` and ``ended`` that has its ``seq``; the counters that change from run to run travel there.
+-- ``seq`` is an integer because rows that are found and deleted by rowid cost half of those found by a 16-byte id.
+
+-- The queues in use, how many of their jobs are in which state, and whether claims from them are stopped.
+CREATE TABLE queues (
+    qid INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    paused INTEGER NOT NULL DEFAULT 0,
+    available INTEGER NOT NULL DEFAULT 0,
+    running INTEGER NOT NULL DEFAULT 0,
+    jobs_paused INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE INDEX queues_stopped ON queues (name) WHERE paused;
+
+-- Queues that nothing refers to: their names are forgotten by the next sweep.
+CREATE INDEX queues_idle ON queues (qid)
+WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0;
+
+-- headers, error and the four sections are NULL (absent), a BLOB (small), or the INTEGER that leads to ``cells``;
+-- ``far`` says that there is such an integer.
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY,
+    id BLOB NOT NULL,
+    qid INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    task TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    key TEXT,
+    enqueued_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    max_attempts INTEGER,
+    timeout INTEGER,
+    result_ttl INTEGER,
+    far INTEGER NOT NULL,
+    headers ANY,
+    error ANY,
+    parameters ANY,
+    vm_state ANY,
+    metadata ANY,
+    blob ANY
+) STRICT;
+
+CREATE UNIQUE INDEX jobs_id ON jobs (id);
+
+-- What is too big to be carried along with a job's row.
+CREATE TABLE cells (
+    cell INTEGER PRIMARY KEY,
+    data BLOB NOT NULL
+) STRICT;
+
+-- AVAILABLE. The table is its own claim index: what is due is a range at the head of each (qid, priority).
+-- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
+CREATE TABLE ready (
+    qid INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    dies_at INTEGER,
+    PRIMARY KEY (qid, priority, run_at, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
+
+-- RUNNING.
+CREATE TABLE running (
+    seq INTEGER PRIMARY KEY,
+    qid INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    cancel INTEGER NOT NULL,
+    holder TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX running_lease ON running (lease_until);
+CREATE INDEX running_cancel ON running (holder) WHERE cancel;
+
+-- PAUSED.
+CREATE TABLE paused (
+    seq INTEGER PRIMARY KEY,
+    qid INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    size INTEGER NOT NULL
+) STRICT;
+
+-- COMPLETED (3), CANCELLED (4), FAILED (5). ``result`` is stored as the cells of a job are.
+CREATE TABLE ended (
+    seq INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    finished_at INTEGER NOT NULL,
+    held_until INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    result ANY
+) STRICT;
+
+-- ``held_until`` is in it so that a sweep passes over what is protected without looking at the rows.
+CREATE INDEX ended_age ON ended (state, finished_at, held_until);
+CREATE INDEX ended_held ON ended (held_until) WHERE result IS NOT NULL;
+
+-- How much lies in each of the three places.
+CREATE TABLE places (
+    state INTEGER PRIMARY KEY,
+    count INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+INSERT INTO places (state) VALUES (3), (4), (5);
+
+-- The job that last took a key, live or ended.
+CREATE TABLE keys (
+    qid INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (qid, key)
+) STRICT, WITHOUT ROWID;
+
+-- The inboxes that get a hint when the job ends.
+CREATE TABLE waiters (
+    seq INTEGER NOT NULL,
+    inbox TEXT NOT NULL,
+    PRIMARY KEY (seq, inbox)
+) STRICT, WITHOUT ROWID;
+
+-- The workers that beat.
+CREATE TABLE workers (
+    holder TEXT PRIMARY KEY,
+    worker TEXT NOT NULL,
+    queues TEXT NOT NULL,
+    slots INTEGER NOT NULL,
+    busy INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    listed_until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,43 @@
+"""Room on the disk: the last of it is kept for work that is under way."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from headrace.errors import StoreFull
+
+_SHARE = 0.15
+_MOST = 128 * 1024 * 1024
+_GOOD_FOR = 0.1
+"""Seconds within which even a fast disk does not fill up from plenty of room."""
+
+
+class Room:
+    """Tells when the volume is so full that new jobs are to be refused.
+
+    The last 15 % of the volume, 128 MiB at most, are kept for finishing, renewing, reaping and sweeping: these need
+    a little room of their own in the write-ahead log, and without them nothing would ever be freed. Quotas and file
+    size limits cannot be seen beforehand; there, SQLite's own refusal comes to the insert that meets them, and a
+    transaction that only frees or moves rows mostly finds room in pages that are free already.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._good_until = 0.0
+
+    def refusal(self) -> StoreFull | None:
+        """Why new jobs are refused now, or None."""
+        now = time.monotonic()
+        if now < self._good_until:
+            return None
+        volume = os.statvfs(self._directory)
+        free = volume.f_bavail * volume.f_frsize
+        reserve = min(int(volume.f_blocks * volume.f_frsize * _SHARE), _MOST)
+        if free >= reserve:
+            self._good_until = now + _GOOD_FOR
+            return None
+        return StoreFull(
+            f"{self._directory} has {free:,} bytes left, and the last {reserve:,} are kept for jobs that are under "
+            f"way: the new ones were not stored. Free some space: work goes on by itself."
+        )

@@ -1,0 +1,136 @@
+"""Which jobs a selector means, in the order of their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from headrace.backends.sqlite.altering import APPLIES
+from headrace.backends.sqlite.entry import Entry, entries, named
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import AVAILABLE, CODES, ENDED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.transaction import Session
+from headrace.records import Cancel, Change, JobId, Page, Selector
+
+_SQL = load("select")
+_QUEUE = load("queue")
+
+_FEW = 10_000
+"""Up to so many jobs are looked through place by place; more are walked in the order of their ids."""
+_STEP = 2_000
+"""So many jobs one step of a walk looks at."""
+_CHUNK = 200
+
+FIRST = b""
+"""Sorts before every id."""
+_BEYOND = b"\xff" * 17
+"""Sorts after every id."""
+
+Hits = list[tuple[JobId, int]]
+
+
+class Search:
+    """The jobs in some states that a selector's narrowing fields let through.
+
+    Where few lie in these states, they are looked through and sorted; where many do, or nothing narrows, all ids are
+    walked in bounded steps. So a rare state is found at once in a store full of others, and a common one soon.
+    """
+
+    def __init__(self, session: Session, sel: Selector, codes: frozenset[int], now: int, *, newest: bool) -> None:
+        self._session = session
+        self._codes = codes
+        self._newest = newest
+        self._unknown = False
+        self._qid: int | None = None
+        if sel.queue is not None:
+            row = session.first(_QUEUE["find"], (sel.queue,))
+            self._unknown = row is None
+            self._qid = None if row is None else row[0]
+        before = None if sel.older_than is None else now - sel.older_than
+        self._narrow = (self._qid, sel.tenant, sel.task, before)
+
+    def step(self, start: JobId) -> tuple[Hits, JobId | None]:
+        """Hits beyond ``start`` in the order of their ids, and from where the next step goes on; None: nowhere."""
+        if self._unknown or not self._codes:
+            return [], None
+        return (self._look_through(start), None) if self.few() else self._walk(start)
+
+    def few(self) -> bool:
+        """Whether one step finds all."""
+        if len(self._codes) == len(STATES) and self._qid is None:
+            return False
+        counts: Sequence[int] = self._session.one(_SQL["population"], (self._qid,))
+        mine, all_ = counts[:6], counts[6:]
+        reach = all_ if self._qid is None else (mine[AVAILABLE], *all_[1:])
+        return sum(reach[code] for code in self._codes) <= _FEW
+
+    def _look_through(self, start: JobId) -> Hits:
+        hits: list[Any] = []
+        run = self._session.rows
+        if AVAILABLE in self._codes:
+            hits += run(_SQL["available" if self._qid is None else "available_of_queue"], self._narrow)
+        if RUNNING in self._codes:
+            hits += run(_SQL["running"], self._narrow)
+        if PAUSED in self._codes:
+            hits += run(_SQL["paused"], self._narrow)
+        for code in self._codes.intersection(ENDED):
+            hits += run(_SQL["ended"], (*self._narrow, code))
+        beyond = [hit for hit in hits if (hit[0] < start if self._newest else hit[0] > start)]
+        return sorted(beyond, reverse=self._newest)
+
+    def _walk(self, start: JobId) -> tuple[Hits, JobId | None]:
+        direction = "older" if self._newest else "newer"
+        rows = self._session.rows(_SQL[direction], (*self._narrow, start, _STEP))
+        hits: list[Any] = [(job_id, seq) for job_id, seq, fits in rows if fits]
+        last: Any = rows[-1][0] if len(rows) == _STEP else None
+        return hits, last
+
+
+def _load(session: Session, hits: Hits) -> Iterator[Entry]:
+    for index in range(0, len(hits), _CHUNK):
+        yield from entries(session, [seq for _, seq in hits[index : index + _CHUNK]])
+
+
+def scan(session: Session, sel: Selector, after: str | None, limit: int, now: int) -> Page:
+    """Matching jobs, newest id first, without cells."""
+    start = _BEYOND if after is None else bytes.fromhex(after)
+    hits: Hits
+    onward: JobId | None = None
+    if sel.ids is not None or sel.keys is not None:
+        pool = {entry.id: entry.seq for entry in entries(session, named(session, sel))}
+        hits = sorted((hit for hit in pool.items() if hit[0] < start), reverse=True)
+    else:
+        codes = frozenset(range(len(STATES)) if sel.states is None else (CODES[state] for state in sel.states))
+        hits, onward = Search(session, sel, codes, now, newest=True).step(start)
+    found = list(islice((entry for entry in _load(session, hits) if entry.matches(sel, now)), limit + 1))
+    records = [entry.record(session, frozenset(), now) for entry in found[:limit]]
+    if len(found) > limit:
+        onward = records[-1].id
+    return Page(records, None if onward is None else onward.hex())
+
+
+class Step(NamedTuple):
+    """What one look found, and from where the next goes on; None: nowhere."""
+
+    found: Hits
+    onward: JobId | None
+    few: bool
+
+
+def candidates(sel: Selector, change: Change, start: JobId, limit: int, session: Session, now: int) -> Step:
+    """Up to ``limit`` jobs beyond ``start`` that the selector means and the change applies to, oldest first."""
+    codes = APPLIES[type(change)]
+    if sel.states is not None:
+        codes &= {CODES[state] for state in sel.states}
+    search = Search(session, sel, codes, now, newest=False)
+    hits, onward = search.step(start)
+    fit = (
+        (entry.id, entry.seq)
+        for entry in _load(session, hits)
+        if entry.code in codes and entry.matches(sel, now) and not (isinstance(change, Cancel) and entry.cancel)
+    )
+    found = list(islice(fit, limit))
+    if found and len(found) == limit:
+        onward = found[-1][0]
+    return Step(found, onward, search.few())

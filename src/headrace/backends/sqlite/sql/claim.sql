@@ -1,0 +1,57 @@
+-- Claims: every statement walks ranges of the primary key of ``ready`` from their head.
+
+-- name: heads
+-- PRIMARY KEY of ready, skipping from priority to priority: (qid, priority > last) and (qid, priority) at their head.
+WITH RECURSIVE level (qid, name, priority) AS (
+    SELECT q.qid, q.name, (SELECT min(r.priority) FROM ready AS r WHERE r.qid = q.qid)
+    FROM carray(?1) AS wanted CROSS JOIN queues AS q ON q.name = wanted.value
+    WHERE NOT q.paused
+    UNION ALL
+    SELECT l.qid, l.name, (SELECT min(r.priority) FROM ready AS r WHERE r.qid = l.qid AND r.priority > l.priority)
+    FROM level AS l
+    WHERE l.priority IS NOT NULL
+)
+SELECT
+    l.priority, l.qid, l.name,
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.qid = l.qid AND r.priority = l.priority) AS run_at
+FROM level AS l
+WHERE l.priority IS NOT NULL
+
+-- name: any_dying
+-- Partial index ready_dying.
+SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at <= ?1 LIMIT 1
+
+-- name: order
+-- PRIMARY KEY of ready: (qid, priority, run_at <= now), already in claim order.
+SELECT run_at, id, qid FROM ready
+WHERE qid = ?1 AND priority = ?2 AND run_at <= ?3 AND (dies_at IS NULL OR dies_at > ?3)
+ORDER BY run_at, id
+LIMIT ?4
+
+-- name: take
+-- PRIMARY KEY of ready: (qid, priority, run_at <= now), already in claim order; INTEGER PRIMARY KEY of jobs.
+SELECT
+    r.run_at, r.id, r.epoch, r.attempt, r.lost, j.task, j.tenant, j.key, j.enqueued_at, j.max_attempts, j.timeout,
+    j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
+FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE r.qid = ?1 AND r.priority = ?2 AND r.run_at <= ?3 AND (r.dies_at IS NULL OR r.dies_at > ?3)
+ORDER BY r.run_at, r.id
+LIMIT ?4
+
+-- name: lease
+-- PRIMARY KEY of ready: (qid, priority, (run_at, id) <= last taken).
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder)
+SELECT seq, qid, epoch + 1, attempt, lost, size, ?6, 0, ?7 FROM ready
+WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
+
+-- name: leave
+-- PRIMARY KEY of ready: (qid, priority, (run_at, id) <= last taken).
+DELETE FROM ready
+WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
+
+-- name: dying
+-- PRIMARY KEY of ready: the range that the claim has walked already.
+SELECT qid, priority, run_at, id, seq, epoch, attempt, lost, size FROM ready
+WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND dies_at <= ?3
+ORDER BY run_at, id
+LIMIT ?6

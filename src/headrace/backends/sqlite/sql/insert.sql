@@ -1,0 +1,32 @@
+-- New jobs.
+
+-- name: known
+-- UNIQUE jobs_id, one probe per id.
+SELECT j.id, j.seq FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.id = wanted.value
+
+-- name: last
+-- The last entry of the INTEGER PRIMARY KEY.
+SELECT coalesce(max(seq), 0) FROM jobs
+
+-- name: job
+-- INTEGER PRIMARY KEY, appended; UNIQUE jobs_id.
+INSERT INTO jobs (
+    seq, id, qid, priority, run_at, task, tenant, key, enqueued_at, expires_at, max_attempts, timeout, result_ttl,
+    far, headers, parameters, vm_state, metadata, blob
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: key_holder
+-- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended: no state means that the holder is live.
+SELECT k.seq, e.state, e.held_until FROM keys AS k LEFT JOIN ended AS e ON e.seq = k.seq WHERE k.qid = ?1 AND k.key = ?2
+
+-- name: take_key
+-- PRIMARY KEY (qid, key).
+INSERT INTO keys (qid, key, seq) VALUES (?1, ?2, ?3) ON CONFLICT (qid, key) DO UPDATE SET seq = excluded.seq
+
+-- name: drop_key
+-- PRIMARY KEY (qid, key); a newer holder keeps it.
+DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND seq = ?3
+
+-- name: wait
+-- PRIMARY KEY (seq, inbox).
+INSERT INTO waiters (seq, inbox) VALUES (?1, ?2) ON CONFLICT DO NOTHING

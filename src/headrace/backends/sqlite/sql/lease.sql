@@ -1,0 +1,60 @@
+-- Leases between claim and finish: beats and reaping.
+
+-- name: beat
+-- PRIMARY KEY (holder); the first beat's started_at stays.
+INSERT INTO workers (holder, worker, queues, slots, busy, started_at, seen_at, listed_until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7)
+ON CONFLICT (holder) DO UPDATE SET
+    worker = excluded.worker, queues = excluded.queues, slots = excluded.slots, busy = excluded.busy,
+    seen_at = excluded.seen_at, listed_until = excluded.listed_until
+
+-- name: leave
+-- PRIMARY KEY (holder).
+DELETE FROM workers WHERE holder = ?1
+
+-- name: extend
+-- INTEGER PRIMARY KEY, one probe per seq.
+UPDATE running SET lease_until = ?2 WHERE seq IN carray(?1)
+
+-- name: cancels
+-- Partial index running_cancel; INTEGER PRIMARY KEY of jobs.
+SELECT j.id FROM running AS r INDEXED BY running_cancel CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE r.cancel AND r.holder = ?1
+
+-- name: unlisted
+-- The workers are few: they are looked through.
+SELECT 1 FROM workers WHERE listed_until <= ?1 LIMIT 1
+
+-- name: unlist
+-- The workers are few: they are looked through.
+DELETE FROM workers WHERE listed_until <= ?1
+
+-- name: any_over
+-- Index running_lease.
+SELECT 1 FROM running INDEXED BY running_lease WHERE lease_until <= ?1 LIMIT 1
+
+-- name: over
+-- Index running_lease: the expired ones only.
+SELECT count(*), count(DISTINCT holder) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
+
+-- name: total
+-- The counters of the queues.
+SELECT coalesce(sum(running), 0) FROM queues
+
+-- name: oldest_over
+-- Index running_lease, in its order; INTEGER PRIMARY KEY of jobs and of queues.
+SELECT
+    r.seq, j.id, r.qid, q.name, j.task, r.epoch, r.attempt, r.lost, r.size, r.cancel, j.priority, j.expires_at
+FROM running AS r INDEXED BY running_lease CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
+WHERE r.lease_until <= ?1
+ORDER BY r.lease_until, r.seq
+LIMIT ?2
+
+-- name: expired
+-- Partial index ready_dying, in its order; INTEGER PRIMARY KEY of jobs and of queues.
+SELECT
+    r.qid, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, q.name, j.task
+FROM ready AS r INDEXED BY ready_dying CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
+WHERE r.dies_at IS NOT NULL AND r.dies_at <= ?1
+ORDER BY r.dies_at
+LIMIT ?2

@@ -1,0 +1,47 @@
+-- Queues: names, settings and counters.
+
+-- name: find
+-- UNIQUE (name).
+SELECT qid FROM queues WHERE name = ?1
+
+-- name: add
+-- UNIQUE (name); the qid of a forgotten queue may come again, when nothing refers to it any more.
+INSERT INTO queues (name) VALUES (?1) RETURNING qid
+
+-- name: name
+-- INTEGER PRIMARY KEY.
+SELECT name FROM queues WHERE qid = ?1
+
+-- name: configure
+-- INTEGER PRIMARY KEY.
+UPDATE queues SET paused = ?2 WHERE qid = ?1
+
+-- name: stopped
+-- Partial index queues_stopped.
+SELECT name FROM queues INDEXED BY queues_stopped WHERE paused
+
+-- name: tally
+-- INTEGER PRIMARY KEY; once per transaction and touched queue.
+UPDATE queues SET
+    available = available + ?2, running = running + ?3, jobs_paused = jobs_paused + ?4,
+    completed = completed + ?5, cancelled = cancelled + ?6, failed = failed + ?7
+WHERE qid = ?1
+
+-- name: place
+-- INTEGER PRIMARY KEY; once per transaction and touched place.
+UPDATE places SET count = count + ?2, bytes = bytes + ?3 WHERE state = ?1
+
+-- name: any_idle
+-- Partial index queues_idle.
+SELECT 1 FROM queues INDEXED BY queues_idle
+WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
+LIMIT 1
+
+-- name: forget_idle
+-- Partial index queues_idle; bounded, so that a sweep stays a short step.
+DELETE FROM queues WHERE qid IN (
+    SELECT qid FROM queues INDEXED BY queues_idle
+    WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0
+        AND completed = 0 AND cancelled = 0 AND failed = 0
+    LIMIT 1000
+)

@@ -1,0 +1,64 @@
+-- Which jobs a selector means: by walking all ids, or by looking through the places where few enough lie.
+-- In the latter ?1 is the qid, ?2 the tenant, ?3 the task, ?4 the latest enqueued_at; NULL narrows nothing.
+
+-- name: population
+-- The counters of the queues: those of one, and those of all.
+SELECT
+    coalesce(sum(available) FILTER (WHERE qid = ?1), 0), coalesce(sum(running) FILTER (WHERE qid = ?1), 0),
+    coalesce(sum(jobs_paused) FILTER (WHERE qid = ?1), 0), coalesce(sum(completed) FILTER (WHERE qid = ?1), 0),
+    coalesce(sum(cancelled) FILTER (WHERE qid = ?1), 0), coalesce(sum(failed) FILTER (WHERE qid = ?1), 0),
+    coalesce(sum(available), 0), coalesce(sum(running), 0), coalesce(sum(jobs_paused), 0),
+    coalesce(sum(completed), 0), coalesce(sum(cancelled), 0), coalesce(sum(failed), 0)
+FROM queues
+
+-- name: available
+-- PRIMARY KEY of ready: all of it; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq FROM ready AS y CROSS JOIN jobs AS j ON j.seq = y.seq
+WHERE ?1 IS NULL AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+
+-- name: available_of_queue
+-- PRIMARY KEY of ready: the range of one qid; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq FROM ready AS y CROSS JOIN jobs AS j ON j.seq = y.seq
+WHERE y.qid = ?1 AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+
+-- name: running
+-- All of running, which is as small as the fleet; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq FROM running AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE (?1 IS NULL OR r.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+
+-- name: paused
+-- All of paused; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq FROM paused AS p CROSS JOIN jobs AS j ON j.seq = p.seq
+WHERE (?1 IS NULL OR p.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+
+-- name: ended
+-- Index ended_age: the range of one state; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq FROM ended AS e INDEXED BY ended_age CROSS JOIN jobs AS j ON j.seq = e.seq
+WHERE e.state = ?5 AND (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+
+-- name: newer
+-- UNIQUE jobs_id from ?5 upwards, a bounded number of jobs.
+SELECT
+    id, seq,
+    (?1 IS NULL OR qid = ?1) AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR task = ?3)
+    AND (?4 IS NULL OR enqueued_at <= ?4)
+FROM jobs INDEXED BY jobs_id
+WHERE id > ?5
+ORDER BY id
+LIMIT ?6
+
+-- name: older
+-- UNIQUE jobs_id from ?5 downwards, a bounded number of jobs.
+SELECT
+    id, seq,
+    (?1 IS NULL OR qid = ?1) AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR task = ?3)
+    AND (?4 IS NULL OR enqueued_at <= ?4)
+FROM jobs INDEXED BY jobs_id
+WHERE id < ?5
+ORDER BY id DESC
+LIMIT ?6

@@ -1,0 +1,31 @@
+-- The store in numbers.
+
+-- name: queues
+-- Every queue in use or paused, with its counters.
+SELECT qid, name, paused, available, running, jobs_paused, completed, cancelled, failed FROM queues
+WHERE paused OR available OR running OR jobs_paused OR completed OR cancelled OR failed
+
+-- name: heads
+-- PRIMARY KEY of ready, skipping from priority to priority.
+WITH RECURSIVE level (priority) AS (
+    SELECT min(r.priority) FROM ready AS r WHERE r.qid = ?1
+    UNION ALL
+    SELECT (SELECT min(r.priority) FROM ready AS r WHERE r.qid = ?1 AND r.priority > l.priority)
+    FROM level AS l
+    WHERE l.priority IS NOT NULL
+)
+SELECT l.priority, (SELECT min(r.run_at) FROM ready AS r WHERE r.qid = ?1 AND r.priority = l.priority)
+FROM level AS l
+WHERE l.priority IS NOT NULL
+
+-- name: scheduled
+-- PRIMARY KEY of ready: (qid, priority, run_at > now), a bounded number of them.
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE qid = ?1 AND priority = ?2 AND run_at > ?3 LIMIT ?4)
+
+-- name: workers
+-- The workers are few: they are looked through.
+SELECT worker, queues, slots, busy, started_at, seen_at FROM workers WHERE listed_until > ?1
+
+-- name: places
+-- Three rows.
+SELECT state, count, bytes FROM places

@@ -1,0 +1,40 @@
+-- Retention.
+
+-- name: place
+-- INTEGER PRIMARY KEY.
+SELECT count, bytes FROM places WHERE state = ?1
+
+-- name: oldest
+-- Index ended_age, in its order: (state) at its head.
+SELECT seq, finished_at, size FROM ended INDEXED BY ended_age
+WHERE state = ?1
+ORDER BY finished_at, held_until, seq
+LIMIT ?2
+
+-- name: aged
+-- Index ended_age, in its order: (state, finished_at <= then); what is held is passed over inside the index.
+SELECT seq, size FROM ended INDEXED BY ended_age
+WHERE state = ?1 AND finished_at <= ?2 AND held_until <= ?3
+ORDER BY finished_at, held_until, seq
+LIMIT ?4
+
+-- name: queues
+-- INTEGER PRIMARY KEY of jobs, one probe per seq.
+SELECT j.qid FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.seq = wanted.value
+
+-- name: results
+-- Partial index ended_held, in its order; INTEGER PRIMARY KEY of cells for what lies far.
+SELECT
+    e.seq, e.result,
+    CASE typeof(e.result)
+        WHEN 'integer' THEN (SELECT length(c.data) FROM cells AS c WHERE c.cell = e.result)
+        ELSE length(e.result)
+    END
+FROM ended AS e INDEXED BY ended_held
+WHERE e.result IS NOT NULL AND e.held_until <= ?1
+ORDER BY e.held_until
+LIMIT ?2
+
+-- name: clear_result
+-- INTEGER PRIMARY KEY; ended_held.
+UPDATE ended SET result = NULL, size = size - ?2 WHERE seq = ?1

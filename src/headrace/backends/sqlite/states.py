@@ -1,0 +1,11 @@
+"""The job states as the tables know them: a state's code is its place in :class:`~headrace.types.JobState`."""
+
+from __future__ import annotations
+
+from headrace.types import JobState
+
+STATES = tuple(JobState)
+CODES = {state: code for code, state in enumerate(STATES)}
+AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
+LIVE = frozenset((AVAILABLE, RUNNING, PAUSED))
+ENDED = (COMPLETED, CANCELLED, FAILED)

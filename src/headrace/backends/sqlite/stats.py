@@ -1,0 +1,38 @@
+"""stats: the counters, and a look at the heads of the queues."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import STATES
+from headrace.backends.sqlite.transaction import Session
+from headrace.records import PlaceStats, QueueStats, Stats, WorkerStats
+
+_SQL = load("stats")
+
+
+def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:
+    """The store in numbers."""
+    queues = session.rows(_SQL["queues"])
+    workers = session.rows(_SQL["workers"], (now,))
+    return Stats(
+        sorted((_queue(session, row, count_cap, now) for row in queues), key=lambda queue: queue.queue),
+        [WorkerStats(worker, tuple(json.loads(names)), *rest) for worker, names, *rest in workers],
+        [PlaceStats(STATES[code].value, count, size) for code, count, size in session.rows(_SQL["places"])],
+        store_bytes,
+    )
+
+
+def _queue(session: Session, row: Any, count_cap: int, now: int) -> QueueStats:
+    qid, name, paused, available, running, jobs_paused, completed, cancelled, failed = row
+    heads = session.rows(_SQL["heads"], (qid,)) if available else []
+    scheduled = 0
+    for priority, _ in heads:
+        left = count_cap - scheduled
+        [found] = session.one(_SQL["scheduled"], (qid, priority, now, left)) if left else (0,)
+        scheduled += found
+    oldest = min((run_at for _, run_at in heads), default=now + 1)
+    age = now - oldest if oldest <= now else None
+    return QueueStats(name, bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed, age)

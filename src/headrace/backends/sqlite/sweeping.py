@@ -1,0 +1,85 @@
+"""sweep: what has ended, oldest end first, in bounded steps."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+import apsw
+
+from headrace.backends.sqlite.places import forget
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.states import CODES, COMPLETED
+from headrace.backends.sqlite.transaction import Session, Stored, Transaction
+from headrace.records import Place, SweepClause, Swept
+from headrace.types import JobState
+
+_SQL = load("sweep")
+_QUEUE = load("queue")
+
+
+def preview(session: Session, clause: SweepClause, now: int) -> Swept:
+    """What a sweep would do now."""
+    if clause.place is Place.RESULTS:
+        _, answer = _condemn_results(session, clause, now)
+    else:
+        _, answer = _condemn(session, clause, now)
+    return answer
+
+
+def nothing_condemned(session: Session, clause: SweepClause, now: int) -> Swept | None:
+    """The answer to a sweep that would remove nothing, without a lock; None if it would remove something."""
+    if not clause.dry_run and session.first(_QUEUE["any_idle"]) is not None:
+        return None
+    answer = preview(session, clause, now)
+    return answer if clause.dry_run or not answer.removed else None
+
+
+def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
+    """Remove what the clause condemns, and the names of queues that nothing refers to any more."""
+    if clause.place is Place.RESULTS:
+        results, answer = _condemn_results(tx, clause, now)
+        for seq, result, size in results:
+            tx.drop(result)
+            tx.execute(_SQL["clear_result"], (seq, size))
+        tx.fill(COMPLETED, 0, -answer.bytes)
+    else:
+        seqs, answer = _condemn(tx, clause, now)
+        if seqs:
+            code = CODES[JobState(clause.place.value)]
+            queues = Counter(qid for [qid] in tx.rows(_SQL["queues"], (apsw.carray(seqs),)))
+            forget(tx, seqs)
+            tx.fill(code, -answer.removed, -answer.bytes)
+            for qid, number in queues.items():
+                tx.count(qid, code, -number)
+    tx.execute(_QUEUE["forget_idle"])
+    return answer
+
+
+def _condemn(session: Session, clause: SweepClause, now: int) -> tuple[array[int], Swept]:
+    """The hard bounds take from the head of the place; beyond what they take, age takes what is not held."""
+    code = CODES[JobState(clause.place.value)]
+    count, size = session.one(_SQL["place"], (code,))
+    excess = 0 if clause.max_count is None else count - clause.max_count
+    over = 0 if clause.max_bytes is None else size - clause.max_bytes
+    doomed: dict[int, int] = {}
+    freed = 0
+    if excess > 0 or over > 0:
+        for seq, _, each in session.rows(_SQL["oldest"], (code, clause.limit + 1)):
+            if len(doomed) >= excess and freed >= over:
+                break
+            doomed[seq] = each
+            freed += each
+    if clause.older_than is not None and len(doomed) <= clause.limit:
+        wanted = clause.limit + 1 + len(doomed)
+        doomed |= dict(session.rows(_SQL["aged"], (code, now - clause.older_than, now, wanted)))
+    more = len(doomed) > clause.limit
+    seqs = array("q", list(doomed)[: clause.limit])
+    freed = sum(doomed[seq] for seq in seqs)
+    return seqs, Swept(len(seqs), freed, count - len(seqs), more)
+
+
+def _condemn_results(session: Session, clause: SweepClause, now: int) -> tuple[list[tuple[int, Stored, int]], Swept]:
+    rows = session.rows(_SQL["results"], (now, clause.limit + 1))
+    doomed = [(seq, result, size) for seq, result, size in rows[: clause.limit]]
+    return doomed, Swept(len(doomed), sum(size for _, _, size in doomed), 0, len(rows) > clause.limit)

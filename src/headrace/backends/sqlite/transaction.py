@@ -1,0 +1,153 @@
+"""One write transaction as the operations see it: statements, and what is gathered until it commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from headrace.backends.sqlite.statements import load
+from headrace.records import JobId
+
+INLINE = 1_024
+"""Cells up to this size lie in their job's row."""
+
+Stored = bytes | int | None
+"""A cell as it lies in a row: absent, small, or the number of a row in ``cells``."""
+
+_QUEUE = load("queue")
+_CELL = load("cell")
+
+
+class Session:
+    """A connection to read from."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+
+    def read(self, cell: Stored) -> bytes | None:
+        """The bytes of a stored cell."""
+        if not isinstance(cell, int):
+            return cell
+        [data] = self.one(_CELL["get"], (cell,))
+        return bytes(data)
+
+    def weigh(self, cell: Stored) -> int:
+        """How many bytes a stored cell has."""
+        if isinstance(cell, int):
+            [size] = self.one(_CELL["size"], (cell,))
+            return int(size)
+        return 0 if cell is None else len(cell)
+
+    def rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
+        """All rows."""
+        return self.execute(sql, bindings).fetchall()
+
+    def one(self, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
+        """The only row of a statement that always has one."""
+        [row] = self.execute(sql, bindings)
+        return row
+
+    def first(self, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
+        """The first row, or None."""
+        return self.execute(sql, bindings).fetchone()
+
+
+class Transaction(Session):
+    """A connection to write to. Counters are added up here and written once; hints are sent once it has committed."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self.hints: dict[str, list[JobId]] = {}
+        self._counts: dict[int, list[int]] = {}
+        self._places: dict[int, list[int]] = {}
+        self._qids: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._last_cell: int | None = None
+
+    # -- counters
+
+    def count(self, qid: int, code: int, change: int) -> None:
+        """So many jobs more, or less, of this queue are in this state."""
+        counts = self._counts.get(qid)
+        if counts is None:
+            counts = self._counts[qid] = [0] * 6
+        counts[code] += change
+
+    def fill(self, code: int, count: int, size: int) -> None:
+        """So many records and bytes more, or less, lie in this place of ended jobs."""
+        place = self._places.setdefault(code, [0, 0])
+        place[0] += count
+        place[1] += size
+
+    def flush(self) -> None:
+        """Write the counters; the last thing before the commit."""
+        for qid, counts in self._counts.items():
+            self.execute(_QUEUE["tally"], (qid, *counts))
+        for code, place in self._places.items():
+            self.execute(_QUEUE["place"], (code, *place))
+
+    # -- queues
+
+    def find_queue(self, name: str) -> int | None:
+        """The number of a queue, if it is known."""
+        qid = self._qids.get(name)
+        if qid is None and (row := self.first(_QUEUE["find"], (name,))) is not None:
+            qid = self._qids[name] = row[0]
+            self._names[row[0]] = name
+        return qid
+
+    def queue(self, name: str) -> int:
+        """The number of a queue, which is made known."""
+        qid = self.find_queue(name)
+        if qid is None:
+            [qid] = self.one(_QUEUE["add"], (name,))
+            self._qids[name] = qid
+            self._names[qid] = name
+        return qid
+
+    def queue_name(self, qid: int) -> str:
+        """The name of a queue that is known."""
+        name = self._names.get(qid)
+        if name is None:
+            [name] = self.one(_QUEUE["name"], (qid,))
+            self._names[qid] = name
+        return name
+
+    # -- cells
+
+    def put(self, cell: bytes | None) -> Stored:
+        """Store a cell's bytes: what to write into the row."""
+        if cell is None or len(cell) <= INLINE:
+            return cell
+        if self._last_cell is None:
+            [self._last_cell] = self.one(_CELL["last"])
+        self._last_cell += 1
+        self.execute(_CELL["put"], (self._last_cell, cell))
+        return self._last_cell
+
+    def drop(self, *cells: Stored) -> None:
+        """Let go of stored cells whose rows are about to forget them."""
+        for cell in cells:
+            if isinstance(cell, int):
+                self.execute(_CELL["drop"], (cell,))
+
+    # -- hints
+
+    def wake_queue(self, qid: int) -> None:
+        """A job of this queue may have become claimable."""
+        self.hints.setdefault(f"queue:{self.queue_name(qid)}", [])
+
+    def wake_holder(self, holder: str) -> None:
+        """The holder's next renew brings a cancellation."""
+        self.hints.setdefault(f"holder:{holder}", [])
+
+    def wake_inbox(self, inbox: str, job_id: JobId) -> None:
+        """A job that the inbox waits for has ended."""
+        self.hints.setdefault(f"inbox:{inbox}", []).append(job_id)
+
+
+def dies_at(expires_at: int | None, run_at: int) -> int | None:
+    """From when on a job is due and expired."""
+    return None if expires_at is None else max(expires_at, run_at)

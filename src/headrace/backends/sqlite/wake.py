@@ -1,0 +1,218 @@
+"""Hints between processes: a datagram socket per listener, in a directory beside the database."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from zlib import crc32
+
+from headrace.backends.mailbox import Mailbox
+from headrace.records import Hint, JobId
+
+available = hasattr(socket, "AF_UNIX") and hasattr(socket, "SOCK_DGRAM")
+"""Whether this system has what it takes."""
+
+_LONGEST = 100
+"""Bytes that the address of such a socket may have everywhere."""
+_UNSETTLED = 100_000_000
+"""Nanoseconds within which a second change of a directory may not show in its timestamp."""
+_NAME = re.compile("[0-9a-f]{16}-[0-9a-f]{8}")
+"""A mask of topics, and something of its own."""
+_IDS_AT_ONCE = 1_000
+_ID = 16
+
+
+class Wake:
+    """Sends what a transaction caused to those who care, and listens.
+
+    The name of a listener's socket begins with a mask of its topics, so that a sender wakes few for nothing. Sending
+    never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._directory = _directory(database)
+        self._listeners: list[tuple[int, str]] = []
+        self._listed_at = -1
+        self._sender: socket.socket | None = None
+        self._ears: set[_Ear] = set()
+
+    @asynccontextmanager
+    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
+        """Subscribe; see :class:`headrace.protocol.Hints`."""
+        mailbox = Mailbox()
+        ear = _Ear(self._directory, frozenset(topics), mailbox)
+        self._ears.add(ear)
+        try:
+            yield aiter(mailbox)
+        finally:
+            self._ears.discard(ear)
+            ear.close()
+
+    def send(self, hints: Mapping[str, Sequence[JobId]]) -> None:
+        """Tell those who listen; called on the writer's thread."""
+        if not hints:
+            return
+        listeners = self._look()
+        for topic, ids in hints.items() if listeners else ():
+            bit = _bit(topic)
+            letters = [_encode(topic, ids[at : at + _IDS_AT_ONCE]) for at in range(0, len(ids) or 1, _IDS_AT_ONCE)]
+            for mask, address in listeners:
+                if mask & bit:
+                    self._post(address, letters)
+
+    def close(self) -> None:
+        """Stop listening and sending; the directory goes with its last listener."""
+        for ear in list(self._ears):
+            ear.close()
+        self._ears.clear()
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        try:
+            os.rmdir(self._directory)
+        except OSError:
+            pass
+
+    def abandon(self) -> None:
+        """This is a forked child: the sockets are the parent's."""
+        for ear in self._ears:
+            ear.abandon()
+        if self._sender is not None:
+            self._sender.close()
+
+    def _look(self) -> list[tuple[int, str]]:
+        """Who listens; the directory is read again only when it has changed."""
+        try:
+            changed = os.stat(self._directory).st_mtime_ns
+            if changed != self._listed_at:
+                found = [name for name in os.listdir(self._directory) if _NAME.fullmatch(name)]
+                self._listeners = [(int(name[:16], 16), os.path.join(self._directory, name)) for name in found]
+                settled = time.time_ns() - changed > _UNSETTLED
+                self._listed_at = changed if settled else -1
+        except OSError:
+            self._listeners = []
+            self._listed_at = -1
+        return self._listeners
+
+    def _post(self, address: str, letters: Sequence[bytes]) -> None:
+        if self._sender is None:
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        try:
+            for letter in letters:
+                self._sender.sendto(letter, address)
+        except ConnectionRefusedError:  # its process is gone
+            _unlink(address)
+        except OSError:  # its buffer is full, or it has just gone: a lost hint is lawful
+            pass
+
+
+class _Ear:
+    """One listener's socket."""
+
+    def __init__(self, directory: str, topics: frozenset[str], mailbox: Mailbox) -> None:
+        self._topics = topics
+        self._mailbox = mailbox
+        self._loop = asyncio.get_running_loop()
+        mask = 0
+        for topic in topics:
+            mask |= _bit(topic)
+        self._address = os.path.join(directory, f"{mask:016x}-{os.urandom(4).hex()}")
+        self._socket: socket.socket | None = _bind(directory, self._address)
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._hear)
+
+    def close(self) -> None:
+        if self._socket is None:
+            return
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        _unlink(self._address)
+
+    def abandon(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _hear(self) -> None:
+        assert self._socket is not None
+        while True:
+            try:
+                letter = self._socket.recv(1 << 16)
+            except OSError:
+                return
+            for hint in _decode(letter):
+                if hint.topic in self._topics:
+                    self._mailbox.post(hint)
+
+
+def _directory(database: str) -> str:
+    """Beside the database; in the directory for temporary files when the address would be too long."""
+    beside = f"{database}-wake"
+    if len(os.fsencode(beside)) + 1 + 16 + 1 + 8 <= _LONGEST:
+        return beside
+    name = hashlib.sha256(os.fsencode(database)).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"headrace-{name}")
+
+
+def _bind(directory: str, address: str) -> socket.socket | None:
+    """A socket at the address; None where there cannot be one, which leaves the listener to its polling."""
+    for _ in range(10):  # another process may remove the empty directory in between
+        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ear.setblocking(False)
+        try:
+            if not _make(directory):
+                raise PermissionError
+            ear.bind(address)
+        except OSError as error:
+            ear.close()
+            if not isinstance(error, FileNotFoundError):
+                break
+        else:
+            return ear
+    return None
+
+
+def _make(directory: str) -> bool:
+    """Make the directory; whether it is fit for use: among temporary files, only one's own is."""
+    shared = os.path.dirname(directory) == tempfile.gettempdir()
+    os.makedirs(directory, mode=0o700 if shared else 0o777, exist_ok=True)
+    found = os.lstat(directory)
+    return stat.S_ISDIR(found.st_mode) and (not shared or found.st_uid == os.geteuid())
+
+
+def _bit(topic: str) -> int:
+    return 1 << (crc32(topic.encode()) & 63)
+
+
+def _encode(topic: str, ids: Sequence[JobId]) -> bytes:
+    return topic.encode() + b"\0" + b"".join(ids)
+
+
+def _decode(letter: bytes) -> list[Hint]:
+    """What a letter says; nothing if it is not one of ours."""
+    head, _, ids = letter.partition(b"\0")
+    try:
+        topic = head.decode()
+    except UnicodeDecodeError:
+        return []
+    if not ids:
+        return [Hint(topic)]
+    return [Hint(topic, ids[at : at + _ID]) for at in range(0, len(ids), _ID)]
+
+
+def _unlink(address: str) -> None:
+    try:
+        Path(address).unlink(missing_ok=True)
+    except OSError:
+        pass

@@ -1,0 +1,169 @@
+"""The lane for writing: all commands that wait share one transaction, one sync and one wake of the loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import apsw
+
+from headrace.backends.sqlite import guard
+from headrace.backends.sqlite.lane import Command, Lane
+from headrace.backends.sqlite.latch import Latch
+from headrace.backends.sqlite.room import Room
+from headrace.backends.sqlite.schema import CHECKPOINT_PAGES, connect, prepare
+from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.wake import Wake
+from headrace.errors import StoreFull, Unavailable
+from headrace.records import JobId
+
+_ROWS_PER_TURN = 2_000
+"""A turn carries commands until they touch so many rows: others wait for it."""
+
+Commands = list[Command[Transaction]]
+Hints = dict[str, list[JobId]]
+
+
+class Writer(Lane[Transaction]):
+    """Group commit. A command that fails does not take its neighbours along: they are tried again, each on its own."""
+
+    _connection: apsw.Connection
+    _session: Session
+    _latch: Latch
+    _file: guard.FileId
+
+    def __init__(self, path: str, now: Callable[[], int], wake: Wake | None, *, wal: bool, durability: str) -> None:
+        super().__init__(path, now)
+        self._wake = wake
+        self._wal = wal
+        self._durability = durability
+        self._room = Room(os.path.dirname(path))
+        self._log_pages = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
+
+    def abandon(self) -> None:
+        """This is a forked child: the connection is the parent's, and so is its turn."""
+        guard.keep(self._connection)
+        self._latch.close()
+
+    def _load(self) -> int:
+        return _ROWS_PER_TURN
+
+    def _open(self) -> None:
+        guard.check(self.path)
+        self._connection = connect(self.path)
+        self._file = guard.enter(self.path)
+        self._session = Session(self._connection)
+        self._latch = Latch(self.path)
+        self._latch.acquire()
+        try:
+            prepare(self._connection, self.path, wal=self._wal, durability=self._durability)
+        except BaseException:
+            self._shut()
+            raise
+        self._latch.release()
+        self._connection.set_wal_hook(self._logged)
+
+    def _shut(self) -> None:
+        self._connection.close(True)
+        self._latch.close()
+        guard.leave(self._file)
+
+    # -- one turn
+
+    def _serve(self, commands: Commands) -> None:
+        commands = self._without_room(commands)
+        if all(command.peek is not None for command in commands):
+            commands = self._to_write(commands)
+        if not commands:
+            return
+        self._latch.acquire()
+        try:
+            hints = self._run(commands)
+            checkpoint = self._log_pages >= self._checkpoint_at
+            if not checkpoint:
+                self._latch.release()
+            if self._wake is not None:  # before the answer: who has been answered may listen, and has heard of it
+                self._wake.send(hints)
+            self._answer(commands)
+            if checkpoint:
+                self._checkpoint()
+        finally:
+            self._latch.release()
+
+    def _without_room(self, commands: Commands) -> Commands:
+        """The commands without those that nobody waits for and, on a full disk, those that bring in new jobs."""
+        wanted = [command for command in commands if not command.abandoned]
+        growing = [command for command in wanted if command.grows]
+        refusal = self._room.refusal() if growing else None
+        if refusal is None:
+            return wanted
+        for command in growing:
+            command.error = refusal
+        self._answer(growing)
+        return [command for command in wanted if not command.grows]
+
+    def _to_write(self, commands: Commands) -> Commands:
+        """Look first: those of the commands that turn out to have something to write."""
+        left: Commands = []
+        answered: Commands = []
+        for command in commands:
+            assert command.peek is not None
+            try:
+                command.result = command.peek(self._session, self._instant(command))
+            except Exception as error:
+                command.error = self._translated(error, self._connection)
+            (left if command.result is None and command.error is None else answered).append(command)
+        self._answer(answered)
+        return left
+
+    def _run(self, commands: Commands) -> Hints:
+        """All in one transaction, or, when that fails for one of them, each in its own."""
+        try:
+            return self._transact(commands)
+        except Exception as error:
+            hopeless = isinstance(error, Unavailable) and not isinstance(error, StoreFull)
+            if hopeless or len(commands) == 1:
+                for command in commands:
+                    command.error = error
+                return {}
+        hints: Hints = {}
+        for command in commands:
+            for topic, ids in self._run([command]).items():
+                hints.setdefault(topic, []).extend(ids)
+        return hints
+
+    def _transact(self, commands: Commands) -> Hints:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            tx = Transaction(connection)
+            for command in commands:
+                command.result = command.work(tx, self._instant(command))
+            tx.flush()
+            connection.execute("COMMIT")
+        except Exception as error:
+            raised = self._translated(error, connection)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise raised from None
+        return tx.hints
+
+    # -- the write-ahead log
+
+    def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        if pages < self._log_pages:  # it began anew
+            self._checkpoint_at = CHECKPOINT_PAGES
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the file while nobody writes, so that the next transaction can begin the log anew.
+
+        A reader that still needs the log, or a full disk, keeps it from that: then it is tried again further on.
+        """
+        self._checkpoint_at = self._log_pages + CHECKPOINT_PAGES // 4
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:
+            pass

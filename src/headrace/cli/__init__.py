@@ -1,0 +1,1 @@
+"""The command line: a thin layer over the client. Nothing here is imported by the library."""

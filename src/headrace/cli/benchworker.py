@@ -1,0 +1,9 @@
+"""The app that ``headrace bench`` has a worker run; ``HEADRACE_URL`` names its store."""
+
+from __future__ import annotations
+
+from headrace import App
+from headrace.cli.benchtasks import add_tasks
+
+app = App()
+add_tasks(app)

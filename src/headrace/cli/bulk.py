@@ -1,0 +1,73 @@
+"""Many jobs at once: counted first, then changed in small steps."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from headrace import Client
+from headrace.cli.options import Filters
+from headrace.cli.output import confirm, note, progress
+from headrace.records import Delete, JobId, Selector
+from headrace.types import JobState
+
+CAP = 10_000
+"""Jobs are counted one by one only up to here."""
+_STEP = 500
+
+
+class Count(Struct, frozen=True):
+    """How many jobs match."""
+
+    number: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.exact else f"more than {self.number:,}"
+
+
+async def count(client: Client, filters: Filters, states: frozenset[JobState]) -> Count:
+    """By the store's own counters where they can tell, else by looking, up to ``CAP``."""
+    if filters.only_queue:
+        queues = [queue for queue in (await client.stats()).queues if filters.queue in (None, queue.queue)]
+        fields = {JobState.AVAILABLE: "available", JobState.PAUSED: "jobs_paused", JobState.FAILED: "failed"}
+        return Count(sum(getattr(queue, fields[state]) for queue in queues for state in states))
+    found = await ids(client, filters.selector(states), CAP + 1)
+    return Count(min(len(found), CAP), len(found) <= CAP)
+
+
+async def ids(client: Client, selector: Selector, most: int) -> list[JobId]:
+    """The ids of matching jobs, newest first."""
+    backend = await client.backend()
+    found: list[JobId] = []
+    after = None
+    while len(found) < most:
+        page = await backend.scan(selector, after, min(_STEP, most - len(found)))
+        found += [record.id for record in page.records]
+        if (after := page.after) is None:
+            break
+    return found
+
+
+async def purge(
+    client: Client, filters: Filters, states: frozenset[JobState], what: str, *, yes: bool, limit: int | None = None
+) -> tuple[Count, int]:
+    """Delete matching jobs, oldest first, after showing how many: never more than were shown."""
+    matching = await count(client, filters, states)
+    if not matching.number:
+        return matching, 0
+    if limit is not None and limit < matching.number:
+        note(f"{matching} {what} match; the oldest {limit:,} will be deleted")
+        matching = Count(limit)
+    else:
+        note(f"{matching} {what} will be deleted")
+    confirm(f"delete {matching} {what}?", yes=yes)
+    deleted = 0
+    with progress("deleting", matching.number if matching.exact else None) as advance:
+        while not matching.exact or deleted < matching.number:
+            step = min(_STEP, matching.number - deleted) if matching.exact else _STEP
+            altered = await client.alter(filters.selector(states, step), Delete())
+            deleted += len(altered)
+            advance(len(altered))
+            if len(altered) < step:
+                break
+    return matching, deleted

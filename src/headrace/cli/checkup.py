@@ -1,0 +1,143 @@
+"""The checks of ``headrace doctor``: each finds something out, says whether it is well, and what to do if not."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from headrace import App, Settings
+from headrace.cli.problems import scrub
+from headrace.cli.times import length
+from headrace.protocol import Backend
+from headrace.records import QueueStats, Selector, Stats, WorkerStats
+from headrace.types import JobState
+
+_LOOKED_AT = 2_000
+_OPTIONAL = {"uvloop": "a faster loop", "watchfiles": "reloading"}
+
+
+class Finding(Struct, frozen=True):
+    """One line: ``ok``, ``warn`` or ``fail``, on one subject."""
+
+    level: str
+    check: str
+    what: str
+    advice: str = ""
+
+
+def versions() -> list[Finding]:
+    """What is installed."""
+    parts = [f"headrace {version('headrace')}", f"Python {platform.python_version()}", platform.platform()]
+    found = [Finding("ok", "versions", ", ".join(parts))]
+    present = [f"{name} {have}" for name in ("msgspec", "click", "apsw", *_OPTIONAL) if (have := _version(name))]
+    found.append(Finding("ok", "packages", ", ".join(present)))
+    absent = [f"{name} ({purpose})" for name, purpose in _OPTIONAL.items() if not _version(name)]
+    if absent:
+        found.append(Finding("ok", "packages", f"not installed, and not needed: {', '.join(absent)}"))
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def effective(settings: Settings) -> dict[str, Any]:
+    """All settings by dotted name, without secrets."""
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, name: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(inner, f"{name}.{key}" if name else key)
+        else:
+            flat[name] = scrub(value) if isinstance(value, str) else value
+
+    walk(msgspec.to_builtins(settings), "")
+    return flat
+
+
+def settings_in_force(settings: Settings) -> list[Finding]:
+    """Those that somebody has set, and how many are as they come."""
+    default, now = effective(Settings()), effective(settings)
+    changed = [f"{name} = {value}" for name, value in now.items() if value != default[name]]
+    text = ", ".join(changed) or "all as they come"
+    return [Finding("ok", "settings", f"{text} ({len(now) - len(changed)} at their defaults; --json shows all)")]
+
+
+def store(backend: Backend, url: str) -> list[Finding]:
+    """What the store promises and can do."""
+    limits = backend.limits
+    tests_only = url.startswith("memory:")
+    can = [f"hints: {_yes(backend.hints)}", f"finish and claim in one trip: {_yes(backend.turn)}"]
+    return [
+        Finding("ok", "store", f"{url} opened"),
+        Finding("warn" if tests_only else "ok", "durability", limits.durable, "for tests only" if tests_only else ""),
+        Finding("ok", "capabilities", f"{', '.join(can)}; batches of {limits.max_batch:,}"),
+    ]
+
+
+def _yes(capability: object) -> str:
+    return "no" if capability is None else "yes"
+
+
+def overview(stats: Stats, now: int, lease: int) -> list[Finding]:
+    """Queues and workers."""
+    found = []
+    for worker in stats.workers:
+        silence = now - worker.seen_at
+        found.append(
+            Finding(
+                "ok" if silence <= lease else "warn",
+                "workers",
+                f"{worker.worker}: {worker.busy}/{worker.slots} slots busy, queues {', '.join(worker.queues)}",
+                "" if silence <= lease else f"not heard of for {length(silence)}: is it alive?",
+            )
+        )
+    if not stats.workers:
+        found.append(Finding("warn", "workers", "none is listed", "headrace worker APP"))
+    return found + [_queue(queue, stats.workers) for queue in stats.queues]
+
+
+def _queue(queue: QueueStats, workers: list[WorkerStats]) -> Finding:
+    name = queue.queue
+    text = (
+        f"{name}: {queue.available - queue.scheduled:,} due, {queue.scheduled:,} scheduled, "
+        f"{queue.running:,} running, {queue.failed:,} dead"
+    )
+    if queue.paused:
+        return Finding("warn", "queues", f"{text}; paused", f"headrace queue resume {name}")
+    if queue.oldest_due_age is not None and not any(name in worker.queues for worker in workers):
+        return Finding("warn", "queues", f"{text}; nobody listens", f"headrace worker APP --queue {name}")
+    if queue.failed:
+        return Finding("warn", "queues", text, f"headrace dead list --queue {name}")
+    return Finding("ok", "queues", text)
+
+
+async def leases(backend: Backend, now: int) -> list[Finding]:
+    """Jobs that say they run, under leases that are over."""
+    page = await backend.scan(Selector(states=frozenset({JobState.RUNNING})), None, _LOOKED_AT)
+    stale = [job for job in page.records if job.lease_until is not None and job.lease_until < now]
+    if not stale:
+        return [Finding("ok", "leases", "none is stale")]
+    advice = "a worker takes them back within seconds: headrace worker APP"
+    return [Finding("warn", "leases", f"{len(stale)} job(s) whose worker has vanished", advice)]
+
+
+async def tasks(backend: Backend, app: App) -> list[Finding]:
+    """Waiting jobs whose task the app does not know."""
+    page = await backend.scan(Selector(states=frozenset({JobState.AVAILABLE})), None, _LOOKED_AT)
+    waiting = {job.task for job in page.records}
+    unknown = sorted(waiting - app.tasks.keys())
+    known = Finding("ok", "tasks", f"the app has: {', '.join(sorted(app.tasks)) or 'none'}")
+    if not unknown:
+        return [known]
+    advice = "deploy the code that has them, or give the old name with @app.task(name=…), or purge them"
+    text = f"jobs wait for tasks that the app does not have: {', '.join(unknown)}"
+    return [known, Finding("fail", "tasks", text, advice)]

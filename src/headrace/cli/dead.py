@@ -1,0 +1,172 @@
+"""``headrace dead``: look at dead letters, requeue and purge them."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import click
+import msgspec
+
+from headrace import Client
+from headrace.cli import bulk, options
+from headrace.cli.job import list_jobs, not_found, show_job
+from headrace.cli.lazy import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
+from headrace.cli.output import confirm, note, print_json, progress
+from headrace.cli.problems import CONFLICT, Problem
+from headrace.records import Delete, JobId, Requeue, Selector
+from headrace.types import JobState
+
+_DEAD = frozenset({JobState.FAILED})
+
+
+@click.group("dead", cls=Group)
+def dead_command() -> None:
+    """Look at dead letters, requeue and purge them.
+
+    A dead letter is a job that failed for good: it is kept, with its errors, until it is requeued, purged, or past
+    retention.
+    """
+
+
+@dead_command.command("list")
+@filter_options()
+@limit_option(50, "At most so many, the newest.")
+@json_option
+@store_options
+def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+    """List dead letters, newest first."""
+    dead = msgspec.structs.replace(filters, states=_DEAD)
+    asyncio.run(list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters"))
+
+
+@dead_command.command("show")
+@click.argument("job_id", metavar="ID", type=options.job_id)
+@json_option
+@store_options
+def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+    """Show a dead letter and its errors."""
+    asyncio.run(show_job(store, job_id, as_json=as_json, state=JobState.FAILED))
+
+
+@dead_command.command("requeue")
+@click.argument("job_ids", metavar="[ID]...", type=options.job_id, nargs=-1)
+@filter_options()
+@limit_option(1_000, "At most so many, the oldest.", most=bulk.CAP)
+@click.option("--rate", type=click.FloatRange(0.1, 10_000), metavar="N", default=100.0, help="Jobs per second.")
+@json_option
+@store_options
+def requeue_command(
+    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, as_json: bool
+) -> None:
+    """Run dead letters again.
+
+    Those named, or those that match, oldest first; as if they were new. Paced by --rate and capped by --limit, so that
+    a flood of old jobs does not drown the new ones. A dead letter whose key another job holds by now stays where it is.
+    """
+    if job_ids and filters != Filters():
+        raise click.UsageError("expected ids or filters, got both")
+    asyncio.run(_requeue(store, job_ids, filters, limit, rate, as_json=as_json))
+
+
+async def _requeue(
+    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, *, as_json: bool
+) -> None:
+    async with store.opened() as client:
+        chosen = await _named(client, job_ids) if job_ids else await _matching(client, filters, limit)
+        requeued = await _pace(client, chosen, rate)
+    refused = [job_id for job_id in chosen if job_id not in requeued]
+    if as_json:
+        print_json({"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]})
+    else:
+        print(f"{len(requeued):,} dead letters requeued")
+    if refused:
+        raise Problem(
+            CONFLICT,
+            f"{len(refused)} stay: {', '.join(str(UUID(bytes=i)) for i in refused[:3])}{' …' * (len(refused) > 3)}",
+            cause="another job holds the key by now, or somebody else was faster",
+            run=f"headrace job show {UUID(bytes=refused[0])}",
+        )
+
+
+async def _named(client: Client, job_ids: tuple[JobId, ...]) -> list[JobId]:
+    chosen = list(dict.fromkeys(job_ids))
+    for job_id in chosen:
+        record = await client.fetch(job_id, frozenset())
+        if record is None:
+            raise not_found(job_id)
+        if record.state is not JobState.FAILED:
+            raise Problem(
+                CONFLICT,
+                f"job {UUID(bytes=job_id)} is no dead letter: it is {record.state.value}; nothing was requeued",
+                run=f"headrace job show {UUID(bytes=job_id)}",
+            )
+    return chosen
+
+
+async def _matching(client: Client, filters: Filters, limit: int) -> list[JobId]:
+    """The oldest matching dead letters, all chosen beforehand: one that fails again meanwhile is not met twice."""
+    found = await bulk.ids(client, filters.selector(_DEAD), bulk.CAP + 1)
+    number = bulk.Count(min(len(found), bulk.CAP), len(found) <= bulk.CAP)
+    chosen = found[::-1][:limit]
+    note(f"{number} dead letters match" + (f"; requeueing {len(chosen):,}, oldest first" if found else ""))
+    return chosen
+
+
+async def _pace(client: Client, chosen: list[JobId], rate: float) -> dict[JobId, None]:
+    """Requeue in steps of a tenth of a second's worth."""
+    step = max(1, int(rate / 10))
+    done: dict[JobId, None] = {}
+    loop = asyncio.get_running_loop()
+    with progress("requeueing", len(chosen)) as advance:
+        for start in range(0, len(chosen), step):
+            began = loop.time()
+            part = chosen[start : start + step]
+            selector = Selector(ids=part, states=_DEAD)
+            done |= {one.id: None for one in await client.alter(selector, Requeue()) if one.changed}
+            advance(len(part))
+            if start + step < len(chosen):
+                await asyncio.sleep(max(0.0, step / rate - (loop.time() - began)))
+    return done
+
+
+@dead_command.command("purge")
+@click.argument("job_ids", metavar="[ID]...", type=options.job_id, nargs=-1)
+@filter_options()
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the oldest.")
+@yes_option
+@json_option
+@store_options
+def purge_command(
+    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int | None, yes: bool, as_json: bool
+) -> None:
+    """Delete dead letters for good.
+
+    Those named, or all that match. Asks first, with their number.
+    """
+    if job_ids and filters != Filters():
+        raise click.UsageError("expected ids or filters, got both")
+    asyncio.run(_purge(store, job_ids, filters, limit, yes=yes, as_json=as_json))
+
+
+async def _purge(
+    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int | None, *, yes: bool, as_json: bool
+) -> None:
+    async with store.opened() as client:
+        if job_ids:
+            matched, deleted = len(job_ids), await _delete(client, await _named(client, job_ids), yes=yes)
+        else:
+            counted, deleted = await bulk.purge(client, filters, _DEAD, "dead letters", yes=yes, limit=limit)
+            matched = counted.number
+    if as_json:
+        print_json({"matched": matched, "deleted": deleted})
+    else:
+        print(f"{deleted:,} dead letters deleted")
+
+
+async def _delete(client: Client, chosen: list[JobId], *, yes: bool) -> int:
+    note(f"{len(chosen):,} dead letters will be deleted")
+    confirm(f"delete {len(chosen):,} dead letters?", yes=yes)
+    return sum(one.changed for one in await client.alter(Selector(ids=chosen), Delete()))

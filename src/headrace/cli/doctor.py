@@ -1,0 +1,82 @@
+"""``headrace doctor``: a check-up of the whole set-up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli import checkup, disk
+from headrace.cli.checkup import Finding
+from headrace.cli.lazy import Command
+from headrace.cli.loading import Store, load_app, shown_url, store_file
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import print_json, print_level
+from headrace.cli.problems import FAILED, OK, Problem, explain, scrub
+from headrace.durations import micros
+from headrace.errors import HeadraceError
+
+
+@click.command("doctor", cls=Command)
+@json_option
+@store_options
+@click.pass_context
+def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+    """Check versions, settings, store, disk, queues and workers, and say what to do.
+
+    With --app, also whether the app knows the tasks of all waiting jobs. Exit code 1 if anything has failed.
+    """
+    findings: list[Finding] = checkup.versions()
+    settings: dict[str, Any] = {}
+    asyncio.run(_examine(store, findings, settings))
+    ok = not any(finding.level == "fail" for finding in findings)
+    if as_json:
+        print_json({"ok": ok, "findings": findings, "settings": settings})
+    else:
+        for finding in findings:
+            print_level(finding.level, f"{finding.check}: {finding.what}", finding.advice)
+    ctx.exit(OK if ok else FAILED)
+
+
+async def _examine(store: Store, findings: list[Finding], settings: dict[str, Any]) -> None:
+    """Find out as much as can be found out: a failed check ends only what depends on it."""
+    try:
+        client = store.client()
+    except (Problem, HeadraceError) as error:
+        findings.append(_failed(error))
+        return
+    settings |= checkup.effective(client.settings)
+    findings += checkup.settings_in_force(client.settings)
+    path = store_file(client.settings.url)
+    if path is not None:
+        findings += [disk.sqlite_library(), *disk.place(path)]
+        if not path.exists():
+            url = shown_url(client.settings.url)
+            findings.append(
+                Finding("warn", "store", f"there is none at {url} yet", "the first enqueue or worker makes it")
+            )
+            return
+    try:
+        await _examine_store(store, findings, path)
+    except (Problem, HeadraceError) as error:
+        findings.append(_failed(error))
+
+
+async def _examine_store(store: Store, findings: list[Finding], path: Path | None) -> None:
+    async with store.opened() as client:
+        backend = await client.backend()
+        findings += checkup.store(backend, shown_url(client.settings.url))
+        if path is not None:
+            findings.append(disk.journal(path))
+        now = client.clock.now()
+        findings += checkup.overview(await client.stats(), now, micros(client.settings.worker.lease))
+        findings += await checkup.leases(backend, now)
+        if store.app is not None:
+            findings += await checkup.tasks(backend, load_app(store.app))
+
+
+def _failed(error: Problem | HeadraceError) -> Finding:
+    problem = error if isinstance(error, Problem) else explain(error)
+    return Finding("fail", "store", scrub(problem.what), scrub(problem.run or problem.cause))

@@ -1,0 +1,138 @@
+"""``headrace enqueue``: store a job from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+import msgspec
+
+from headrace import App, Client, Handle, NewJob
+from headrace.batch import BatchTask
+from headrace.cli import options
+from headrace.cli.jobs import as_json_text
+from headrace.cli.lazy import Command
+from headrace.cli.loading import Store, load_app
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import note, print_json
+from headrace.cli.problems import NOT_FOUND, Problem
+from headrace.core.codec import JsonSerde
+
+
+def argument(text: str) -> tuple[str, Any]:
+    """``name=json`` as a pair."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"expected name=json, such as user_id=42, got {text!r}")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        hint = f"""for text, quote it twice: --arg '{name}="{value}"'"""
+        raise click.BadParameter(f"{name}: expected JSON, got {value!r} ({error}); {hint}") from None
+
+
+def json(text: str) -> Any:
+    """Any JSON, decoded."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(f"expected JSON, got {text!r:.80} ({error})") from None
+
+
+@click.command("enqueue", cls=Command)
+@click.argument("task", type=options.name)
+@click.option("--arg", type=argument, metavar="NAME=JSON", multiple=True, help="One argument; may be repeated.")
+@click.option("--args", type=json, help="All arguments, as one JSON object.")
+@click.option("--queue", type=options.name, help="Other than the task's own (without --app: default).")
+@click.option("--delay", type=options.duration, help="Run it so long from now, such as 10m.")
+@click.option("--key", help="Dedup name: while a job has it, no other in the queue gets it.")
+@click.option("--priority", type=int, help="Lower numbers are run first.")
+@click.option("--tenant", type=options.name, help="Whom the work is for.")
+@click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
+@click.option("--timeout", type=options.duration, default="30s", help="How long to wait.")
+@json_option
+@store_options
+def enqueue_command(
+    store: Store,
+    task: str,
+    arg: tuple[tuple[str, Any], ...],
+    args: Any,
+    wait: bool,
+    timeout: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Store a job for TASK, and print its id.
+
+    With --app the task must be one of the app's (the last part of its name will do), and the arguments must fit its
+    signature. Without, the job is stored as it is.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "delay" in given:
+        given["delay"] = given["delay"] / 1e6
+    asyncio.run(_enqueue(store, task, _merge(args, arg), given, timeout if wait else None, as_json=as_json))
+
+
+def _merge(whole: Any, single: tuple[tuple[str, Any], ...]) -> Any:
+    if not single:
+        return {} if whole is None else whole
+    if whole is not None and not isinstance(whole, dict):
+        raise click.UsageError("--arg adds to an object: expected --args to be a JSON object, or none")
+    return {**(whole or {}), **dict(single)}
+
+
+async def _enqueue(
+    store: Store, task: str, payload: Any, options: dict[str, Any], timeout: int | None, *, as_json: bool
+) -> None:
+    async with store.opened(create=True) as client:
+        handle = await _store(store, client, task, payload, options)
+        status = "duplicate" if handle.duplicate else "new"
+        shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
+        data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
+        if timeout is None:
+            _print(data, as_json=as_json, plain=str(handle.id))
+            note(shown)
+            return
+        note(f"{handle.id}  {shown}")
+        data["result"] = await handle.result(timeout / 1e6)
+        _print(data | {"state": "completed"}, as_json=as_json, plain=as_json_text(data["result"]))
+
+
+def _print(data: dict[str, Any], *, as_json: bool, plain: str) -> None:
+    if as_json:
+        print_json(data)
+    else:
+        print(plain)
+
+
+async def _store(store: Store, client: Client, task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
+    if store.app is not None:
+        return await _checked(load_app(store.app), task, payload, options)
+    if not isinstance(payload, dict):
+        raise click.UsageError("expected --args to be a JSON object of arguments by name")
+    inserted = await client.enqueue(NewJob(task=task, args=payload, **options))
+    return Handle(client, inserted, JsonSerde())
+
+
+async def _checked(app: App, name: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
+    task = app.tasks[_full_name(app, name)]
+    if isinstance(task, BatchTask):
+        return await task.enqueue(payload, **options)
+    if not isinstance(payload, dict):
+        raise click.UsageError("expected --args to be a JSON object of arguments by name")
+    return await app.enqueue_named(task.name, payload, **options)
+
+
+def _full_name(app: App, name: str) -> str:
+    if name in app.tasks:
+        return name
+    found = [known for known in app.tasks if known.endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Problem(
+            NOT_FOUND, f"more than one task is called {name!r}: {', '.join(found)}", run="give the whole name"
+        )
+    known = ", ".join(sorted(app.tasks)) or "none"
+    raise Problem(NOT_FOUND, f"the app has no task {name!r}; it has: {known}", cause="a typing error, or another app")

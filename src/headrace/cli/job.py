@@ -1,0 +1,149 @@
+"""``headrace job``: look at jobs, run them again, cancel them."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import click
+
+from headrace import Client, JobInfo
+from headrace.cli import options
+from headrace.cli.jobs import print_job, print_jobs, summary, why_waiting
+from headrace.cli.lazy import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
+from headrace.cli.output import note, print_json
+from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
+from headrace.records import Altered, Cancel, Change, JobId, Requeue, Selector
+from headrace.types import JobState
+
+
+@click.group("job", cls=Group)
+def job_command() -> None:
+    """Look at jobs, run them again, cancel them."""
+
+
+@job_command.command("list")
+@filter_options(states=True)
+@limit_option(50, "At most so many, the newest.")
+@json_option
+@store_options
+def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+    """List jobs, newest first."""
+    asyncio.run(list_jobs(store, filters, limit, as_json=as_json, empty="no such jobs"))
+
+
+async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool, empty: str) -> None:
+    """Print matching jobs."""
+    async with store.opened() as client:
+        found = await client.list_jobs(filters.selector(), limit + 1)
+    jobs, more = found[:limit], len(found) > limit
+    if as_json:
+        print_json({"jobs": [summary(job) for job in jobs], "more": more})
+        return
+    if jobs:
+        print_jobs(jobs)
+    else:
+        note(empty)
+    if more:
+        note(f"there are more; these are the newest {limit}: raise --limit or narrow the filters")
+
+
+@job_command.command("show")
+@click.argument("job_id", metavar="ID", type=options.job_id)
+@json_option
+@store_options
+def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+    """Show all that is known of a job.
+
+    Also says, in one sentence, why a waiting job is not running.
+    """
+    asyncio.run(show_job(store, job_id, as_json=as_json))
+
+
+async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobState | None = None) -> None:
+    """Print one job; if ``state`` is given, only a job in that state will do."""
+    async with store.opened() as client:
+        job = await client.get(job_id)
+        why = why_waiting(job, await client.stats())
+    if state not in (None, job.state):
+        raise Problem(
+            NOT_FOUND, f"job {job.id} is no dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
+        )
+    if as_json:
+        print_json(job.to_dict() | {"why": why})
+    else:
+        print_job(job, why)
+
+
+@job_command.command("retry")
+@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@store_options
+def retry_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+    """Run ended jobs again.
+
+    Now, and as if they were new: attempts start at nought. A job whose key another job holds by now stays as it is
+    (exit code 4).
+    """
+    asyncio.run(change_jobs(store, job_ids, Requeue()))
+
+
+@job_command.command("cancel")
+@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@store_options
+def cancel_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+    """Cancel waiting jobs; ask running ones to stop."""
+    asyncio.run(change_jobs(store, job_ids, Cancel("cancelled by an operator")))
+
+
+async def change_jobs(store: Store, job_ids: tuple[JobId, ...], change: Change) -> None:
+    """Change the jobs named; what cannot be changed is told once all the others are."""
+    async with store.opened() as client:
+        altered = {one.id: one for one in await client.alter(Selector(ids=job_ids), change)}
+        problems = [await _outcome(client, change, job_id, altered.get(job_id)) for job_id in dict.fromkeys(job_ids)]
+    bad = [problem for problem in problems if problem is not None]
+    for problem in bad[:-1]:
+        problem.show()
+    if bad:
+        raise bad[-1]
+
+
+async def _outcome(client: Client, change: Change, job_id: JobId, altered: Altered | None) -> Problem | None:
+    shown = UUID(bytes=job_id)
+    if altered is None:
+        return not_found(job_id)
+    if altered.changed:
+        print(f"{shown}  {_DONE.get(altered.after, 'changed')}")
+        return None
+    return _refused(change, altered, await client.get(job_id))
+
+
+_DONE: dict[JobState | None, str] = {
+    JobState.AVAILABLE: "waits to run again",
+    JobState.CANCELLED: "cancelled",
+    JobState.RUNNING: "runs, and has been asked to stop",
+}
+
+
+def _refused(change: Change, altered: Altered, job: JobInfo) -> Problem:
+    if isinstance(change, Requeue) and altered.before.terminal:
+        return Problem(
+            CONFLICT,
+            f"job {job.id} cannot be requeued: another job holds its key {job.key!r} in queue {job.queue!r}",
+            cause="the same work was enqueued anew, or its result is still held",
+            run=f"headrace job list --queue {job.queue}",
+        )
+    return Problem(
+        CONFLICT, f"job {job.id} is {altered.before.value}: nothing was changed", run=f"headrace job show {job.id}"
+    )
+
+
+def not_found(job_id: JobId) -> Problem:
+    """No such job."""
+    return Problem(
+        NOT_FOUND,
+        f"there is no job {UUID(bytes=job_id)}",
+        cause="it never was in this store, or its record is past retention",
+        run="headrace job list",
+    )

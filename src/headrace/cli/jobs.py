@@ -1,0 +1,111 @@
+"""Jobs in print: the list, one in full, and why one is not running."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from headrace.cli.output import clean, print_block, print_fields, print_table
+from headrace.cli.times import exact, now, relative
+from headrace.info import JobInfo
+from headrace.instants import to_datetime
+from headrace.records import Stats
+from headrace.types import JobState
+
+_LONGEST = 2_000
+_DETAILS = ("args", "result", "failures", "headers")
+
+
+def summary(job: JobInfo) -> dict[str, Any]:
+    """A job as an entry of a list, for programs."""
+    return {name: value for name, value in job.to_dict().items() if name not in _DETAILS}
+
+
+def print_jobs(jobs: list[JobInfo]) -> None:
+    """A list of jobs for people."""
+    at = now()
+    rows = [
+        (job.id, job.state.value, job.queue, job.task, job.attempt, job.key or "", _moment(job, at)) for job in jobs
+    ]
+    print_table(("id", "state", "queue", "task", "attempt", "key", "when"), rows)
+
+
+def _moment(job: JobInfo, at: datetime) -> str:
+    """The instant that matters in the job's state."""
+    if job.state.terminal:
+        return f"ended {relative(job.finished_at, at)}"
+    if job.state is JobState.RUNNING:
+        return f"runs, enqueued {relative(job.enqueued_at, at)}"
+    return f"due {relative(job.run_at, at)}"
+
+
+def print_job(job: JobInfo, why: str) -> None:
+    """Everything about one job, for people."""
+    at = now()
+    print_fields(
+        [
+            ("id", job.id),
+            ("task", job.task),
+            ("queue", job.queue),
+            ("state", job.state.value + (f": {job.reason}" if job.reason else "")),
+            ("why", why),
+            ("tenant", job.tenant),
+            ("key", job.key),
+            ("priority", job.priority or ""),
+            ("enqueued", exact(job.enqueued_at, at)),
+            ("due", exact(job.run_at, at)),
+            ("expires", exact(job.expires_at, at)),
+            ("ended", exact(job.finished_at, at)),
+            ("worker", job.worker),
+            ("lease until", exact(job.lease_until, at)),
+            ("attempts", f"{job.attempt} failed" + (f" of {job.max_attempts}" if job.max_attempts else "")),
+            ("lost", job.lost or ""),
+            ("headers", shorten(job.headers) if job.headers else ""),
+            ("args", shorten(job.args)),
+            ("result", shorten(job.result) if job.held else ""),
+        ]
+    )
+    for failure in job.failures:
+        when = relative(to_datetime(failure.at), at)
+        print(f"\nattempt {failure.attempt}, {when}: {clean(failure.type)}: {clean(failure.message)}")
+        if failure.traceback:
+            print_block(failure.traceback)
+
+
+def as_json_text(value: Any) -> str:
+    """A value as JSON on one line, for people."""
+    return clean(json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False))
+
+
+def shorten(value: Any) -> str:
+    """The same, cut where it gets long."""
+    text = as_json_text(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters; --json shows all)"
+
+
+def why_waiting(job: JobInfo, stats: Stats) -> str:
+    """In one sentence, why the job is not running; empty if it is or need not."""
+    if job.state is JobState.PAUSED:
+        return "the job itself is paused"
+    if job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until < now():
+        return "its worker has vanished: another worker takes the job back within seconds"
+    if job.state is JobState.RUNNING and job.cancel_requested:
+        return "its cancellation has been asked for; the handler has not stopped yet"
+    if job.state is not JobState.AVAILABLE:
+        return ""
+    queue = next((found for found in stats.queues if found.queue == job.queue), None)
+    if queue is not None and queue.paused:
+        return f"queue {job.queue} is paused: headrace queue resume {job.queue}"
+    if job.run_at is not None and job.run_at > now():
+        reason = "waits for its next attempt" if job.attempt else "is scheduled"
+        return f"it {reason}, {relative(job.run_at, now())}"
+    workers = [worker for worker in stats.workers if job.queue in worker.queues]
+    if not workers:
+        return f"no worker listens to queue {job.queue}: headrace worker APP"
+    free = sum(worker.slots - worker.busy for worker in workers)
+    if free <= 0:
+        return f"all {sum(worker.slots for worker in workers)} slots of {len(workers)} worker(s) are busy"
+    return "it is due, and a worker should take it now"

@@ -1,0 +1,100 @@
+"""Groups that import a command only when it is used, and commands that can be set up by the environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from headrace.cli.problems import OK, report
+
+ENV_PREFIX = "HEADRACE_CLI"
+"""Apart from ``HEADRACE_*``, whose names are those of settings; options that *are* settings have no name here."""
+
+
+class Command(click.Command):
+    """A command with ``--debug``, whose help tells the names of its environment variables."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(debug_option())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say how options are set in the environment."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        variable = f"{ctx.auto_envvar_prefix}_SOME_OPTION"
+        formatter.write_text(f"Any option can come from the environment: --some-option as {variable}.")
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+class Root(Group):
+    """The whole command line. Its help needs no command's module; every error ends as a message and an exit code."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(debug_option())
+        self._lazy = lazy
+        """Name of a command → module (the command has the module's last name), and its help in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of a first encounter, not of the alphabet."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        if cmd_name not in self._lazy:
+            return None
+        command = getattr(import_module(self._lazy[cmd_name][0]), f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a guess at what was meant."""
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+            close = get_close_matches(args[0], self._lazy, 1)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in self._lazy.items()])
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run, and exit with the code that the outcome deserves."""
+        extra["standalone_mode"] = False
+        state: dict[str, bool] = {}
+        try:
+            code = super().main(args, *rest, obj=state, **extra)
+        except Exception as error:
+            code = report(error, debug=state.get("debug", False))
+        sys.exit(code if isinstance(code, int) else OK)
+
+
+def debug_option() -> click.Option:
+    """``--debug``: with it, errors come with their tracebacks."""
+    return click.Option(
+        ["--debug"],
+        is_flag=True,
+        expose_value=False,
+        envvar=f"{ENV_PREFIX}_DEBUG",
+        callback=_note_debug,
+        help="Show tracebacks.",
+    )
+
+
+def _note_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().obj["debug"] = True

@@ -1,0 +1,171 @@
+"""From ``module:attr`` to an app, and from ``--url`` or ``--app`` to an open client."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.output import note
+from headrace.cli.problems import UNAVAILABLE, USAGE, Problem, scrub
+
+if TYPE_CHECKING:
+    from headrace import App, Client
+
+
+def load_app(spec: str) -> App:
+    """The app at ``module:attr`` or ``path/file.py:attr``; the attribute is ``app`` unless named.
+
+    The working directory is importable. A file is imported under the name that it has in its package, whatever the
+    working directory, so that its tasks have the same names everywhere.
+    """
+    hide_own_variables()
+    from headrace import App
+
+    place, _, attribute = spec.partition(":")
+    attribute = attribute or "app"
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
+    found = getattr(module, attribute, None)
+    if isinstance(found, App):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    if apps:
+        raise Problem(
+            USAGE,
+            f"{place} has no app {attribute!r}; it has: {', '.join(apps)}",
+            run=f"the same command with {place}:{apps[0]}",
+        )
+    kind = "nothing" if found is None else f"{type(found).__name__}, which is no App,"
+    raise Problem(
+        USAGE, f"{place} has {kind} under the name {attribute!r}", cause="an app is made by: app = headrace.App(…)"
+    )
+
+
+def hide_own_variables() -> None:
+    """Take the variables of the command line out of the environment, where settings would look for theirs."""
+    for name in [name for name in os.environ if name.startswith(f"{ENV_PREFIX}_")]:
+        del os.environ[name]
+
+
+def _from_name(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        hint = f"{name}.py" if "/" in name else "module:attr or file.py:attr"
+        raise Problem(USAGE, f"{name!r} is neither a module nor a .py file", run=f"the same command with {hint}")
+    _importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise _broken(name, error) from error
+        raise Problem(
+            USAGE,
+            f"there is no module {name!r}",
+            cause=f"it is neither below {Path.cwd()} nor installed in {sys.prefix}",
+            run="the same command in the directory that holds it, or with path/to/file.py:app",
+        ) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise Problem(USAGE, f"there is no file {path}", cause=f"the working directory is {Path.cwd()}")
+    path = path.resolve()
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    name = ".".join(path.relative_to(top).with_suffix("").parts)
+    _importable(Path.cwd())
+    _importable(top)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise _broken(str(path), error) from error
+    if Path(module.__file__ or "").resolve() != path:
+        raise Problem(
+            USAGE,
+            f"{path} cannot be imported: {name!r} is another module, {module.__file__ or 'built in'}",
+            run="give the file a name that is not taken",
+        )
+    return module
+
+
+def _importable(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _broken(what: str, error: Exception) -> Problem:
+    """The import ran, and the code in it raised."""
+    steps = [step for step in traceback.extract_tb(error.__traceback__) if "importlib" not in step.filename]
+    where = f" ({steps[-1].filename}, line {steps[-1].lineno})" if steps else ""
+    if isinstance(error, SyntaxError):
+        where = f" ({error.filename}, line {error.lineno})"
+    return Problem(
+        USAGE,
+        f"{what} cannot be imported: {type(error).__name__}: {error}{where}",
+        cause="the code at the top of that module raised this",
+        run="the same command with --debug shows the traceback",
+    )
+
+
+class Store(Struct, frozen=True):
+    """Which store is meant: that of an app, that of a URL, or that of the settings."""
+
+    url: str | None = None
+    app: str | None = None
+
+    def client(self) -> Client:
+        """A client for it, not yet open."""
+        if self.app is not None:
+            return load_app(self.app).client
+        hide_own_variables()
+        from headrace import connect
+
+        return connect(self.url)
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncIterator[Client]:
+        """An open client. Unless ``create``, a store that is not there yet is an error: a typing error in a path must
+        not make an empty store that then looks like the real one."""
+        client = self.client()
+        if client.settings.url.startswith("memory:"):
+            note("memory:// lives in one process: what this command sees and stores is gone when it ends")
+        if not create:
+            missing = missing_file(client.settings.url)
+            if missing is not None:
+                raise Problem(
+                    UNAVAILABLE,
+                    f"there is no store at {shown_url(client.settings.url)}: no file {missing}",
+                    cause="the first enqueue or worker makes it; or the path is relative to another directory",
+                    run="headrace doctor, or the same command with --url sqlite:///path/to/file.db or --app module:app",
+                )
+        async with client:
+            yield client
+
+
+def store_file(url: str) -> Path | None:
+    """The file of a store that is a file."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])) if parts.scheme == "sqlite" else None
+
+
+def missing_file(url: str) -> Path | None:
+    """The file that the URL names, if it is a file and is not there."""
+    path = store_file(url)
+    return path if path is not None and not path.exists() else None
+
+
+def shown_url(url: str) -> str:
+    """A store URL without its secrets."""
+    return scrub(url)

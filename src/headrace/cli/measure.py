@@ -1,0 +1,117 @@
+"""What ``headrace bench`` measures, one function for each figure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from statistics import median
+
+from headrace import App
+from headrace.cli.benchtasks import add_tasks
+from headrace.cli.problems import FAILED, Problem
+from headrace.records import Delete, Record, Selector
+from headrace.types import JobState
+
+CALLERS = 200
+_EACH = 10
+_SINGLE = 200
+_TRIPS = 50
+
+
+class Bench:
+    """Measurements on one store, on queues of its own."""
+
+    def __init__(self, app: App, url: str, queue: str, jobs: int) -> None:
+        self._app = app
+        self._url = url
+        self._queue = queue
+        self._jobs = jobs
+        self._nothing, self._clock = add_tasks(app)
+
+    async def sequential(self) -> float:
+        """Jobs per second, one enqueue after another."""
+        task = self._nothing.options(queue=self._queue)
+        began = time.perf_counter()
+        for _ in range(_SINGLE):
+            await task.enqueue()
+        return _SINGLE / (time.perf_counter() - began)
+
+    async def concurrent(self) -> float:
+        """Jobs per second, by many callers at once."""
+        task = self._nothing.options(queue=self._queue)
+
+        async def caller() -> None:
+            for _ in range(_EACH):
+                await task.enqueue()
+
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CALLERS):
+                group.create_task(caller())
+        return CALLERS * _EACH / (time.perf_counter() - began)
+
+    async def bulk(self) -> float:
+        """Jobs per second, all in one call."""
+        task = self._nothing.options(queue=self._queue)
+        began = time.perf_counter()
+        await self._app.enqueue_many(task.job() for _ in range(self._jobs))
+        return self._jobs / (time.perf_counter() - began)
+
+    async def drain(self) -> float:
+        """Jobs per second through one worker process, from the first end to the last, by the store's clock; ``bulk``
+        has just put them there."""
+        async with self._worker(self._queue, "--burst") as worker:
+            if await worker.wait():
+                raise Problem(FAILED, f"the worker ended with exit code {worker.returncode}")
+        ends = sorted([job.finished_at async for job in self._ended() if job.finished_at is not None])
+        if len(ends) < self._jobs:
+            raise Problem(FAILED, f"of {self._jobs} jobs only {len(ends)} are done")
+        return (len(ends) - 1) * 1e6 / max(1, ends[-1] - ends[0])
+
+    async def trips(self) -> tuple[float, float]:
+        """Milliseconds from enqueue to start, and from call to result, with a worker that is idle."""
+        queue = f"{self._queue}-trips"
+        task = self._clock.options(queue=queue)
+        async with self._worker(queue):
+            await task.options(wait="60s").call()
+            starts, answers = [], []
+            for _ in range(_TRIPS):
+                began = time.monotonic_ns()
+                started = await task.call()
+                answers.append((time.monotonic_ns() - began) / 1e6)
+                starts.append((started - began) / 1e6)
+        return median(starts), median(answers)
+
+    async def clear(self) -> None:
+        """Delete every job that this benchmark has made."""
+        for queue in (self._queue, f"{self._queue}-trips"):
+            await self._app.client.alter_all(Selector(queue=queue), Delete())
+
+    async def _ended(self) -> AsyncIterator[Record]:
+        backend = await self._app.client.backend()
+        after = None
+        while True:
+            page = await backend.scan(Selector(queue=self._queue, states=frozenset({JobState.COMPLETED})), after, 1_000)
+            for record in page.records:
+                yield record
+            if (after := page.after) is None:
+                return
+
+    @asynccontextmanager
+    async def _worker(self, queue: str, *options: str) -> AsyncIterator[Process]:
+        command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.benchworker", "--queue", queue]
+        worker = await asyncio.create_subprocess_exec(
+            *command, "--tethered", "--log-level", "error", *options,
+            stdin=PIPE, stdout=DEVNULL, process_group=0, env=os.environ | {"HEADRACE_URL": self._url},
+        )  # fmt: skip
+        try:
+            yield worker
+        finally:
+            if worker.returncode is None:
+                worker.terminate()
+                await worker.wait()

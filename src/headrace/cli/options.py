@@ -1,0 +1,146 @@
+"""Options that several commands share, and the values they become."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from msgspec import Struct
+
+from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.loading import Store
+from headrace.core.ids import parse_id
+from headrace.core.names import check_name
+from headrace.durations import micros
+from headrace.errors import ConfigError, InvalidJob
+from headrace.records import JobId, Selector
+from headrace.types import JobState
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def duration(text: str) -> int:
+    """A length of time in microseconds; a bare number is seconds."""
+    try:
+        return micros(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error).removeprefix("duration: ")) from None
+
+
+def job_id(text: str) -> JobId:
+    """A job's id, a UUID in any of its spellings."""
+    try:
+        return parse_id(text)
+    except InvalidJob as error:
+        raise click.BadParameter(f"{error}. 'headrace job list' shows ids") from None
+
+
+def name(text: str) -> str:
+    """A name that a store can take."""
+    try:
+        return check_name(text, "name")
+    except InvalidJob as error:
+        raise click.BadParameter(str(error)) from None
+
+
+class Filters(Struct, frozen=True):
+    """Which jobs are meant."""
+
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    older_than: int | None = None
+    states: frozenset[JobState] | None = None
+
+    def selector(self, states: frozenset[JobState] | None = None, limit: int = 1_000) -> Selector:
+        """In the words of the store."""
+        return Selector(
+            queue=self.queue,
+            task=self.task,
+            tenant=self.tenant,
+            older_than=self.older_than,
+            states=states or self.states,
+            limit=limit,
+        )
+
+    @property
+    def only_queue(self) -> bool:
+        """Whether the store's own counters can say how many jobs this is."""
+        return self.task is None and self.tenant is None and self.older_than is None
+
+
+def store_options(command: F) -> F:
+    """``--url`` and ``--app``, given to the command as ``store``."""
+
+    @functools.wraps(command)
+    def collected(*args: Any, url: str | None, app: str | None, **kwargs: Any) -> Any:
+        source = click.get_current_context().get_parameter_source("app")
+        if url is not None and app is not None:
+            if source is click.core.ParameterSource.COMMANDLINE:
+                raise click.UsageError("expected --url or --app, got both")
+            app = None
+        return command(*args, store=Store(url, app), **kwargs)
+
+    decorated = click.option(
+        "--app", metavar="MODULE:ATTR", envvar=f"{ENV_PREFIX}_APP", help="The app whose store is meant.",
+        show_envvar=True,
+    )(collected)  # fmt: skip
+    return click.option(
+        "--url", metavar="URL", help="The store, such as sqlite:///jobs.db.  [env var: HEADRACE_URL]"
+    )(decorated)  # type: ignore[return-value]  # fmt: skip
+
+
+def filter_options(*, states: bool = False) -> Callable[[F], F]:
+    """``--queue``, ``--task``, ``--tenant``, ``--older-than`` and maybe ``--state``, given as ``filters``."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def collected(
+            *args: Any,
+            queue: str | None,
+            task: str | None,
+            tenant: str | None,
+            older_than: int | None,
+            state: tuple[str, ...] = (),
+            **kwargs: Any,
+        ) -> Any:
+            wanted = frozenset(map(JobState, state)) or None
+            return command(*args, filters=Filters(queue, task, tenant, older_than, wanted), **kwargs)
+
+        options = [
+            click.option("--queue", type=name, help="Only jobs of this queue."),
+            click.option("--task", type=name, help="Only jobs of this task."),
+            click.option("--tenant", type=name, help="Only jobs of this tenant."),
+            click.option("--older-than", type=duration, help="Only jobs enqueued at least so long ago, such as 2h."),
+        ]
+        if states:
+            choice = click.Choice([state.value for state in JobState])
+            options.append(click.option("--state", type=choice, multiple=True, help="Only jobs in this state."))
+        decorated: Any = collected
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def json_option(command: F) -> F:
+    """``--json``, given as ``as_json``."""
+
+    @functools.wraps(command)
+    def collected(*args: Any, json: bool, **kwargs: Any) -> Any:
+        return command(*args, as_json=json, **kwargs)
+
+    return click.option("--json", is_flag=True, help="Print one JSON document.")(collected)  # type: ignore[return-value]
+
+
+def yes_option(command: F) -> F:
+    """``--yes``."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def limit_option(default: int, help: str, *, most: int = 100_000) -> Callable[[F], F]:
+    """``--limit``."""
+    return click.option("--limit", type=click.IntRange(1, most), metavar="N", default=default, help=help)

@@ -1,0 +1,127 @@
+"""How things are printed: rich on a terminal, plain text elsewhere, JSON when asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from headrace.cli.problems import FAILED, USAGE, Problem
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
+_LEVELS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def clean(text: object) -> str:
+    r"""The text on one line, with nothing in it that could move a cursor or forge a line: names are data.
+
+    >>> clean("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def terminal(stream: IO[Any]) -> bool:
+    """Whether a person looks at the stream."""
+    return stream.isatty()
+
+
+def paint(text: str, colour: str, stream: IO[Any]) -> str:
+    """The text in a colour, where colours are welcome."""
+    if not colour or os.environ.get("NO_COLOR") or not terminal(stream):
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def note(text: str) -> None:
+    """A remark for people, to stderr: stdout is for what was asked for."""
+    print(clean(text), file=sys.stderr)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document, in ASCII."""
+    import msgspec
+
+    print(json.dumps(msgspec.to_builtins(data, str_keys=True), indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows under headings. Numbers stand to the right."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
+    if terminal(sys.stdout):
+        _print_rich(columns, cells, right)
+        return
+    widths = [max(len(line[i]) for line in (columns, *cells)) for i in range(len(columns))]
+    for line in ([name.upper() for name in columns], *cells):
+        padded = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def _print_rich(columns: Sequence[str], cells: list[list[str]], right: list[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, to_right in zip(columns, right, strict=True):
+        table.add_column(name, justify="right" if to_right else "left", overflow="fold", no_wrap=name == "id")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
+
+
+def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+    """Names and values, one pair to a line; empty values are left out."""
+    shown = [(name, clean(value)) for name, value in fields if value not in (None, "")]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"{paint(name.ljust(width), 'bold', sys.stdout)}  {value}")
+
+
+def print_level(level: str, text: str, advice: str = "") -> None:
+    """A line of a check-up: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+    print(f"{paint(level.ljust(4), _LEVELS[level], sys.stdout)}  {clean(text)}")
+    if advice:
+        print(f"      {paint('->', 'dim', sys.stdout)} {clean(advice)}")
+
+
+def print_block(text: str, indent: str = "  ") -> None:
+    """Text of several lines, such as a traceback, with everything escaped but its line ends."""
+    for line in text.rstrip("\n").split("\n"):
+        print(indent + clean(line))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if the person says so: by ``--yes``, or by an answer on a terminal."""
+    if yes:
+        return
+    if not terminal(sys.stdin):
+        raise Problem(USAGE, f"not done without a yes: {question}", run="the same command with --yes")
+    if not click.confirm(clean(question), err=True):
+        raise Problem(FAILED, "nothing was changed")
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Any]:
+    """A bar on stderr, if that is a terminal: call what is given with the number done since the last call."""
+    if not terminal(sys.stderr):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(clean(what), total=total)
+        yield lambda count: bar.advance(task, count)

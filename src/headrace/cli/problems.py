@@ -1,0 +1,111 @@
+"""What went wrong, for people: what happened, the likely cause, the command to run; and the exit code for programs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+
+import click
+
+OK, FAILED, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = 0, 1, 2, 3, 4, 75
+INTERRUPTED = 130
+
+_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
+_SECRET = re.compile(r"(?i)\b(password|passwd|token|secret|api_?key)=[^&\s'\"]+")
+
+
+class Problem(Exception):
+    """An error as the person gets to see it."""
+
+    def __init__(self, code: int, what: str, *, cause: str = "", run: str = "") -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.cause = cause
+        self.run = run
+
+    def show(self) -> None:
+        """Print it to stderr, one line for each part."""
+        from headrace.cli.output import clean, paint
+
+        stream = sys.stderr
+        for label, text, colour in (("error", self.what, "red"), ("cause", self.cause, ""), ("run", self.run, "")):
+            if text:
+                print(f"{paint(f'{label}:', colour, stream)} {clean(scrub(text))}", file=stream)
+
+
+def scrub(text: str) -> str:
+    """The text without the secrets that a URL may hold.
+
+    >>> scrub("postgres://me:hunter2@db/jobs?token=x")
+    'postgres://me:***@db/jobs?token=***'
+    """
+    return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1***@", text))
+
+
+def explain(error: Exception) -> Problem:
+    """The problem behind an error of the library."""
+    from headrace import errors
+
+    text = str(error)
+    match error:
+        case errors.StoreFull():
+            return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
+        case errors.Unavailable():
+            return Problem(
+                UNAVAILABLE,
+                text,
+                cause="the store is away, locked by another program, or its directory is not writable",
+                run="headrace doctor",
+            )
+        case errors.SchemaMismatch():
+            return Problem(
+                FAILED,
+                text,
+                cause="the file is not a Headrace store, or another version made it",
+                run="headrace --version; then give the right file with --url",
+            )
+        case errors.Corrupt():
+            return Problem(
+                FAILED, text, cause="the store's bytes are damaged", run="headrace doctor; then restore a backup"
+            )
+        case errors.UnknownTask():
+            return Problem(NOT_FOUND, text, cause="a typing error, or the task is in another app")
+        case errors.InvalidJob() | errors.PayloadTooLarge() | errors.CodecError():
+            return Problem(USAGE, text, cause="what was given does not fit; nothing was stored")
+        case errors.ConfigError():
+            return Problem(
+                USAGE,
+                text,
+                cause="an option, a HEADRACE_* variable, headrace.toml or the app's own settings",
+                run="headrace doctor",
+            )
+        case errors.JobNotFound():
+            return Problem(NOT_FOUND, text, run="headrace job list")
+        case errors.WaitTimeout():
+            return Problem(FAILED, text, cause="no worker took it yet, or it takes longer", run="headrace health")
+        case errors.JobFailed():
+            return Problem(FAILED, text, run=f"headrace dead show {error.job_id}")
+        case _:
+            return Problem(FAILED, text)
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Tell the person about an error; the exit code for it."""
+    from headrace.errors import HeadraceError
+
+    if debug and not isinstance(error, click.Abort | click.UsageError):
+        print(scrub("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    if isinstance(error, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if isinstance(error, HeadraceError):
+        error = explain(error)
+    if isinstance(error, Problem):
+        error.show()
+        return error.code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    raise error

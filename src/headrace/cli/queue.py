@@ -1,0 +1,129 @@
+"""``headrace queue``: look at queues, pause, resume and purge them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+import msgspec
+
+from headrace.cli import options
+from headrace.cli.bulk import purge
+from headrace.cli.lazy import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import Filters, json_option, store_options, yes_option
+from headrace.cli.output import clean, note, print_json, print_table
+from headrace.cli.times import length, seconds
+from headrace.records import QueueStats
+from headrace.types import JobState
+
+_WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
+
+
+@click.group("queue", cls=Group)
+def queue_command() -> None:
+    """Look at queues, pause, resume and purge them."""
+
+
+@queue_command.command("list")
+@json_option
+@store_options
+def list_command(store: Store, as_json: bool) -> None:
+    """List queues in numbers."""
+    asyncio.run(_list(store, as_json))
+
+
+async def _list(store: Store, as_json: bool) -> None:
+    async with store.opened() as client:
+        stats = await client.stats()
+    listening = {
+        queue.queue: sum(queue.queue in worker.queues for worker in stats.workers) for queue in stats.queues
+    }  # fmt: skip
+    if as_json:
+        print_json({"queues": [queue_data(queue) | {"workers": listening[queue.queue]} for queue in stats.queues]})
+        return
+    if not stats.queues:
+        note("no queues yet: the first enqueue makes one")
+        return
+    rows = [
+        (
+            queue.queue,
+            "paused" if queue.paused else "",
+            queue.available - queue.scheduled,
+            queue.scheduled,
+            queue.running,
+            queue.completed,
+            queue.cancelled,
+            queue.failed,
+            length(queue.oldest_due_age),
+            listening[queue.queue],
+        )
+        for queue in stats.queues
+    ]
+    heads = ("queue", "", "due", "scheduled", "running", "completed", "cancelled", "dead", "oldest due", "workers")
+    print_table(heads, rows)
+
+
+def queue_data(queue: QueueStats) -> dict[str, Any]:
+    """A queue for programs."""
+    data = msgspec.structs.asdict(queue)
+    del data["oldest_due_age"]
+    return data | {"oldest_due_seconds": seconds(queue.oldest_due_age)}
+
+
+@queue_command.command("pause")
+@click.argument("name", type=options.name)
+@store_options
+def pause_command(store: Store, name: str) -> None:
+    """Let no worker claim from a queue.
+
+    Until it is resumed, that is. Jobs that run go on, and enqueues are accepted.
+    """
+    asyncio.run(_switch(store, name, paused=True))
+
+
+@queue_command.command("resume")
+@click.argument("name", type=options.name)
+@store_options
+def resume_command(store: Store, name: str) -> None:
+    """Let workers claim from a queue again."""
+    asyncio.run(_switch(store, name, paused=False))
+
+
+async def _switch(store: Store, name: str, *, paused: bool) -> None:
+    async with store.opened() as client:
+        known = [queue.queue for queue in (await client.stats()).queues]
+        await (client.pause(name) if paused else client.resume(name))
+    print(f"{clean(name)}  {'paused' if paused else 'resumed'}")
+    if name not in known:
+        shown = ", ".join(sorted(known)) or "none"
+        note(f"no job was ever in queue {name!r}; the setting holds all the same. Known queues: {shown}")
+
+
+@queue_command.command("purge")
+@click.argument("name", type=options.name)
+@click.option("--task", type=options.name, help="Only jobs of this task.")
+@click.option("--tenant", type=options.name, help="Only jobs of this tenant.")
+@click.option("--older-than", type=options.duration, help="Only jobs enqueued at least so long ago, such as 2h.")
+@yes_option
+@json_option
+@store_options
+def purge_command(
+    store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool, as_json: bool
+) -> None:
+    """Delete the waiting jobs of a queue.
+
+    Scheduled and paused ones included; running and ended ones stay. Asks first, with their number.
+    """
+    filters = Filters(name, task, tenant, older_than)
+    asyncio.run(_purge(store, filters, yes=yes, as_json=as_json))
+
+
+async def _purge(store: Store, filters: Filters, *, yes: bool, as_json: bool) -> None:
+    async with store.opened() as client:
+        matching, deleted = await purge(client, filters, _WAITING, f"waiting jobs of queue {filters.queue}", yes=yes)
+    if as_json:
+        print_json({"matched": matching.number, "deleted": deleted})
+    else:
+        print(f"{deleted:,} waiting jobs deleted")

@@ -1,0 +1,104 @@
+"""``headrace worker``: run the jobs of an app."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli import options
+from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.loading import load_app
+from headrace.cli.logs import FORMATS, LEVELS, configure, observer
+from headrace.cli.problems import USAGE, Problem
+from headrace.cli.running import adjust, flush, run_fast, work
+from headrace.cli.supervisor import Supervisor
+
+
+@click.command("worker", cls=Command)
+@click.argument("app", envvar=f"{ENV_PREFIX}_APP")
+@click.option("--queue", type=options.name, multiple=True, help="Claim from this queue only; may be repeated.")
+@click.option("--burst", is_flag=True, help="End when nothing is due any more.")
+@click.option("--reload", is_flag=True, help="Start anew when a .py file below the working directory changes.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), metavar="N", default=1, help="How many; a crashed one is restarted."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Jobs at the same time.  [env var: HEADRACE_WORKER__CONCURRENCY]",
+)
+@click.option("--name", type=options.name, help="What the worker is called.  [env var: HEADRACE_WORKER__NAME]")
+@click.option("--log-format", type=click.Choice(FORMATS), default="auto", help="auto: text on a terminal, else JSON.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", help="debug also tells of every start.")
+@click.option("--tethered", is_flag=True, hidden=True, help="Stop when stdin ends.")
+@click.pass_context
+def worker_command(
+    ctx: click.Context, /, reload: bool, processes: int, log_format: str, log_level: str, **given: Any
+) -> None:
+    """Run the jobs of APP until told to stop.
+
+    APP is module:attr or file.py:attr; the attribute is "app" unless named. SIGTERM and SIGINT let running jobs finish
+    within the grace time (HEADRACE_WORKER__GRACE); a second signal ends at once.
+    """
+    configure(log_format, log_level)
+    if reload or processes > 1:
+        logs = ["--log-format", log_format, "--log-level", log_level]
+        children = [[*_arguments(given, place if processes > 1 else 0), *logs] for place in range(1, processes + 1)]
+        ctx.exit(supervise(children, watched(given["app"]) if reload else []))
+    run_worker(**given)
+
+
+def run_worker(
+    app: str, queue: tuple[str, ...], burst: bool, concurrency: int | None, name: str | None, tethered: bool
+) -> None:
+    """Run a worker in this process."""
+    loaded = load_app(app)
+    adjust(loaded, concurrency=concurrency, name=name)
+    loaded.observe(observer())
+    try:
+        run_fast(work(loaded, queue, burst=burst, tethered=tethered))
+    finally:
+        flush()
+
+
+def supervise(children: list[list[str]], watch: list[Path]) -> int:
+    """Run workers as child processes; the exit code."""
+    if watch and find_spec("watchfiles") is None:
+        raise Problem(
+            USAGE,
+            "reloading needs the package watchfiles, which is not installed",
+            run="pip install 'headrace[dev]', or the same command without reloading",
+        )
+
+    async def main() -> int:
+        return await Supervisor(children, watch).run()
+
+    return asyncio.run(main())
+
+
+def watched(app: str) -> list[Path]:
+    """The directories whose .py files belong to an app."""
+    place = Path(app.partition(":")[0])
+    paths = [Path.cwd()]
+    if place.suffix == ".py" and not place.resolve().is_relative_to(paths[0]):
+        paths.append(place.resolve().parent)
+    return paths
+
+
+def _arguments(given: dict[str, Any], place: int) -> list[str]:
+    """The same command line for one child."""
+    arguments = [given["app"]]
+    for queue in given["queue"]:
+        arguments += ["--queue", queue]
+    if given["burst"]:
+        arguments.append("--burst")
+    if given["concurrency"] is not None:
+        arguments += ["--concurrency", str(given["concurrency"])]
+    if given["name"] is not None:
+        arguments += ["--name", f"{given['name']}-{place}" if place else given["name"]]
+    return arguments

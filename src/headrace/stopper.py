@@ -1,0 +1,55 @@
+"""SIGINT and SIGTERM: the first asks for a graceful stop, the second ends the process at once."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopper:
+    """Listens to signals while its block lasts; ``stop`` is called once, on the loop.
+
+    The signal handlers are Python's own, not the loop's: a job that blocks the loop cannot keep the second signal out.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._signalled = False
+        self.asked = False
+        """Whether a stop was asked for."""
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._received) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def ask(self, why: str) -> None:
+        """Ask for a graceful stop."""
+        if not self.asked:
+            self.asked = True
+            self._stop()
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled:
+            _end_now(number)
+        self._signalled = True
+        self._loop.call_soon_threadsafe(self.ask, f"stopping on {signal.Signals(number).name}")
+
+
+def _end_now(number: int) -> None:
+    """No clean-up, no waiting: the store takes unfinished jobs back when their leases end."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os.write(2, b"forced to end: unfinished jobs are taken back when their leases run out\n")
+    os._exit(128 + number)

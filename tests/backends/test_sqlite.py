@@ -1,0 +1,13 @@
+"""The SQLite backend keeps the contract."""
+
+from pathlib import Path
+
+from headrace.backends.sqlite import SqliteBackend
+from headrace.testing.conformance import BackendConformance
+
+
+class TestSqlite(BackendConformance):
+    capabilities = ("durable", "hints", "turn")
+
+    def connect(self, place: Path) -> SqliteBackend:
+        return SqliteBackend(place / "jobs.db")

@@ -1,0 +1,199 @@
+"""``health``, ``doctor`` and ``bench``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import NewJob, connect
+from headrace.cli import disk
+from headrace.cli.health import Wish, judge
+from headrace.cli.loading import load_app
+from headrace.records import Beat, Claim, QueueStats, Stats, WorkerStats
+from tests.cli.conftest import Run
+
+RunJson = Callable[..., Any]
+URL = ("--url", "sqlite:///jobs.db")
+SECOND = 1_000_000
+NOW = 1_000 * SECOND
+
+
+def worker(name: str = "w", *queues: str, seen: int = NOW) -> WorkerStats:
+    return WorkerStats(name, queues or ("default",), 10, 0, 0, seen)
+
+
+def wish(*queues: str, workers: int = 1, max_age: int | None = None) -> Wish:
+    return Wish(queues, workers, 30 * SECOND, max_age)
+
+
+def problems(stats: Stats, wished: Wish) -> list[str]:
+    return judge("sqlite:///x", stats, wished, NOW).problems
+
+
+def stats(*workers: WorkerStats, queues: tuple[QueueStats, ...] = ()) -> Stats:
+    return Stats(list(queues), list(workers), [])
+
+
+DUE = QueueStats("default", available=5, oldest_due_age=90 * SECOND)
+
+
+def test_what_is_healthy() -> None:
+    assert problems(stats(worker()), wish()) == []
+    assert problems(stats(worker(), queues=(DUE,)), wish()) == []
+    assert problems(stats(), wish(workers=0)) == []
+    paused = QueueStats("default", paused=True, available=5, oldest_due_age=90 * SECOND)
+    assert problems(stats(queues=(paused,)), wish(workers=0)) == []
+
+
+def test_what_is_not() -> None:
+    assert problems(stats(), wish()) == ["expected at least 1 worker(s) alive, found 0"]
+    silent = worker(seen=NOW - 31 * SECOND)
+    assert problems(stats(silent), wish()) == ["expected at least 1 worker(s) alive, found 0, and 1 silent"]
+    assert "1m30s" in problems(stats(worker(), queues=(DUE,)), wish(max_age=60 * SECOND))[0]
+    [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), wish())
+    assert problem == "queue default has due jobs and no worker; the oldest has waited 1m30s"
+
+
+def test_only_the_queues_that_are_asked_for() -> None:
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("other")) == []
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("default", workers=0)) != []
+
+
+def prepare(*, beat: bool = False, claim: int = 0) -> None:
+    """A store with a waiting job, and maybe a worker that holds it."""
+
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            await client.insert([NewJob(task="jobs.gone", args={"token": "s3cr3t"})])
+            backend = await client.backend()
+            if beat:
+                await backend.renew(Beat("secret-holder", "worker-1", ("default",), 30 * SECOND, slots=4))
+            if claim:
+                await backend.claim(Claim("secret-holder", ("default",), 1, claim))
+
+    asyncio.run(main())
+
+
+def test_health(run: Run, run_json: RunJson, project: Path) -> None:
+    prepare()
+    report = run_json("health", *URL, code=1)
+    assert report.keys() == {"ok", "store", "reachable", "problems", "workers", "queues"}
+    assert report["ok"] is False
+    assert "fail  expected at least 1 worker(s) alive, found 0" in run("health", *URL, code=1).stdout
+    prepare(beat=True)
+    report = run_json("health", *URL)
+    assert (report["ok"], report["problems"]) == (True, [])
+    [listed] = report["workers"]
+    assert listed.keys() == {"worker", "alive", "seen_seconds_ago", "slots", "busy", "queues"}
+    [queue] = report["queues"]
+    assert queue.keys() == {"queue", "paused", "due", "running", "dead", "oldest_due_seconds", "workers"}
+    run("health", *URL, "--max-age", "1us", code=1)
+    run("health", *URL, "--workers", "2", code=1)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///nowhere.db", "sqlite:///no/such/dir/jobs.db"])
+def test_health_of_a_store_that_is_away(run_json: RunJson, url: str) -> None:
+    report = run_json("health", "--url", url, code=75)
+    assert (report["ok"], report["reachable"]) == (False, False)
+
+
+def findings(report: dict[str, Any], check: str) -> list[tuple[str, str]]:
+    return [(found["level"], found["what"]) for found in report["findings"] if found["check"] == check]
+
+
+def test_doctor(run: Run, run_json: RunJson) -> None:
+    prepare(beat=True, claim=30 * SECOND)
+    report = run_json("doctor", *URL)
+    assert report["ok"]
+    for check in ("versions", "settings", "store", "durability", "capabilities", "sqlite", "journal", "disk", "leases"):
+        assert [level for level, _ in findings(report, check)] in (["ok"], ["ok", "warn"], ["warn", "ok"]), check
+    assert findings(report, "journal") == [("ok", "mode wal: readers and the writer do not wait for each other")]
+    assert report["settings"]["worker.lease"] == "30s"
+    text = run("doctor", *URL).stdout
+    assert "ok    leases: none is stale" in text
+    assert "secret-holder" not in text
+    assert "s3cr3t" not in text
+
+
+def test_doctor_finds_stale_leases(run_json: RunJson) -> None:
+    prepare(beat=True, claim=1)
+    [(level, what)] = findings(run_json("doctor", *URL), "leases")
+    assert (level, what) == ("warn", "1 job(s) whose worker has vanished")
+
+
+def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson) -> None:
+    prepare()
+    report = run_json("doctor", "--app", "jobs", code=1)
+    assert ("fail", "jobs wait for tasks that the app does not have: jobs.gone") in findings(report, "tasks")
+
+
+def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path) -> None:
+    assert "there is none at sqlite:///headrace.db yet" in run("doctor").stdout
+    assert not (project / "headrace.db").exists()
+    (project / "notes.db").write_text("no database at all, only text; " * 200)
+    assert run_json("doctor", "--url", "sqlite:///notes.db", code=1)["ok"] is False
+    assert "mkdir -p" in run("doctor", "--url", "sqlite:///no/such/jobs.db", code=1).stdout
+    assert "there is no module" in run("doctor", "--app", "nowhere", code=1).stdout
+    error = run("doctor", "--url", "postgres://me:hunter2@db/x", code=1).output
+    assert "hunter2" not in error
+
+
+def test_doctor_masks_secrets_in_settings(run_json: RunJson, project: Path) -> None:
+    (project / "odd.py").write_text(
+        "from headrace import App, connect, Client, Settings\n"
+        "from headrace.backends.memory import MemoryBackend\n"
+        "app = App(Client(MemoryBackend(), Settings(url='memory://me:hunter2@x/?token=abc')))\n"
+    )
+    report = run_json("doctor", "--app", "odd")
+    assert report["settings"]["url"] == "memory://me:***@x/?token=***"
+
+
+def test_the_wal_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    import apsw
+
+    for number, level in (
+        ("3.54.1", "ok"),
+        ("3.51.3", "ok"),
+        ("3.50.7", "ok"),
+        ("3.44.6", "ok"),
+        ("3.51.2", "warn"),
+        ("3.50.6", "warn"),
+        ("3.49.9", "warn"),
+        ("3.40.1", "warn"),
+    ):
+        monkeypatch.setattr(apsw, "sqlite_lib_version", lambda number=number: number)
+        assert disk.sqlite_library().level == level, number
+
+
+def test_bench(run: Run, run_json: RunJson, project: Path) -> None:
+    report = run_json("bench", "--jobs", "50", "--rounds", "1")
+    assert report["figures"].keys() == {
+        "enqueue_sequential",
+        "enqueue_concurrent",
+        "enqueue_bulk",
+        "drain",
+        "pick_up",
+        "request_response",
+    }
+    assert all(figure["median"] > 0 for figure in report["figures"].values())
+    assert report["durable"]
+    assert sorted(path.name for path in project.iterdir()) == ["jobs.py"]
+
+
+def test_bench_of_a_store_leaves_nothing_in_it(run: Run, run_json: RunJson) -> None:
+    prepare()
+    table = run("bench", *URL, "--jobs", "20", "--rounds", "1").stdout
+    assert "drain, one worker process" in table
+    assert [job["task"] for job in run_json("job", "list", *URL)["jobs"]] == ["jobs.gone"]
+
+
+def test_bench_needs_a_store_for_two(run: Run) -> None:
+    assert "lives in one process" in run("bench", "--url", "memory://", code=2).stderr
+
+
+def test_an_app_may_be_loaded_twice(project: Path) -> None:
+    assert load_app("jobs") is load_app("jobs.py:app")

@@ -1,0 +1,349 @@
+"""Jobs, queues and dead letters from the shell, on a SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from headrace import NewJob, connect
+from headrace.records import Selector
+from tests.cli.conftest import Run
+
+RunJson = Callable[..., Any]
+APP = ("--app", "jobs")
+URL = ("--url", "sqlite:///jobs.db")
+
+
+@pytest.fixture
+def work(project: Path) -> Callable[..., None]:
+    """Run all that is due, here."""
+
+    def drain() -> None:
+        from headrace.cli.loading import load_app
+
+        app = load_app("jobs")
+
+        async def main() -> None:
+            async with app:
+                await app.drain()
+
+        asyncio.run(main())
+
+    return drain
+
+
+def insert(*jobs: NewJob) -> None:
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            await client.insert(jobs)
+
+    asyncio.run(main())
+
+
+# -- enqueue
+
+
+def test_enqueue_prints_the_id_and_nothing_else(run: Run) -> None:
+    result = run("enqueue", "hello", *APP, "--arg", 'who="ada"')
+    [line] = result.stdout.splitlines()
+    assert json.loads(run("job", "show", line, "--json", *APP).stdout)["args"] == {"who": "ada"}
+    assert result.stderr == "queued\n"
+
+
+def test_enqueue_by_name_alone(run_json: RunJson) -> None:
+    options = ("--queue", "mail", "--tenant", "acme", "--priority", "-3", "--key", "k", "--delay", "1h")
+    stored = run_json("enqueue", "elsewhere.send", *URL, "--args", '{"to": [1, 2]}', "--arg", "cc=null", *options)
+    assert stored.keys() == {"id", "status", "state"}
+    job = run_json("job", "show", stored["id"], *URL)
+    assert {name: job[name] for name in ("task", "queue", "tenant", "priority", "key", "args", "state")} == {
+        "task": "elsewhere.send",
+        "queue": "mail",
+        "tenant": "acme",
+        "priority": -3,
+        "key": "k",
+        "args": {"to": [1, 2], "cc": None},
+        "state": "available",
+    }
+    assert job["why"].startswith("it is scheduled, in ")
+
+
+def test_a_taken_key_is_an_answer(run_json: RunJson) -> None:
+    first = run_json("enqueue", "hello", *APP, "--arg", 'who="a"', "--key", "k")
+    second = run_json("enqueue", "hello", *APP, "--arg", 'who="b"', "--key", "k")
+    assert (second["id"], second["status"]) == (first["id"], "duplicate")
+
+
+def test_a_batch_task_takes_any_payload(run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "letters", *APP, "--args", "5")
+    assert run_json("job", "show", stored["id"], *APP)["args"] == 5
+    run("enqueue", "letters", *APP, "--args", '"five"', code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("helo",), 3, ["no task 'helo'", "jobs.hello"]),
+        (("hello",), 2, ["missing a required argument: 'who'"]),
+        (("hello", "--arg", "who=1"), 2, ["Expected `str`, got `int`", "nothing was stored"]),
+        (("hello", "--arg", "who=ada"), 2, ["""--arg 'who="ada"'"""]),
+        (("hello", "--arg", "who"), 2, ["expected name=json"]),
+        (("hello", "--arg", 'who="a"', "--arg", "x=1"), 2, ["unknown field `x`"]),
+        (("hello", "--args", "[1]"), 2, ["JSON object"]),
+        (("hello", "--args", "{"), 2, ["expected JSON"]),
+        (("hello", "--arg", 'who="a"', "--priority", "99999"), 2, ["priority"]),
+        (("", "--arg", 'who="a"'), 2, ["expected a name"]),
+    ],
+)
+def test_bad_enqueues(run: Run, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
+    error = run("enqueue", *arguments, *APP, code=code).stderr
+    for word in words:
+        assert word in error
+    assert "Traceback" not in error
+
+
+def test_waiting_in_vain(run: Run) -> None:
+    error = run("enqueue", "hello", *APP, "--arg", 'who="a"', "--wait", "--timeout", "50ms", code=1).stderr
+    assert "no answer in 0.05 s" in error
+    assert "headrace health" in error
+
+
+# -- look
+
+
+def test_list_filters(run: Run, run_json: RunJson) -> None:
+    insert(NewJob(task="a", queue="one", tenant="x"), NewJob(task="b", queue="one"))
+    insert(NewJob(task="b", queue="two", delay="1h"))
+
+    def tasks(*filters: str) -> list[str]:
+        return [f"{job['queue']}.{job['task']}" for job in run_json("job", "list", *URL, *filters)["jobs"]]
+
+    assert tasks() == ["two.b", "one.b", "one.a"]
+    assert tasks("--queue", "one") == ["one.b", "one.a"]
+    assert tasks("--task", "b") == ["two.b", "one.b"]
+    assert tasks("--tenant", "x") == ["one.a"]
+    assert tasks("--state", "failed", "--state", "running") == []
+    assert tasks("--older-than", "1h") == []
+    limited = run_json("job", "list", *URL, "--limit", "2")
+    assert (len(limited["jobs"]), limited["more"]) == (2, True)
+    assert "raise --limit" in run("job", "list", *URL, "--limit", "2").stderr
+    run("job", "list", *URL, "--state", "odd", code=2)
+
+
+def test_a_list_says_nothing_of_arguments(run_json: RunJson) -> None:
+    insert(NewJob(task="a", args={"password": "hunter2"}))
+    [job] = run_json("job", "list", *URL)["jobs"]
+    assert not job.keys() & {"args", "result", "failures"}
+    assert {
+        "id",
+        "queue",
+        "task",
+        "state",
+        "tenant",
+        "key",
+        "priority",
+        "attempt",
+        "run_at",
+        "enqueued_at",
+    } <= job.keys()
+
+
+def test_names_cannot_reach_the_terminal(run: Run) -> None:
+    insert(NewJob(task="a\x1b[2Jb\nforged", queue="q\u202e", key="[red]k[/red]"))
+    listed = run("job", "list", *URL).stdout
+    assert "a\\x1b[2Jb\\nforged" in listed
+    assert "q\\u202e" in listed
+    assert "[red]k[/red]" in listed
+    assert len(listed.splitlines()) == 2
+
+
+def test_show_says_why_it_waits(run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
+    assert "no worker listens to queue default" in run("job", "show", stored["id"], *APP).stdout
+    run("queue", "pause", "default", *APP)
+    assert "headrace queue resume default" in run("job", "show", stored["id"], *APP).stdout
+
+
+@pytest.mark.parametrize("verb", [("job", "show"), ("job", "retry"), ("job", "cancel"), ("dead", "show")])
+def test_ids(run: Run, verb: tuple[str, str]) -> None:
+    insert(NewJob(task="a"))
+    assert "expected a job id" in run(*verb, "nonsense", *URL, code=2).stderr
+    error = run(*verb, uuid4(), *URL, code=3).stderr
+    assert "headrace job list" in error
+
+
+# -- stores that are not there, or are not stores
+
+
+@pytest.mark.parametrize("command", [("job", "list"), ("queue", "list"), ("dead", "list")])
+def test_looking_makes_no_store(run: Run, project: Path, command: tuple[str, str]) -> None:
+    error = run(*command, "--url", "sqlite:///nowhere.db", code=75).stderr
+    assert "no file nowhere.db" in error
+    assert not (project / "nowhere.db").exists()
+
+
+def test_not_a_database(run: Run, project: Path) -> None:
+    (project / "notes.db").write_text("this is no database, but a text that is long enough to look like one " * 50)
+    error = run("job", "list", "--url", "sqlite:///notes.db", code=1).stderr
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+
+
+def test_no_directory(run: Run) -> None:
+    error = run("enqueue", "a", "--url", "sqlite:///no/such/dir/jobs.db", code=75).stderr
+    assert "headrace doctor" in error
+
+
+# -- change
+
+
+def test_cancel(run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
+    assert "cancelled" in run("job", "cancel", stored["id"], *APP).stdout
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "cancelled"
+    assert "is cancelled: nothing was changed" in run("job", "cancel", stored["id"], *APP, code=4).stderr
+
+
+def test_retry(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
+    assert "is available: nothing was changed" in run("job", "retry", stored["id"], *APP, code=4).stderr
+    work()
+    assert run_json("job", "show", stored["id"], *APP)["result"] == "hello a"
+    run("job", "retry", stored["id"], *APP)
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "available"
+
+
+def test_what_can_be_done_is_done_and_the_rest_is_told(run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
+    unknown = uuid4()
+    result = run("job", "cancel", unknown, stored["id"], *APP, code=3)
+    assert f"{stored['id']}  cancelled" in result.stdout
+    assert str(unknown) in result.stderr
+
+
+def test_retry_with_a_key_that_is_taken(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    failed = run_json("enqueue", "boom", *APP, "--key", "k")
+    work()
+    run_json("enqueue", "boom", *APP, "--key", "k")
+    assert "another job holds its key 'k'" in run("job", "retry", failed["id"], *APP, code=4).stderr
+    again = run("dead", "requeue", *APP, "--json", code=4)
+    assert json.loads(again.stdout) == {"requeued": [], "refused": [failed["id"]]}
+
+
+def test_pause_and_resume(run: Run, run_json: RunJson) -> None:
+    insert(NewJob(task="a"))
+    assert "known queues: default" in run("queue", "pause", "defualt", *URL).stderr.lower()
+    run("queue", "pause", "default", *URL)
+    paused = {queue["queue"]: queue["paused"] for queue in run_json("queue", "list", *URL)["queues"]}
+    assert paused["default"]
+    assert "paused" in run("queue", "list", *URL).stdout
+    run("queue", "resume", "default", *URL)
+    paused = {queue["queue"]: queue["paused"] for queue in run_json("queue", "list", *URL)["queues"]}
+    assert not paused["default"]
+
+
+def test_queue_list(run: Run, run_json: RunJson) -> None:
+    insert(NewJob(task="a"), NewJob(task="a"), NewJob(task="a", delay="1h"))
+    [queue] = run_json("queue", "list", *URL)["queues"]
+    age = queue.pop("oldest_due_seconds")
+    assert 0 <= age < 60
+    assert queue == {
+        "queue": "default",
+        "paused": False,
+        "available": 3,
+        "scheduled": 1,
+        "running": 0,
+        "jobs_paused": 0,
+        "completed": 0,
+        "cancelled": 0,
+        "failed": 0,
+        "workers": 0,
+    }
+    assert run("queue", "list", *URL).stdout.split()[-9:-2] == ["default", "2", "1", "0", "0", "0", "0"]
+
+
+def test_purge_counts_and_asks(run: Run, run_json: RunJson) -> None:
+    insert(*(NewJob(task="a", tenant="x" if n < 3 else "y") for n in range(7)), NewJob(task="a", queue="other"))
+    refused = run("queue", "purge", "default", *URL, code=2)
+    assert "7 waiting jobs of queue default will be deleted" in refused.stderr
+    assert "--yes" in refused.stderr
+    assert run_json("queue", "purge", "default", *URL, "--yes", "--tenant", "x") == {"matched": 3, "deleted": 3}
+    assert run_json("queue", "purge", "default", *URL, "--yes") == {"matched": 4, "deleted": 4}
+    assert "0 waiting jobs deleted" in run("queue", "purge", "default", *URL).stdout
+    assert [job["queue"] for job in run_json("job", "list", *URL)["jobs"]] == ["other"]
+
+
+# -- dead letters
+
+
+def test_dead_letters(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    assert (
+        "no dead letters" in run("enqueue", "hello", *APP, "--arg", 'who="a"').stderr + run("dead", "list", *APP).stderr
+    )
+    ids = [run_json("enqueue", "boom", *APP, "--arg", f'text="{n}"')["id"] for n in range(4)]
+    work()
+    listed = run_json("dead", "list", *APP)
+    assert [job["id"] for job in listed["jobs"]] == ids[::-1]
+    shown = run("dead", "show", ids[0], *APP).stdout
+    assert "ValueError: 0" in shown
+    assert "Traceback (most recent call last)" in shown
+    job = run_json("dead", "show", ids[0], *APP)
+    assert (job["state"], job["reason"], job["failures"][0]["type"]) == ("failed", "retries exhausted", "ValueError")
+
+    requeued = run("dead", "requeue", "--queue", "mail", "--limit", "3", *APP)
+    assert "4 dead letters match; requeueing 3, oldest first" in requeued.stderr
+    assert "3 dead letters requeued" in requeued.stdout
+    assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == ids[3:]
+    assert "is no dead letter: it is available" in run("dead", "show", ids[0], *APP, code=3).stderr
+    run("dead", "requeue", ids[0], *APP, code=4)
+    work()
+
+    refused = run("dead", "purge", "--task", "jobs.boom", *APP, code=2)
+    assert "4 dead letters will be deleted" in refused.stderr
+    assert run_json("dead", "purge", "--task", "jobs.boom", "--limit", "1", "--yes", *APP)["deleted"] == 1
+    assert run_json("dead", "purge", ids[3], "--yes", *APP) == {"matched": 1, "deleted": 1}
+    assert run_json("dead", "purge", "--yes", *APP) == {"matched": 2, "deleted": 2}
+    assert run_json("dead", "list", *APP) == {"jobs": [], "more": False}
+
+
+def test_requeue_is_paced(run_json: RunJson, work: Callable[..., None], run: Run) -> None:
+    import time
+
+    for _ in range(6):
+        run("enqueue", "boom", *APP)
+    work()
+    began = time.monotonic()
+    assert len(run_json("dead", "requeue", *APP, "--rate", "10")["requeued"]) == 6
+    assert time.monotonic() - began >= 0.5
+
+
+def test_ids_and_filters_do_not_mix(run: Run) -> None:
+    insert(NewJob(task="a"))
+    run("dead", "requeue", uuid4(), "--queue", "mail", *URL, code=2)
+    run("dead", "purge", uuid4(), "--queue", "mail", *URL, code=2)
+
+
+def test_nothing_shows_a_holder(run: Run, project: Path) -> None:
+    insert(NewJob(task="a"))
+
+    async def claim() -> str:
+        from headrace.records import Beat, Claim
+
+        async with connect(URL[1]) as client:
+            backend = await client.backend()
+            await backend.renew(Beat("5ec4e7", "worker-1", ("default",), 30_000_000))
+            [job] = (await backend.claim(Claim("5ec4e7", ("default",), 1, 30_000_000))).jobs
+            assert await backend.scan(Selector())
+            return job.id.hex()
+
+    job = asyncio.run(claim())
+    for command in (("job", "show", job), ("job", "list"), ("queue", "list"), ("health",), ("doctor",)):
+        for form in ((), ("--json",)):
+            output = run(*command, *URL, *form).output
+            assert "5ec4e7" not in output
+            assert "worker-1" in output or command[0] in ("queue", "job")

@@ -1,0 +1,134 @@
+"""Printing: escapes, tables, and who is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from uuid import uuid4
+
+import pytest
+
+from headrace import Event, EventKind
+from headrace.cli import logs, output
+from headrace.cli.problems import Problem
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """stdout and stderr on a terminal; not a fixture, as pytest sets the streams anew for the test itself."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return stream
+
+
+def test_a_table_off_a_terminal_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(("id", "jobs"), [("a", 1), ("bcd", 100)])
+    assert capsys.readouterr().out == "ID   JOBS\na       1\nbcd   100\n"
+
+
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    output.print_table(("id", "jobs"), [("[red]a\x1b[2J", 1)])
+    assert "[red]a\\x1b[2J" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_colours(monkeypatch: pytest.MonkeyPatch, colours: bool) -> None:
+    if not colours:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = use_terminal(monkeypatch)
+    output.print_level("fail", "it is broken", "mend it")
+    Problem(1, "oh").show()
+    assert ("\x1b[31m" in terminal.getvalue()) is colours
+
+
+def test_progress_is_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("counting", 10) as advance:
+        advance(5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    with output.progress("counting", 10) as advance:
+        advance(5)
+    assert "counting" in terminal.getvalue()
+
+
+def test_a_person_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, agreed in (("y\n", True), ("n\n", False)):
+        stdin = Terminal(answer)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        if agreed:
+            output.confirm("sure?", yes=False)
+        else:
+            with pytest.raises(Problem, match="nothing was changed"):
+                output.confirm("sure?", yes=False)
+
+
+# -- logs
+
+
+@pytest.fixture
+def restored_logging() -> object:
+    """Logging as it was, afterwards."""
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    root.handlers.clear()
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = before
+    logging.getLogger("headrace").setLevel(logging.NOTSET)
+
+
+EVIL = "a\r\n\x1b[31m\u2028forged"
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("kind", list(EventKind))
+def test_one_event_is_one_line(kind: EventKind, format: str) -> None:
+    stream = io.StringIO()
+    logs.configure(format, "debug", stream)
+    event = Event(
+        kind, uuid4().bytes, EVIL, EVIL, EVIL, 1, EVIL, 1.5, "the result", ValueError(EVIL + "x" * 9_999), EVIL
+    )  # fmt: skip
+    logs.observer()(event)
+    [line] = stream.getvalue().splitlines()
+    assert "\x1b" not in line
+    assert "the result" not in line
+    assert len(line) < 5_000
+    if format == "json":
+        data = json.loads(line)
+        assert data["event"] == kind.value
+        assert (data["queue"], data["key"], data["job_id"]) == (EVIL, EVIL, str(event.job_id))
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_traceback_is_on_its_line(format: str) -> None:
+    stream = io.StringIO()
+    logs.configure(format, "info", stream)
+    try:
+        raise ValueError("postgres://me:hunter2@db")
+    except ValueError:
+        logging.getLogger("mine").exception("oh")
+    [line] = stream.getvalue().splitlines()
+    assert "ValueError" in line
+    assert "hunter2" not in line
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_auto_is_text_on_a_terminal_only() -> None:
+    for stream, text in ((Terminal(), True), (io.StringIO(), False)):
+        logs.configure("auto", "info", stream)
+        logging.getLogger("headrace.worker").info("hello")
+        assert stream.getvalue().startswith("{") is not text

@@ -1,0 +1,161 @@
+"""Help, versions, completion, bad input: what needs no store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.__main__ import cli
+from headrace.cli.problems import Problem, explain, scrub
+from headrace.errors import Corrupt, JobNotFound, StoreFull, Unavailable, UnknownTask
+from tests.cli.conftest import Run
+
+COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]
+LEAVES = [
+    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead")),
+    *(("job", verb) for verb in ("list", "show", "retry", "cancel")),
+    *(("queue", verb) for verb in ("list", "pause", "resume", "purge")),
+    *(("dead", verb) for verb in ("list", "show", "requeue", "purge")),
+]
+READS = [("job", "list"), ("job", "show"), ("queue", "list"), ("dead", "list"), ("dead", "show"), ("health",)]
+
+
+@pytest.mark.parametrize("command", [(), ("job",), ("queue",), ("dead",), *LEAVES], ids=" ".join)
+def test_help_tells_what_it_does(run: Run, command: tuple[str, ...]) -> None:
+    text = run(*command, "--help").stdout
+    assert text.startswith(f"Usage: headrace {' '.join(command)}".rstrip())
+    if command in LEAVES:
+        assert f"HEADRACE_CLI_{'_'.join(command).upper()}_SOME_OPTION" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", [*READS, ("doctor",), ("bench",), ("enqueue",)], ids=" ".join)
+def test_whatever_reads_can_answer_in_json(run: Run, command: tuple[str, ...]) -> None:
+    assert "--json" in run(*command, "--help").stdout
+
+
+def test_help_and_version_import_no_command() -> None:
+    script = (
+        "import sys; sys.argv = ['headrace', '--help']\n"
+        "from headrace.cli.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = [m for m in sys.modules if m.startswith(('rich', 'apsw', 'watchfiles', 'headrace.cli.worker'))]\n"
+        "print('heavy:', heavy)"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "heavy: []" in output
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout.startswith("headrace 0.")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(run: Run, shell: str) -> None:
+    assert "_HEADRACE_COMPLETE" in run("completion", shell).stdout
+
+
+def test_completion_completes(project: Path) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "headrace.cli"],
+        env={"_HEADRACE_COMPLETE": "bash_complete", "COMP_WORDS": "headrace que", "COMP_CWORD": "1", "PATH": "/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "queue" in completed.stdout
+
+
+def test_a_near_miss_is_guessed(run: Run) -> None:
+    assert "Did you mean 'worker'?" in run("workr", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("nowhere", ["there is no module 'nowhere'", "neither below"]),
+        ("nowhere.py", ["there is no file nowhere.py"]),
+        ("not/a/module", ["neither a module nor a .py file", "not/a/module.py"]),
+        ("jobs:other", ["has no app 'other'; it has: app"]),
+        ("json", ["json has nothing under the name 'app'", "headrace.App("]),
+        ("json:loads", ["function, which is no App"]),
+        ("broken", ["NameError", "line 2", "--debug"]),
+        ("broken_syntax.py", ["SyntaxError", "line 1"]),
+        ("queue.py", ["'queue' is another module"]),
+    ],
+)
+def test_an_app_that_cannot_be_loaded(run: Run, project: Path, spec: str, words: list[str]) -> None:
+    (project / "broken.py").write_text("import os\nundefined\n")
+    (project / "broken_syntax.py").write_text("def (:\n")
+    (project / "queue.py").write_text("")
+    error = run("job", "list", "--app", spec, code=2).stderr
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+
+
+def test_debug_shows_the_traceback(run: Run, project: Path) -> None:
+    (project / "broken.py").write_text("import os\nundefined\n")
+    for command in (("--debug", "job", "list"), ("job", "list", "--debug")):
+        assert "Traceback" in run(*command, "--app", "broken", code=2).stderr
+    assert "Traceback" in run("job", "list", "--app", "broken", code=2, env={"HEADRACE_CLI_DEBUG": "1"}).stderr
+
+
+def test_a_file_in_a_package_has_the_name_that_imports_give_it(run: Run, project: Path) -> None:
+    package = project / "src" / "shop"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "work.py").write_text(
+        "from headrace import App\napp = App('memory://')\n@app.task\ndef pack() -> None: ...\n"
+    )
+    assert "shop.work.pack" in run("doctor", "--app", "src/shop/work.py").stdout
+
+
+def test_url_and_app_together_are_refused(run: Run) -> None:
+    assert "got both" in run("job", "list", "--url", "memory://", "--app", "jobs", code=2).stderr
+
+
+def test_a_url_on_the_line_wins_over_an_app_from_the_environment(run: Run) -> None:
+    run("job", "list", "--url", "memory://", env={"HEADRACE_CLI_APP": "nowhere"})
+
+
+def test_options_and_settings_have_their_own_variables(run: Run) -> None:
+    env = {"HEADRACE_CLI_JOB_LIST_LIMIT": "nought", "HEADRACE_URL": "memory://"}
+    assert "'--limit'" in run("job", "list", env=env, code=2).stderr
+    env = {"HEADRACE_CLI_JOB_LIST_LIMIT": "7", "HEADRACE_CLI_JOB_LIST_JSON": "1", "HEADRACE_URL": "memory://"}
+    assert run("job", "list", env=env).stdout.split() == ["{", '"jobs":', "[],", '"more":', "false", "}"]
+
+
+def test_an_unknown_setting_is_told(run: Run) -> None:
+    error = run("job", "list", env={"HEADRACE_WROKER__LEASE": "1s", "HEADRACE_URL": "memory://"}, code=2).stderr
+    assert "wroker" in error
+    assert "HEADRACE_*" in error
+
+
+@pytest.mark.parametrize("duration", ["soon", "3 fortnights", "-5s", ""])
+def test_a_bad_duration(run: Run, duration: str) -> None:
+    assert "'30s'" in run("job", "list", "--older-than", duration, "--url", "memory://", code=2).stderr
+
+
+def test_secrets_are_not_told(run: Run) -> None:
+    error = run("job", "list", "--url", "postgres://me:hunter2@db/jobs?token=abc", code=2).stderr
+    assert "hunter2" not in error
+    assert "abc" not in error
+    assert "me:***@db" in error
+
+
+def test_scrub_leaves_other_text_alone() -> None:
+    assert scrub("sqlite:///a/b@c.db and 12:30@noon") == "sqlite:///a/b@c.db and 12:30@noon"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Unavailable(), 75), (StoreFull(), 75), (Corrupt(), 1), (UnknownTask(), 3), (JobNotFound(), 3)]
+)
+def test_exit_codes(error: Exception, code: int) -> None:
+    problem = explain(error)
+    assert isinstance(problem, Problem)
+    assert problem.code == code

@@ -1,0 +1,249 @@
+"""The life of real worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import DEADLINE, Process, Run
+
+Start = Callable[..., Process]
+RunJson = Callable[..., Any]
+APP = ("--app", "jobs")
+DEBUG = ("--log-level", "debug")
+
+
+@pytest.fixture
+def gate(run_json: RunJson, project: Path) -> str:
+    """A job that runs until the file ``open`` is there."""
+    stored = run_json("enqueue", "gate", *APP, "--arg", f'path="{project / "open"}"')
+    return str(stored["id"])
+
+
+def state(run_json: RunJson, job: str) -> str:
+    return str(run_json("job", "show", job, *APP)["state"])
+
+
+def wait_listed(run_json: RunJson) -> list[dict[str, Any]]:
+    """The workers that the store knows, once there is one: the heartbeat is a thread of its own, and may come later."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        workers: list[dict[str, Any]] = run_json("health", *APP, "--workers", "0")["workers"]
+        if workers or time.monotonic() > deadline:
+            return workers
+
+
+def test_burst_runs_what_is_due_and_ends(start: Start, run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="ada"')
+    later = run_json("enqueue", "hello", *APP, "--arg", 'who="bob"', "--delay", "1h")
+    worker = start("worker", "jobs:app", "--burst")
+    assert worker.ended() == 0
+    completed = next(line for line in map(json.loads, worker.lines) if line.get("event") == "completed")
+    assert completed.keys() >= {"time", "level", "logger", "message", "job_id", "task", "queue", "attempt", "seconds"}
+    assert (completed["job_id"], completed["task"]) == (stored["id"], "jobs.hello")
+    assert not any("ada" in line for line in worker.lines), "arguments and results are not for logs"
+    assert state(run_json, stored["id"]) == "completed"
+    assert state(run_json, later["id"]) == "available"
+
+
+def test_wait_prints_the_result(start: Start, run: Run) -> None:
+    start("worker", "jobs.py").event("worker_started")
+    result = run("enqueue", "hello", *APP, "--arg", 'who="ada"', "--wait")
+    assert result.stdout == '"hello ada"\n'
+    failed = run("enqueue", "boom", *APP, "--wait", code=1).stderr
+    assert "ValueError: boom" in failed
+    assert "headrace dead show" in failed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_running_job_finish(
+    start: Start, run_json: RunJson, project: Path, gate: str, number: signal.Signals
+) -> None:
+    worker = start("worker", "jobs", *DEBUG)
+    worker.event("started")
+    worker.send(number)
+    worker.text("a second signal ends at once")
+    (project / "open").touch()
+    assert worker.event("completed")["job_id"] == gate
+    assert worker.ended() == 0
+    assert state(run_json, gate) == "completed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_forces(start: Start, run_json: RunJson, gate: str, number: signal.Signals) -> None:
+    worker = start("worker", "jobs", *DEBUG)
+    worker.event("started")
+    worker.send(number)
+    worker.text("a second signal ends at once")
+    worker.send(number)
+    assert worker.ended() == 128 + number
+    assert "forced to end" in worker.lines[-1]
+    assert state(run_json, gate) == "running"
+
+
+def test_a_handler_that_blocks_the_loop_cannot_keep_a_worker_alive(start: Start, run_json: RunJson) -> None:
+    run_json("enqueue", "block", *APP)
+    worker = start("worker", "jobs", *DEBUG)
+    worker.event("started")
+    worker.send(signal.SIGTERM)
+    # The loop cannot tell that it has heard the first, so there is nothing to wait for before the second.
+    deadline = time.monotonic() + DEADLINE
+    while worker.popen.poll() is None and time.monotonic() < deadline:
+        worker.send(signal.SIGINT)
+        time.sleep(0.1)
+    assert worker.ended() in (130, 143)
+
+
+def test_a_job_past_the_grace_goes_back(start: Start, run_json: RunJson, gate: str) -> None:
+    worker = start("worker", "jobs", *DEBUG, env={"HEADRACE_WORKER__GRACE": "50ms"})
+    worker.event("started")
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0
+    job = run_json("job", "show", gate, *APP)
+    assert (job["state"], job["attempt"]) == ("available", 0)
+
+
+def test_options_win_over_settings(start: Start, run_json: RunJson, gate: str, project: Path) -> None:
+    env = {"HEADRACE_WORKER__CONCURRENCY": "7", "HEADRACE_WORKER__NAME": "from-env"}
+    worker = start("worker", "jobs", *DEBUG, "--concurrency", "3", "--queue", "default", "--queue", "x", env=env)
+    worker.text("no task of this app belongs to queue x")
+    worker.event("started")
+    [listed] = wait_listed(run_json)
+    assert (listed["worker"], listed["slots"], sorted(listed["queues"])) == ("from-env", 3, ["default", "x"])
+    assert run_json("job", "show", gate, *APP)["worker"] == "from-env"
+    (project / "open").touch()
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0
+
+
+def test_a_store_that_cannot_be_opened(start: Start, project: Path) -> None:
+    (project / "jobs.db").mkdir()
+    worker = start("worker", "jobs")
+    assert worker.ended() in (1, 75)
+    assert any(line.startswith("error: ") for line in worker.lines)
+    assert not any("Traceback" in line for line in worker.lines)
+
+
+def test_text_logs(start: Start, run_json: RunJson) -> None:
+    run_json("enqueue", "unsteady", *APP)
+    worker = start("worker", "jobs", "--burst", "--log-format", "text")
+    assert worker.ended() == 0
+    text = "".join(worker.lines)
+    assert "warning retrying jobs.unsteady" in text
+    assert ": ConnectionError: not yet" in text
+    assert not text.startswith("{")
+
+
+# -- several processes
+
+
+def test_processes_are_restarted_and_stopped(start: Start, run_json: RunJson, project: Path) -> None:
+    supervisor = start("worker", "jobs", "--processes", "2", "--name", "pool", *DEBUG)
+    pids = [json.loads(supervisor.text("is process"))["pid"] for _ in range(2)]
+    names = {supervisor.event("worker_started")["worker"] for _ in range(2)}
+    assert names == {"pool-1", "pool-2"}
+    os.kill(pids[0], signal.SIGKILL)
+    supervisor.text("was killed by SIGKILL; restarting in 0.5 s")
+    assert json.loads(supervisor.text("is process"))["pid"] not in pids
+    assert supervisor.event("worker_started")["worker"] == "pool-1"
+    supervisor.send(signal.SIGTERM)
+    assert supervisor.ended() == 0
+    left = run_json("health", *APP, "--workers", "0")["workers"]
+    assert {worker["worker"] for worker in left} <= {"pool-1"}, "the killed one; those that were stopped signed off"
+
+
+def test_a_second_signal_forces_several_processes(start: Start, gate: str, run_json: RunJson) -> None:
+    supervisor = start("worker", "jobs", "--processes", "2", *DEBUG)
+    supervisor.event("started")
+    supervisor.send(signal.SIGINT)
+    supervisor.text("a second signal ends at once")
+    supervisor.send(signal.SIGINT)
+    assert supervisor.ended() == 130
+    assert state(run_json, gate) == "running"
+
+
+def test_burst_in_several_processes_ends_by_itself(start: Start, run_json: RunJson) -> None:
+    stored = [run_json("enqueue", "hello", *APP, "--arg", 'who="a"')["id"] for _ in range(3)]
+    assert start("worker", "jobs", "--processes", "2", "--burst").ended() == 0
+    assert {state(run_json, job) for job in stored} == {"completed"}
+
+
+def test_workers_do_not_outlive_their_supervisor(start: Start) -> None:
+    supervisor = start("worker", "jobs", "--processes", "2")
+    for _ in range(2):
+        supervisor.event("worker_started")
+    supervisor.send(signal.SIGKILL)
+    for _ in range(2):
+        supervisor.event("worker_stopped")
+    assert supervisor.ended() == -signal.SIGKILL
+
+
+def test_an_app_that_cannot_be_loaded_is_not_tried_again(start: Start) -> None:
+    supervisor = start("worker", "nowhere", "--processes", "2", env={"HEADRACE_CLI_WORKER_PROCESSES": "2"})
+    assert supervisor.ended() == 2
+
+
+# -- reload
+
+
+def test_reload_picks_up_a_change(start: Start, run: Run, project: Path) -> None:
+    dev = start("worker", "jobs", "--reload")
+    dev.event("worker_started")
+    before = run("enqueue", "hello", *APP, "--arg", 'who="ada"', "--wait").stdout
+    assert before == '"hello ada"\n'
+    source = (project / "jobs.py").read_text()
+
+    (project / "jobs.py").write_text("oh no(")
+    dev.text("changed: jobs.py; reloading")
+    dev.text("SyntaxError")
+    dev.text("waiting for a change")
+
+    (project / "jobs.py").write_text(source.replace('f"hello {who}"', 'f"goodbye {who}"'))
+    dev.event("worker_started")
+    after = run("enqueue", "hello", *APP, "--arg", 'who="ada"', "--wait").stdout
+    assert after == '"goodbye ada"\n'
+    dev.send(signal.SIGTERM)
+    assert dev.ended() == 0
+
+
+def test_reload_without_watchfiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import headrace.cli.worker
+
+    monkeypatch.setattr(headrace.cli.worker, "find_spec", lambda name: None)
+    monkeypatch.setattr(headrace.cli.worker, "configure", lambda *given: None)
+    error = run("worker", "jobs", "--reload", code=2).stderr
+    assert "pip install 'headrace[dev]'" in error
+
+
+def test_dev_tells_in_plain_words(start: Start, run: Run, project: Path) -> None:
+    (project / "mine.py").write_text(
+        "from headrace import App\napp = App()\n@app.task\nasync def hi() -> str:\n    return 'hi'\n"
+    )
+    dev = start("dev", "mine.py")
+    dev.text("store sqlite:///headrace.db")
+    dev.text("worker started")
+    assert run("enqueue", "hi", "--app", "mine", "--wait").stdout == '"hi"\n'
+    dev.text("started mine.hi")
+    dev.text("completed mine.hi")
+    dev.send(signal.SIGINT)
+    assert dev.ended() == 0
+
+
+# -- the whole round
+
+
+def test_enqueue_work_dead_requeue(start: Start, run: Run, run_json: RunJson) -> None:
+    stored = run_json("enqueue", "boom", *APP)["id"]
+    assert start("worker", "jobs", "--burst").ended() == 0
+    assert run_json("job", "show", stored, *APP)["state"] == "failed"
+    assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == [stored]
+    assert run_json("dead", "requeue", stored, *APP) == {"requeued": [stored], "refused": []}
+    assert start("worker", "jobs", "--burst").ended() == 0
+    assert len(run_json("dead", "show", stored, *APP)["failures"]) == 1
