@@ -11,7 +11,6 @@ import pytest
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import CAPABILITIES
 
-
 SHARED_MEMORY = Path("/dev/shm")
 
 

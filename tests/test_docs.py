@@ -40,5 +40,6 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"

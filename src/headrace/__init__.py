@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.client import Client
     from headrace.config import Settings
-    from headrace.connect import connect
+    from headrace.connection import connect
     from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
     from headrace.core.content import content_id
     from headrace.core.events import Event, EventKind
@@ -111,7 +111,7 @@ _HOMES = {
     "Settings": "headrace.config",
     "SyncApp": "headrace.sync",
     "Task": "headrace.task",
-    "connect": "headrace.connect",
+    "connect": "headrace.connection",
     "content_id": "headrace.core.content",
     "doubling_to_an_hour": "headrace.core.retry",
     "exponential": "headrace.core.retry",

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from headrace.batch import BatchTask
 from headrace.client import AnyId, Client
 from headrace.config import Settings
-from headrace.connect import connect
+from headrace.connection import connect
 from headrace.core.codec import JsonSerde
 from headrace.core.events import Observer
 from headrace.core.executors import ProcessExecutor, ThreadExecutor
@@ -17,11 +17,12 @@ from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
-from headrace.errors import ConfigError, UnknownTask
+from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import Job
 from headrace.records import Altered, JobKey
+from headrace.shown import shown
 from headrace.stopper import Stopper
 from headrace.task import JobOptions, Task
 from headrace.types import Duration, NewJob
@@ -52,10 +53,14 @@ class App:
         middleware: Sequence[Middleware] = (),
         **overrides: Any,
     ) -> None:
+        if isinstance(url, Client) and overrides:
+            raise ConfigError(f"expected a client or settings, got both: {sorted(overrides)[0]!r} beside a Client")
         self.client = url if isinstance(url, Client) else connect(url, **overrides)
         self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
         self._middleware = list(middleware)
         self._worker: Worker | None = None
+        self._working = False
+        self._stopped = False
 
     # -- registering
 
@@ -63,6 +68,8 @@ class App:
     def task(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
     def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Job[Any], P], R], /) -> Task[P, R]: ...
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
@@ -105,7 +112,7 @@ class App:
                 self,
                 function,
                 options,
-                name=name or _name_of(function),
+                name=_name_of(function) if name is None else name,
                 retry=retry or exponential(),
                 executor=executor,
             )
@@ -129,7 +136,7 @@ class App:
             batch = BatchTask(
                 self,
                 function,
-                name=name or _name_of(function),
+                name=_name_of(function) if name is None else name,
                 queue=queue,
                 size=size,
                 retry=retry or exponential(),
@@ -147,11 +154,15 @@ class App:
 
     def middleware(self, middleware: Middleware) -> Middleware:
         """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost."""
+        if not callable(middleware):
+            raise ConfigError(f"middleware: expected async def (job, next), got {shown(middleware)}")
         self._middleware.append(middleware)
         return middleware
 
     def observe(self, observer: Observer) -> Observer:
         """Call ``observer(event)`` for everything that happens in this process."""
+        if not callable(observer):
+            raise ConfigError(f"observer: expected a function of an Event, got {shown(observer)}")
         self.client.observers.add(observer)
         return observer
 
@@ -166,15 +177,20 @@ class App:
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
-        serde: JsonSerde[Any] = JsonSerde()
-        return [Handle(self.client, inserted, serde) for inserted in await self.client.insert(jobs)]
+        given = list(jobs)
+        plain: JsonSerde[Any] = JsonSerde()
+        serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
+        answers = await self.client.insert(given)
+        return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Any) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
-        found = self.tasks.get(task)
+        found = self.tasks.get(task) if isinstance(task, str) else None
         if found is None:
             known = ", ".join(sorted(self.tasks)) or "none"
-            raise UnknownTask(f"no task {task!r} in this app; it has: {known}")
+            raise UnknownTask(f"no task {shown(task)} in this app; it has: {known}")
+        if not isinstance(args, dict) or not all(isinstance(name, str) for name in args):
+            raise InvalidJob(f"task {task}: args: expected a dict of arguments by name, got {shown(args)}")
         if isinstance(found, BatchTask):
             return await found.enqueue(args, **options)
         return await found.options(**options).enqueue(**args)
@@ -201,22 +217,29 @@ class App:
 
     def handlers(self, threads: ThreadExecutor, processes: ProcessExecutor) -> dict[str, Handler]:
         """All tasks made ready to run."""
+        middleware = tuple(self._middleware)
         return {
-            name: task.handler() if isinstance(task, BatchTask) else task.handler(self._middleware, threads, processes)
+            name: task.handler() if isinstance(task, BatchTask) else task.handler(middleware, threads, processes)
             for name, task in self.tasks.items()
         }
 
     async def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
         """Run a worker until ``stop``; with ``burst``, until nothing is due any more."""
-        if self._worker is not None:
+        if self._working:
             raise ConfigError("a worker of this app runs already in this process")
-        await self.client.open()
+        if isinstance(queues, str):
+            raise ConfigError(f"queues: expected a list of names, got the text {shown(queues)}")
+        self._working, self._stopped = True, False
         threads, processes = ThreadExecutor(), ProcessExecutor()
-        self._worker = self.client.worker(self.handlers(threads, processes), queues or self.queues)
         try:
+            await self.client.open()
+            self._worker = self.client.worker(self.handlers(threads, processes), queues or self.queues)
+            if self._stopped:
+                self._worker.stop()
             await self._worker.run(burst=burst)
         finally:
             self._worker = None
+            self._working = False
             await threads.close()
             await processes.close()
 
@@ -226,6 +249,7 @@ class App:
 
     def stop(self) -> None:
         """Ask the running worker for a graceful stop."""
+        self._stopped = True
         if self._worker is not None:
             self._worker.stop()
 
@@ -246,6 +270,8 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job[Any], P], R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 

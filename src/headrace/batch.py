@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
 from headrace.core.codec import JSON, JsonSerde
@@ -16,6 +16,7 @@ from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.handle import Handle
 from headrace.job import Job
 from headrace.records import Leased
+from headrace.shown import shown
 from headrace.types import Duration, Encoded, NewJob
 
 T = TypeVar("T")
@@ -42,8 +43,10 @@ class BatchTask(Generic[T]):
     ) -> None:
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(f"batch task {name}: expected an async function")
-        if size < 1:
-            raise ConfigError(f"batch task {name}: expected a size of at least 1, got {size}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
+        if not isinstance(retry, RetryPolicy):
+            raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(queue, "queue")
@@ -98,5 +101,8 @@ def _payload_type(function: Callable[..., Any], name: str) -> Any:
     parameters = list(inspect.signature(function).parameters)
     if len(parameters) != 1:
         raise ConfigError(f"batch task {name}: expected one parameter, the list of jobs, got {len(parameters)}")
-    [jobs] = get_args(hints.get(parameters[0])) or (None,)
+    hint = hints.get(parameters[0], list)
+    if hint is not list and get_origin(hint) is not list:
+        raise ConfigError(f"batch task {name}: expected its parameter to be a list of jobs, got {shown(hint)}")
+    [jobs] = get_args(hint) or (None,)
     return (get_args(jobs) or (Any,))[0]

@@ -49,6 +49,7 @@ from headrace.records import (
     Selector,
     Stats,
 )
+from headrace.shown import shown
 from headrace.types import Duration, JobState, NewJob
 
 AnyId = UUID | str | bytes
@@ -90,6 +91,7 @@ class Client:
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self._made_in = os.getpid()
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._prepare()
 
@@ -127,6 +129,9 @@ class Client:
 
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
+            if self._made_in != os.getpid():
+                self._made_in = os.getpid()
+                self._prepare()
             return
         if self._pid == os.getpid() and not self._loop.is_closed():
             raise ConfigError("this client is in use on another event loop; make one client per loop, or use SyncApp")
@@ -140,6 +145,7 @@ class Client:
         if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
             return
         await self._inserts.flush()
+        self._waiter.close()
         await self._tasks.close()
         old, self._backend = self._backend, self._backend.sibling()
         self._loop = None
@@ -253,9 +259,11 @@ class Client:
             raise InvalidJob("expected the name of the queue to change")
         altered = await self._backend.alter(sel, change, self.clock.stamp())
         if self.observers and isinstance(change, Cancel):
+            name = sel.keys[0] if sel.keys is not None and len(sel.keys) == 1 else None
+            queue, key = (name.queue, name.key) if name else ("", None)
             for one in altered:
                 if one.changed and one.after is JobState.CANCELLED:
-                    self.observers.tell(Event(EventKind.CANCELLED, one.id, detail=change.reason))
+                    self.observers.tell(Event(EventKind.CANCELLED, one.id, queue, key=key, detail=change.reason))
         return altered
 
     async def alter_all(self, sel: Selector, change: Change) -> int:
@@ -302,7 +310,7 @@ def raw_id(job_id: AnyId) -> JobId:
         return job_id
     if isinstance(job_id, str):
         return parse_id(job_id)
-    raise InvalidJob(f"expected a job id (UUID or its text), got {type(job_id).__name__} {job_id!r:.80}")
+    raise InvalidJob(f"expected a job id (UUID or its text), got {type(job_id).__name__} {shown(job_id)}")
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:

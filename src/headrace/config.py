@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
 from headrace.durations import micros
 from headrace.errors import ConfigError
+from headrace.shown import shown
 
 Length = int | float | str
 """A duration as it may stand in TOML or the environment: seconds, or a string like ``"30s"``."""
@@ -115,8 +117,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def _check(settings: Settings) -> None:
     worker = settings.worker
     for name, low in (("concurrency", 1), ("prefetch", 0), ("max_lost", 0)):
-        if (given := getattr(worker, name)) < low:
-            raise ConfigError(f"worker.{name}: expected at least {low}, got {given}")
+        _check_whole(getattr(worker, name), low, f"worker.{name}")
+    try:
+        size = len(worker.name.encode())
+    except (AttributeError, UnicodeEncodeError):
+        size = 0
+    if not 0 < size <= 1_024 or "\0" in worker.name:
+        raise ConfigError(f"worker.name: expected a name of at most 1,024 bytes, got {shown(worker.name)}")
     for name in ("lease", "poll", "poll_blind", "reap"):
         if micros(getattr(worker, name), f"worker.{name}") < 10_000:
             raise ConfigError(f"worker.{name}: expected at least 10ms, got {getattr(worker, name)!r}")
@@ -125,14 +132,30 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"worker.executor: expected 'thread' or 'process', got {worker.executor!r}")
     micros(settings.result_ttl, "result_ttl")
     micros(settings.patience, "patience")
-    if settings.payloads.max_size < 1:
-        raise ConfigError(f"payloads.max_size: expected at least 1, got {settings.payloads.max_size}")
-    micros(settings.retention.every, "retention.every")
+    _check_whole(settings.payloads.max_size, 1, "payloads.max_size")
+    if settings.payloads.compress_over is not None:
+        _check_whole(settings.payloads.compress_over, 0, "payloads.compress_over")
+    if micros(settings.retention.every, "retention.every") < 10_000:
+        raise ConfigError(f"retention.every: expected at least 10ms, got {settings.retention.every!r}")
     for place in ("completed", "cancelled", "failed"):
         keep: Keep = getattr(settings.retention, place)
         micros(keep.age, f"retention.{place}.age")
-        if keep.count < 0 or keep.bytes < 0:
-            raise ConfigError(f"retention.{place}: expected counts and bytes of at least 0, got {keep}")
+        _check_whole(keep.count, 0, f"retention.{place}.count")
+        _check_whole(keep.bytes, 0, f"retention.{place}.bytes")
+
+
+def _check_whole(given: object, low: int, what: str) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < low:
+        raise ConfigError(f"{what}: expected a whole number of at least {low}, got {shown(given)}")
+
+
+_LENGTHS = frozenset(
+    name
+    for part in (Settings, WorkerSettings, RetentionSettings, Keep)
+    for name, kind in get_type_hints(part).items()
+    if kind == Length
+)
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def _from_files() -> dict[str, Any]:
@@ -144,6 +167,8 @@ def _from_files() -> dict[str, Any]:
                 raise ConfigError(f"{path}: expected TOML: {error}") from error
             for part in table:
                 data = data.get(part, {})
+                if not isinstance(data, dict):
+                    raise ConfigError(f"{path}: expected a table [{'.'.join(table)}], got {shown(data)}")
             if data:
                 return data
     return {}
@@ -157,14 +182,23 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
             place = found
             for parent in parents:
                 place = place.setdefault(parent, {})
-            place[leaf] = value
+                if not isinstance(place, dict):
+                    raise ConfigError(f"{name}: {parent} has a value of its own and can have no parts")
+            if isinstance(place.get(leaf), dict):
+                raise ConfigError(f"{name}: it has parts and can have no value of its own")
+            place[leaf] = float(value) if leaf in _LENGTHS and _SECONDS.fullmatch(value) else value
     return found
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
     for name, value in layer.items():
         if isinstance(value, Mapping):
-            _merge(into.setdefault(name, {}), value)
+            place = into.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{name}: expected a table of settings, got {shown(place)}")
+            _merge(place, value)
+        elif isinstance(into.get(name), dict) and not isinstance(value, Struct):
+            raise ConfigError(f"{name}: expected a table of settings, got {shown(value)}")
         elif isinstance(value, timedelta):
             into[name] = value.total_seconds()
         else:

@@ -6,10 +6,12 @@ import re
 from datetime import timedelta
 
 from headrace.errors import ConfigError
+from headrace.shown import shown
 from headrace.types import Duration
 
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h|d)")
+_LONGEST_TEXT = 64
 LONGEST = 10 * 366 * _UNITS["d"]
 """Ten years: nothing that Headrace waits for may take longer."""
 
@@ -21,22 +23,27 @@ def micros(value: Duration, what: str = "duration") -> int:
     (5400000000, 250000, 250000)
     """
     if isinstance(value, str):
-        parts = _PART.findall(value)
-        if not parts or "".join(n + u for n, u in parts) != value.replace(" ", ""):
-            raise ConfigError(f"{what}: expected a length of time like '30s', '1h30m' or '250ms', got {value!r}")
-        length = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+        length = _parse(value, what)
     elif isinstance(value, timedelta):
         length = value // timedelta(microseconds=1)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if value != value or abs(value) * 1_000_000 > LONGEST:
-            raise ConfigError(f"{what}: expected at most ten years in seconds, got {value!r}")
+            raise ConfigError(f"{what}: expected at most ten years in seconds, got {shown(value)}")
         length = round(value * 1_000_000)
     else:
         kind = type(value).__name__
-        raise ConfigError(f"{what}: expected seconds, a string like '30s' or a timedelta, got {kind} {value!r}")
+        raise ConfigError(f"{what}: expected seconds, a string like '30s' or a timedelta, got {kind} {shown(value)}")
     if not 0 <= length <= LONGEST:
-        raise ConfigError(f"{what}: expected between nothing and ten years, got {value!r}")
+        raise ConfigError(f"{what}: expected between nothing and ten years, got {shown(value)}")
     return length
+
+
+def _parse(text: str, what: str) -> int:
+    compact = text.replace(" ", "") if len(text) <= _LONGEST_TEXT else ""
+    parts = _PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise ConfigError(f"{what}: expected a length of time like '30s', '1h30m' or '250ms', got {shown(text)}")
+    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
 def spell(length: int) -> str:

@@ -13,6 +13,7 @@ from headrace.core.codec import Envelope, show
 from headrace.core.judge import failures
 from headrace.errors import PayloadError
 from headrace.instants import to_datetime
+from headrace.job import read_headers
 from headrace.records import Record
 from headrace.types import Failure, JobState
 
@@ -74,7 +75,7 @@ def job_info(record: Record, envelope: Envelope) -> JobInfo:
         lease_until=_moment(record.lease_until),
         cancel_requested=record.cancel_requested,
         reason=record.reason,
-        headers=msgspec.msgpack.decode(record.headers, type=dict[str, str]) if record.headers else {},
+        headers=read_headers(record.headers),
         failures=failures(record.error),
         args=_shown(record.cells.get("parameters"), envelope),
         result=_shown(record.result, envelope),
@@ -90,6 +91,6 @@ def _shown(cell: bytes | None, envelope: Envelope) -> Any:
     if cell is None:
         return None
     try:
-        return show(*envelope.open(cell, "cell"))
-    except PayloadError as error:
+        return msgspec.to_builtins(show(*envelope.open(cell, "cell")), str_keys=True)
+    except (PayloadError, TypeError, ValueError) as error:
         return f"<{error}>"

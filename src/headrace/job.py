@@ -19,6 +19,14 @@ P = TypeVar("P")
 _HEADERS = msgspec.msgpack.Decoder(dict[str, str])
 
 
+def read_headers(cell: bytes | None) -> dict[str, str]:
+    """The notes that travel with a job; none where they cannot be read."""
+    try:
+        return _HEADERS.decode(cell) if cell else {}
+    except msgspec.DecodeError:
+        return {}
+
+
 class CancelToken:
     """Tells a handler that it should stop: cancelled, timed out, lease lost, or the worker is going down.
 
@@ -142,7 +150,7 @@ class Job(Generic[P]):
     @property
     def headers(self) -> dict[str, str]:
         """The notes that travel with the job."""
-        return _HEADERS.decode(self._leased.headers) if self._leased.headers else {}
+        return read_headers(self._leased.headers)
 
     @property
     def lease(self) -> Lease:

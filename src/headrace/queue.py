@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, get_args
@@ -12,8 +13,8 @@ import msgspec
 
 from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client, failed, raise_unless_completed
-from headrace.connect import connect
-from headrace.core.codec import JsonSerde, Serde
+from headrace.connection import connect
+from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
 from headrace.core.handler import After, Handler
@@ -26,10 +27,13 @@ from headrace.errors import ConfigError, JobFailed
 from headrace.instants import to_datetime
 from headrace.job import Job
 from headrace.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
+from headrace.shown import shown
 from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome
 
 P = TypeVar("P")
 R = TypeVar("R")
+
+log = logging.getLogger("headrace")
 
 
 _EVENTS = {
@@ -84,6 +88,11 @@ class Queue(Generic[P, R]):
         self.name = check_name(name, "queue")
         self.client = client if isinstance(client, Client) else connect(client)
         self._owns_client = not isinstance(client, Client)
+        for serde in (payload_serde, result_serde):
+            if serde is not None:
+                check_serde(serde)
+        if not isinstance(retry, RetryPolicy | None):
+            raise ConfigError(f"retry: expected a RetryPolicy like exponential(3), got {shown(retry)}")
         self._payload_serde = payload_serde
         self._result_serde = result_serde
         self._retry = retry or exponential(max_attempts)
@@ -123,6 +132,8 @@ class Queue(Generic[P, R]):
         """A hook, as a decorator: ``async def (job, ending)`` runs when a job ends, before that is stored, and may
         change ``ending.result``, ``ending.error`` and ``ending.result_ttl``. If it raises, nothing changes and an
         ``error`` event tells."""
+        if not inspect.iscoroutinefunction(hook):
+            raise ConfigError(f"an after hook is an async function; {shown(hook)} is none")
         self._after = hook
         return hook
 
@@ -133,6 +144,8 @@ class Queue(Generic[P, R]):
         known = sorted(set(_EVENTS.values()))
         if event not in known:
             raise ConfigError(f"unknown event {event!r}; there are: {', '.join(known)}")
+        if not callable(listener):
+            raise ConfigError(f"a listener is called with what happened; {shown(listener)} cannot be")
         if not self._listeners:
             self.client.observers.add(self._tell)
         self._listeners[event].append(listener)
@@ -149,10 +162,10 @@ class Queue(Generic[P, R]):
     async def stop(self) -> None:
         """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
         worker, work = self._worker, self._work
-        self._worker = self._work = None
         if worker is not None and work is not None:
             worker.stop()
-            await work
+            await asyncio.shield(work)
+            self._worker = self._work = None
             await self._threads.close()
         if self._owns_client:
             await self.client.close()
@@ -198,6 +211,8 @@ class Queue(Generic[P, R]):
     ) -> R:
         """Store a job, or join the one that has the id, and wait for its result. Raises ``WaitTimeout`` (the job goes
         on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
+        if timeout is not None:
+            micros(timeout, "timeout")
         job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, on_failed)
         inserted = await self.client.enqueue(job, reply=True)
         answer = self._answer(inserted)
@@ -297,8 +312,12 @@ class Queue(Generic[P, R]):
 
     def _types(self) -> tuple[Any, Any]:
         """``Image`` and ``Thumb`` of ``Queue[Image, Thumb]("images")``; Any where the class was not subscripted."""
-        given = get_args(getattr(self, "__orig_class__", None))
-        return (given[0], given[1]) if len(given) == 2 else (Any, Any)
+        bases = [getattr(self, "__orig_class__", None), *getattr(type(self), "__orig_bases__", ())]
+        for base in bases:
+            given = get_args(base)
+            if len(given) == 2 and not any(isinstance(one, TypeVar) for one in given):
+                return given[0], given[1]
+        return Any, Any
 
     @property
     def _payloads(self) -> Serde[P]:
@@ -331,9 +350,9 @@ class Queue(Generic[P, R]):
     async def _call(self, job: Job[Any]) -> Outcome:
         handler = self._handler
         assert handler is not None
-        if inspect.iscoroutinefunction(handler):
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
             value = await handler(job)
-        elif len(inspect.signature(handler).parameters) > 1:
+        elif _takes_callback(handler):
             value = await _with_callback(handler, job)
         else:
             value = await self._threads.run(lambda: handler(job))
@@ -342,6 +361,8 @@ class Queue(Generic[P, R]):
     def _tell(self, event: Event) -> None:
         name = _EVENTS.get(event.kind)
         if name is None or name not in self._listeners or (event.queue and event.queue != self.name):
+            return
+        if event.worker and (self._worker is None or event.worker != self._worker.name):
             return
         job_id = event.key if event.key is not None else event.id.hex()
         match name:
@@ -355,17 +376,33 @@ class Queue(Generic[P, R]):
                 given = (event.worker,)
             case _:
                 given = (job_id,)
-        for listener in self._listeners[name]:
-            listener(*given)
+        for listener in tuple(self._listeners[name]):
+            try:
+                listener(*given)
+            except Exception:
+                log.exception("a listener to %s raised", name)
+
+
+def _takes_callback(handler: Callable[..., Any]) -> bool:
+    """Whether the handler needs a second argument."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(handler).parameters.values()
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) > 1
 
 
 async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
 
-    def answer(error: BaseException | None, result: Any) -> None:
-        if not future.done():
-            future.set_result(result) if error is None else future.set_exception(error)
+    def answer(error: object, result: Any) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:
+            future.set_exception(RuntimeError(f"the handler told of an error: {shown(error)}"))
 
     def done(error: BaseException | None = None, result: Any = None) -> None:
         loop.call_soon_threadsafe(answer, error, result)

@@ -75,7 +75,6 @@ class SyncApp:
         self._lock = threading.Lock()
 
     def __enter__(self) -> SyncApp:
-        self._start()
         self.wait_for(self.app.client.open())
         return self
 
@@ -94,12 +93,11 @@ class SyncApp:
 
     def wait_for(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine of the app on the background loop, and wait for it."""
-        loop = self._start()
         try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
-            running = None
-        if running is not None:
+            loop = self._start()
+        else:
             work.close()
             raise ConfigError("this would block the running event loop; await the app itself instead of SyncApp")
         future: Future[R] = asyncio.run_coroutine_threadsafe(work, loop)

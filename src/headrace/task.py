@@ -25,6 +25,7 @@ from headrace.errors import ConfigError
 from headrace.handle import Handle
 from headrace.job import Job
 from headrace.records import Leased
+from headrace.shown import shown
 from headrace.types import Done, Duration, Encoded, NewJob, Outcome
 
 P = ParamSpec("P")
@@ -73,7 +74,11 @@ class Task(Generic[P, R]):
         self._retry = retry
         self._executor = executor
         self._arguments = Arguments(function, name)
-        self._results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
+        self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
+        """How results of this task are stored."""
+        if not isinstance(retry, RetryPolicy):
+            raise ConfigError(f"task {name}: retry: expected a RetryPolicy like exponential(5), got {shown(retry)}")
+        owner.client.packer.priority(options.priority)
         if executor == "process":
             self._path = function_path(function)
         if executor is not None and inspect.iscoroutinefunction(function):
@@ -129,17 +134,20 @@ class Task(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
-        return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self._results)
+        return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self.results)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client = self._owner.client
+        if self._options.wait is not None:
+            micros(self._options.wait, "wait")
         inserted = await client.enqueue(self.job(*args, **kwargs), reply=True)
         cell = inserted.result
         if cell is None:
-            cell = (await client.wait(inserted.id, self._options.wait, watch=False)).result
+            ended = inserted.state.terminal
+            cell = (await client.wait(inserted.id, self._options.wait, watch=ended)).result
         assert cell is not None
-        return client.packer.envelope.decode(cell, self._results, "result")  # type: ignore[no-any-return]
+        return client.packer.envelope.decode(cell, self.results, "result")  # type: ignore[no-any-return]
 
     # -- for the worker
 
@@ -151,7 +159,7 @@ class Task(Generic[P, R]):
             "task": self.name,
             "load": self._load,
             "retry": self._retry,
-            "result_serde": self._results,
+            "result_serde": self.results,
             "result_ttl": micros(
                 settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
             ),

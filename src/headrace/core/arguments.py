@@ -32,12 +32,14 @@ class Arguments:
         if self.takes_job:
             parameters = parameters[1:]
         for parameter in parameters:
+            if _is_job(hints.get(parameter.name)):
+                raise ConfigError(f"task {name}: {parameter.name}: the job comes first, or not at all")
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise ConfigError(f"task {name}: *{parameter.name} is not supported; take a list or a dict instead")
         self._signature = signature.replace(parameters=parameters)
         self._names = [p.name for p in parameters]
         self._positional = [p.name for p in parameters if p.kind in _PLAIN]
-        self._positional_only = len([p for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY])
+        self._positional_only = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
         self._required = [p.name for p in parameters if p.default is p.empty]
         self._optional = len(self._required) < len(self._names)
         self._keyword = len(self._positional) < len(self._names)
@@ -47,17 +49,15 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The call as bytes; raises ``InvalidJob`` unless the function could be called like that."""
         given = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional) or not given.keys().isdisjoint(kwargs):
+        if len(args) > len(self._positional) or not kwargs.keys().isdisjoint([*given, *self._positional_only]):
             self._explain(args, kwargs)
         given.update(kwargs)
         if len(given) < len(self._names) and any(name not in given for name in self._required):
             self._explain(args, kwargs)
         try:
-            body = self._serde.encode(given)
-            self._serde.decode(body)
+            return self._serde.encode(given)
         except CodecError as error:
             raise InvalidJob(f"task {self._name}{self._signature}: {error}") from error
-        return body
 
     def decode(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments of the call."""
@@ -65,7 +65,7 @@ class Arguments:
         if not (self._optional or self._keyword):
             return values, {}
         given = {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
-        return tuple(given.pop(name) for name in self._positional[: self._positional_only] if name in given), given
+        return tuple(given.pop(name) for name in self._positional_only if name in given), given
 
     def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:

@@ -13,7 +13,7 @@ from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
-from headrace.errors import PayloadError, UnknownTask
+from headrace.errors import CodecError, PayloadError, UnknownTask
 from headrace.job import CancelToken, Job
 from headrace.records import Leased, Settlement
 from headrace.types import Done, Fail, JobState, Outcome, Retry
@@ -58,7 +58,7 @@ class Attempts:
             self.tell(EventKind.STARTED, leased)
         job: Job[Any] | None = None
         try:
-            payload = handler.load(leased)
+            payload = _loaded(handler, leased)
             if handler.quick is not None:
                 value = await handler.quick(payload)
             else:
@@ -70,7 +70,9 @@ class Attempts:
                 self._settle_stopped(slot, [leased], handler)
                 return
             ended: Ended = error
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
             ended = unwrap(error) or error
         else:
             if not isinstance(value, OUTCOMES):
@@ -81,7 +83,7 @@ class Attempts:
             ended = value
         settlement = self._judged(leased, handler, ended)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
-            settlement = await self._after(handler, job or self._job(slot, leased, None), leased, ended, settlement)
+            settlement = await self._after(slot, handler, job, leased, ended, settlement)
         self._conclude(leased, settlement, ended, slot)
 
     async def run_batch(self, slot: Slot, handler: Handler) -> None:
@@ -91,7 +93,7 @@ class Attempts:
         for leased in slot.jobs:
             self.tell(EventKind.STARTED, leased)
             try:
-                jobs.append(self._job(slot, leased, handler.load(leased)))
+                jobs.append(self._job(slot, leased, _loaded(handler, leased)))
                 loaded.append(leased)
             except PayloadError as error:
                 self._conclude(leased, self._judged(leased, handler, error), error, slot)
@@ -109,7 +111,9 @@ class Attempts:
                 self._settle_stopped(slot, loaded, handler)
                 return
             endings = [error] * len(jobs)
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             endings = [unwrap(error) or error] * len(jobs)
         for leased, ended in zip(loaded, endings, strict=True):
             self._conclude(leased, self._judged(leased, handler, ended), ended, slot)
@@ -126,14 +130,20 @@ class Attempts:
         return self._judge.settle(leased, handler, ended)
 
     async def _after(
-        self, handler: Handler, job: Job[Any], leased: Leased, ended: Ended, settlement: Settlement
+        self,
+        slot: Slot,
+        handler: Handler,
+        job: Job[Any] | None,
+        leased: Leased,
+        ended: Ended,
+        settlement: Settlement,
     ) -> Settlement:
         """Let the hook change what is stored; if it fails, what was to be stored is stored."""
         assert handler.after is not None
         error = ended if isinstance(ended, BaseException) else None
         ending = Ending(settlement.state.value, ended.result if isinstance(ended, Done) else None, error)
         try:
-            await handler.after(job, ending)
+            await handler.after(job or self._job(slot, leased, None), ending)
             if isinstance(ended, Done):
                 ttl = ended.result_ttl if ending.result_ttl is None else ending.result_ttl
                 changed = self._judge.settle(leased, handler, Done(ending.result, ttl, ended.patch, ended.spawn))
@@ -142,7 +152,13 @@ class Attempts:
                 raise ValueError("the result or result_ttl that the hook set cannot be stored")
             if ending.error is not None and ending.error is not error:
                 return self._judge.refuse(leased, ending.error, settlement.reason)
-        except Exception as problem:
+        except asyncio.CancelledError as problem:
+            if not slot.stopped:
+                raise
+            self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook was cut short")
+        except GeneratorExit:
+            raise
+        except BaseException as problem:
             self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
         return settlement
 
@@ -190,6 +206,15 @@ class Attempts:
         if self._observers:
             event = Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
             self._observers.tell(event)
+
+
+def _loaded(handler: Handler, leased: Leased) -> Any:
+    try:
+        return handler.load(leased)
+    except PayloadError:
+        raise
+    except Exception as error:
+        raise CodecError(f"the payload cannot be loaded: {error}") from error
 
 
 def _ran(slot: Slot) -> float:

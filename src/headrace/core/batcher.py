@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from headrace.core.backoff import Backoff
 from headrace.core.tasks import Tasks
-from headrace.errors import HeadraceError, StoreFull, Unavailable
+from headrace.errors import StoreFull, Unavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -77,7 +77,7 @@ class Batcher(Generic[T, R]):
                 future.cancel()
 
     def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
-        waiting = self._waiting
+        waiting = [entry for entry in self._waiting if not entry[1].done()]
         count = min(len(waiting), self._max_batch)
         if self._weigh is not None and self._max_bytes is not None:
             weight = 0
@@ -92,8 +92,8 @@ class Batcher(Generic[T, R]):
     async def _deliver(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         items = [item for item, _ in batch]
         try:
-            answers = await self.send(items)
-        except HeadraceError as error:
+            answered = list(zip(batch, await self.send(items), strict=True))
+        except Exception as error:
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
@@ -102,7 +102,7 @@ class Batcher(Generic[T, R]):
                 future.cancel()
             raise
         else:
-            for (_, future), answer in zip(batch, answers, strict=True):
+            for (_, future), answer in answered:
                 if not future.done():
                     future.set_result(answer)
 

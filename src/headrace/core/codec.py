@@ -10,12 +10,14 @@ import json as stdlib_json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from headrace.errors import CodecError, PayloadTooLarge
+from headrace.errors import CodecError, ConfigError, PayloadTooLarge
+from headrace.shown import shown
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -45,6 +47,15 @@ class Serde(Protocol[T]):
     def decode(self, body: bytes) -> T: ...
 
 
+def check_serde(serde: Any) -> None:
+    """Refuse what is no serde, when it is given and not when it is used."""
+    kind = getattr(serde, "kind", None)
+    if type(kind) is not int or kind not in _NAMES:
+        raise ConfigError(f"a serde has a kind: RAW, JSON or MSGPACK; {shown(serde)} has {shown(kind)}")
+    if not callable(getattr(serde, "encode", None)) or not callable(getattr(serde, "decode", None)):
+        raise ConfigError(f"a serde encodes and decodes; {shown(serde)} does not")
+
+
 class JsonSerde(Generic[T]):
     """JSON, checked against ``type`` on the way in and out.
 
@@ -57,13 +68,16 @@ class JsonSerde(Generic[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
         self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
+        self._typed = type is not Any
 
     def encode(self, value: T) -> bytes:
         body = _encoding(self._encoder.encode, value)
-        if b"null" in body:
-            _refuse_nan(value)
+        if b"null" in body or b'"nan"' in body.lower():
+            refuse_nan(value)
         if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
             _refuse_depth(body)
+        if self._typed:
+            self.decode(body)
         return body
 
     def decode(self, body: bytes) -> T:
@@ -82,9 +96,13 @@ class MsgpackSerde(Generic[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
         self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
+        self._typed = type is not Any
 
     def encode(self, value: T) -> bytes:
-        return _encoding(self._encoder.encode, value)
+        body = _encoding(self._encoder.encode, value)
+        if self._typed:
+            self.decode(body)
+        return body
 
     def decode(self, body: bytes) -> T:
         return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
@@ -152,7 +170,7 @@ class Envelope:
             raise CodecError(f"{what}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
         try:
             return serde.decode(body)
-        except CodecError as error:
+        except Exception as error:
             raise CodecError(f"{what}: {error}") from error
 
     def _inflate(self, body: bytes, what: str) -> bytes:
@@ -163,6 +181,8 @@ class Envelope:
             raise CodecError(f"{what}: cannot be decompressed: {error}") from error
         if len(inflated) > self._max_size or not decompressor.eof:
             raise PayloadTooLarge(f"{what}: unpacks to more than the {self._max_size} bytes allowed")
+        if decompressor.unused_data:
+            raise CodecError(f"{what}: something follows the compressed data; the stored bytes are damaged")
         return inflated
 
 
@@ -176,19 +196,19 @@ def show(kind: int, body: bytes) -> Any:
 def _encoding(encode: Callable[[Any], bytes], value: object) -> bytes:
     try:
         return encode(value)
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise CodecError(f"cannot encode {type(value).__name__}: {error}") from error
     except RecursionError as error:
         raise CodecError(f"cannot encode {type(value).__name__}: nested too deeply") from error
+    except Exception as error:
+        raise CodecError(f"cannot encode {type(value).__name__}: {error}") from error
 
 
 def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
     try:
         return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise CodecError(str(error)) from error
     except RecursionError as error:
         raise CodecError("nested too deeply") from error
+    except Exception as error:
+        raise CodecError(str(error)) from error
 
 
 def _enc_hook(value: Any) -> Any:
@@ -203,17 +223,24 @@ def _dec_hook(type: Any, value: Any) -> Any:
     raise NotImplementedError(f"objects of type {type!r} are not supported")
 
 
-def _refuse_nan(value: Any) -> None:
+def refuse_nan(value: Any) -> None:
     """JSON has no NaN and no infinity; the encoder would turn them into null without a word."""
-    todo = [value]
+    todo: list[Any] = [value]
     while todo:
         item = todo.pop()
         if isinstance(item, float) and not math.isfinite(item):
             raise CodecError(f"cannot encode {item!r}: JSON has only finite numbers")
         if isinstance(item, dict):
             todo.extend(item.values())
+            todo.extend(item)
+        elif is_dataclass(item) or isinstance(item, msgspec.Struct):
+            todo.extend(getattr(item, field, None) for field in _fields(item))
         elif isinstance(item, list | tuple | set | frozenset):
             todo.extend(item)
+
+
+def _fields(item: Any) -> tuple[str, ...]:
+    return (*getattr(item, "__dataclass_fields__", ()), *getattr(item, "__struct_fields__", ()))
 
 
 def _refuse_depth(body: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.codec import refuse_nan
 from headrace.errors import CodecError
 
 
@@ -19,7 +20,10 @@ def content_id(payload: Any) -> str:
     True
     """
     try:
+        refuse_nan(payload)
         canonical = msgspec.json.encode(payload, order="sorted")
-    except (TypeError, ValueError, OverflowError) as error:
+    except CodecError:
+        raise
+    except Exception as error:
         raise CodecError(f"cannot make an id from {type(payload).__name__}: {error}") from error
     return hashlib.blake2b(canonical, digest_size=16).hexdigest()

@@ -83,7 +83,7 @@ class Observers:
         self._observers.remove(observer)
 
     def tell(self, event: Event) -> None:
-        for observer in self._observers:
+        for observer in tuple(self._observers):
             try:
                 observer(event)
             except Exception:

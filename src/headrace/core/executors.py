@@ -80,8 +80,8 @@ def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration | asyncio.CancelledError):
-        # Neither can travel through a future as what it is.
+    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # None of these can travel through a future and a task as what it is.
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)
@@ -153,4 +153,7 @@ def _call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     found: Any = import_module(module)
     for name in qualname.split("."):
         found = getattr(found, name)
-    return getattr(found, "function", found)(*args, **kwargs)
+    try:
+        return getattr(found, "function", found)(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the handler raised {error!r}") from None

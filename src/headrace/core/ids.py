@@ -7,6 +7,7 @@ from random import Random
 
 from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
+from headrace.shown import shown
 
 _VERSION = 0x7 << 76
 _VARIANT = 0b10 << 62
@@ -23,13 +24,13 @@ class IdMaker:
     """
 
     def __init__(self, clock: Clock, rng: Random) -> None:
-        self._clock = clock
+        self.clock = clock
         self._rng = rng
         self._last = 0
 
     def new(self) -> bytes:
         """16 bytes: 48 bits of milliseconds, 12 bits of their fraction, 62 random bits."""
-        now = self._clock.now()
+        now = self.clock.now()
         millis, rest = divmod(now, 1_000)
         tick = (millis << 12) | (rest * 4_096 // 1_000)
         if tick <= self._last:
@@ -62,5 +63,5 @@ def parse_id(text: str) -> bytes:
     except ValueError:
         raw = b""
     if len(raw) != 16:
-        raise InvalidJob(f"expected a job id, a UUID of 32 hex digits, got {text!r}")
+        raise InvalidJob(f"expected a job id, a UUID of 32 hex digits, got {shown(text)}")
     return raw

@@ -10,15 +10,17 @@ import msgspec
 
 from headrace.core.clock import Clock
 from headrace.core.handler import Handler
+from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
-from headrace.errors import HeadraceError, Stop
+from headrace.errors import InvalidJob, Stop
 from headrace.records import Leased, Settlement
-from headrace.types import Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Retry
+from headrace.types import Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
 _MESSAGE_KEPT = 2_000
+_REASON_KEPT = 1_024
 _TRACEBACK_KEPT = 8_000
 _DECODER = msgspec.msgpack.Decoder(list[Failure])
 _ENCODER = msgspec.msgpack.Encoder()
@@ -44,7 +46,7 @@ class Judge:
         if ttl > 0:
             try:
                 result = self._packer.seal_value(value, handler.result_serde, "result")
-            except (HeadraceError, TypeError, ValueError) as error:
+            except Exception as error:
                 return self._unstorable(leased, error)
         return Settlement(
             leased.id, leased.epoch, self._holder, JobState.COMPLETED, result=result, result_ttl=ttl
@@ -54,7 +56,7 @@ class Judge:
         """The handler returned, or stopped with, an outcome."""
         try:
             return self._settle(leased, handler, outcome)
-        except (HeadraceError, TypeError, ValueError) as error:
+        except Exception as error:
             return self._unstorable(leased, error)
 
     def raised(self, leased: Leased, retry: RetryPolicy, error: BaseException) -> Settlement:
@@ -87,19 +89,21 @@ class Judge:
             case Again(after):
                 base = self.release(leased, delay=micros(after, "after"), keep_lost=False)
             case Cancelled(reason):
-                base = self.cancelled(leased, reason)
+                base = self.cancelled(leased, _reason(reason))
             case Fail(error, reason):
                 failure = Failure("Fail", _cut(error), leased.attempt + 1, self._clock.now())
-                base = self._fail(leased, failure, reason)
+                base = self._fail(leased, failure, _reason(reason))
             case Retry(after, error):
                 failure = Failure("Retry", _cut(error), leased.attempt + 1, self._clock.now())
                 base = self._attempt(leased, handler.retry, failure, None if after is None else micros(after, "after"))
         if outcome.patch is None and not outcome.spawn:
             return base
         patch = outcome.patch
+        if not isinstance(patch, Patch | None):
+            raise InvalidJob(f"patch: expected a Patch, got {type(patch).__name__}")
         return msgspec.structs.replace(
             base,
-            queue=patch.queue if patch else None,
+            queue=None if patch is None or patch.queue is None else check_name(patch.queue, "patch: queue"),
             priority=None if patch is None or patch.priority is None else self._packer.priority(patch.priority),
             cells=self._packer.patch(patch) if patch else None,
             spawn=[self._packer.pack(job) for job in outcome.spawn],
@@ -162,11 +166,26 @@ def _remember(before: bytes | None, failure: Failure) -> bytes:
 
 
 def _failure(error: BaseException, attempt: int, at: int) -> Failure:
-    trace = "".join(traceback.format_exception(error))
-    return Failure(type(error).__qualname__, _cut(str(error)), attempt, at, trace[-_TRACEBACK_KEPT:])
+    try:
+        trace = _plain("".join(traceback.format_exception(error)))
+    except Exception:
+        trace = "the traceback cannot be shown"
+    return Failure(_cut(type(error).__qualname__), _cut(error), attempt, at, trace[-_TRACEBACK_KEPT:])
 
 
-def _cut(text: str) -> str:
-    # Lone surrogates cannot be stored; an error text must never be the reason that an error is lost.
-    text = str(text).encode("utf-8", "backslashreplace").decode()
+def _plain(value: object) -> str:
+    """Any value as text that every store can take: it must never be the reason that an error is lost."""
+    try:
+        text = str(value)
+    except Exception:
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _cut(value: object) -> str:
+    text = _plain(value)
     return text if len(text) <= _MESSAGE_KEPT else text[:_MESSAGE_KEPT] + "…"
+
+
+def _reason(value: object) -> str:
+    return _plain(value).encode()[:_REASON_KEPT].decode("utf-8", "ignore")

@@ -8,6 +8,7 @@ from random import Random
 
 from headrace.core.ids import secret_name
 from headrace.errors import InvalidJob
+from headrace.shown import shown
 
 LONGEST = 1_024
 
@@ -19,15 +20,15 @@ def check_name(name: object, what: str, *, empty: bool = False) -> str:
     'mail:welcome/v2'
     """
     if not isinstance(name, str):
-        raise InvalidJob(f"{what}: expected a string, got {type(name).__name__} {name!r:.80}")
+        raise InvalidJob(f"{what}: expected a string, got {type(name).__name__} {shown(name)}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidJob(f"{what}: {name!r:.80} holds a lone surrogate, which is not text") from None
+        raise InvalidJob(f"{what}: {shown(name)} holds a lone surrogate, which is not text") from None
     if size > LONGEST:
         raise InvalidJob(f"{what}: expected at most {LONGEST} bytes in UTF-8, got {size}")
     if "\0" in name:
-        raise InvalidJob(f"{what}: {name!r:.80} holds a NUL character")
+        raise InvalidJob(f"{what}: {shown(name)} holds a NUL character")
     if not name and not empty:
         raise InvalidJob(f"{what}: expected a name, got an empty string")
     return name

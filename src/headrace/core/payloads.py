@@ -13,10 +13,11 @@ from headrace.config import PayloadSettings
 from headrace.core.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.core.ids import IdMaker
 from headrace.core.names import check_name
-from headrace.durations import micros
-from headrace.errors import InvalidJob, PayloadMissing
+from headrace.durations import LONGEST, micros
+from headrace.errors import CodecError, InvalidJob, PayloadMissing
 from headrace.instants import from_datetime
 from headrace.records import Cells, Limits, Row
+from headrace.shown import shown
 from headrace.types import Duration, Encoded, NewJob, Patch, Sections
 
 T = TypeVar("T")
@@ -24,8 +25,6 @@ T = TypeVar("T")
 _HEADERS = msgspec.msgpack.Encoder()
 _MAX_HEADERS = 8_192
 _ANY = JsonSerde[Any]()
-_FAR_FUTURE = 253_402_300_800_000_000
-"""The year 10000, where datetimes end."""
 
 
 class Packer:
@@ -45,7 +44,7 @@ class Packer:
         if job.run_at is not None and job.delay is not None:
             raise InvalidJob("expected run_at or delay, got both")
         if job.on_failed not in ("run", "return"):
-            raise InvalidJob(f"on_failed: expected 'run' or 'return', got {job.on_failed!r}")
+            raise InvalidJob(f"on_failed: expected 'run' or 'return', got {shown(job.on_failed)}")
         return Row(
             id=self._id(job.id),
             queue=check_name(job.queue, "queue"),
@@ -55,7 +54,7 @@ class Packer:
             key=None if job.key is None else check_name(job.key, "key", empty=True),
             priority=self.priority(job.priority),
             delay=0 if job.delay is None else _length(job.delay, "delay"),
-            run_at=None if job.run_at is None else _instant(job.run_at),
+            run_at=None if job.run_at is None else _instant(job.run_at, self._ids.clock.now()),
             expires=None if job.expires is None else _length(job.expires, "expires"),
             max_attempts=_attempts(job.max_attempts),
             timeout=None if job.timeout is None else _length(job.timeout, "timeout"),
@@ -69,7 +68,7 @@ class Packer:
         """The priority, if the store can take it."""
         low, high = self._limits.min_priority, self._limits.max_priority
         if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-            raise InvalidJob(f"priority: expected a whole number from {low} to {high}, got {given!r:.80}")
+            raise InvalidJob(f"priority: expected a whole number from {low} to {high}, got {shown(given)}")
         return given
 
     def patch(self, patch: Patch) -> dict[str, bytes | None]:
@@ -80,7 +79,13 @@ class Packer:
         """A cell that holds an encoded value."""
         if value is None and serde.kind == JSON:
             return self.envelope.null
-        return self.envelope.seal(serde.encode(value), serde.kind, what)
+        try:
+            body = serde.encode(value)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise CodecError(f"{what}: cannot encode {type(value).__name__}: {error}") from error
+        return self.envelope.seal(body, serde.kind, what)
 
     def sections(self, cells: Cells) -> dict[str, bytes]:
         """The bytes of all sections but ``parameters``."""
@@ -97,7 +102,7 @@ class Packer:
         if given is None:
             return self._ids.new()
         if not isinstance(given, UUID):
-            raise InvalidJob(f"id: expected a UUID or nothing, got {type(given).__name__} {given!r:.80}")
+            raise InvalidJob(f"id: expected a UUID or nothing, got {type(given).__name__} {shown(given)}")
         return given.bytes
 
     def _cells(self, job: NewJob) -> Cells:
@@ -135,14 +140,18 @@ def _length(value: Duration, what: str) -> int:
         raise InvalidJob(str(error)) from None
 
 
-def _instant(value: object) -> int:
+def _instant(value: object, now: int) -> int:
     if not isinstance(value, datetime):
         raise InvalidJob(f"run_at: expected a datetime with a time zone, got {type(value).__name__}")
-    if value.tzinfo is None:
+    try:
+        aware = value.utcoffset() is not None
+        instant = from_datetime(value) if aware else 0
+    except Exception as error:
+        raise InvalidJob(f"run_at: {shown(value)} cannot be read: {error}") from None
+    if not aware:
         raise InvalidJob(f"run_at: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
-    instant = from_datetime(value)
-    if not 0 <= instant < _FAR_FUTURE:
-        raise InvalidJob(f"run_at: expected a date after 1970, got {value}")
+    if not 0 <= instant <= now + LONGEST:
+        raise InvalidJob(f"run_at: expected a date after 1970 and at most ten years from now, got {value}")
     return instant
 
 
@@ -150,13 +159,13 @@ def _attempts(given: object) -> int | None:
     if given is None:
         return None
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31:
-        raise InvalidJob(f"max_attempts: expected a whole number of at least 1, got {given!r:.80}")
+        raise InvalidJob(f"max_attempts: expected a whole number of at least 1, got {shown(given)}")
     return given
 
 
 def _headers(given: Mapping[str, str]) -> bytes:
     if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
-        raise InvalidJob(f"headers: expected a mapping of strings to strings, got {given!r:.80}")
+        raise InvalidJob(f"headers: expected a mapping of strings to strings, got {shown(given)}")
     try:
         packed = _HEADERS.encode(dict(given))
     except ValueError as error:

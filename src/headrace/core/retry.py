@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 from msgspec import Struct
 
 from headrace.durations import micros
 from headrace.errors import ConfigError
+from headrace.shown import shown
 from headrace.types import Duration
 
 _FOR_EVER = 2**31
@@ -31,10 +33,25 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     retry_on: tuple[type[Exception], ...] | None = None
     give_up_on: tuple[type[Exception], ...] = ()
 
+    def __post_init__(self) -> None:
+        checks = (
+            ("max_attempts", _whole(self.max_attempts) and self.max_attempts >= 1, "a whole number of at least 1"),
+            ("base", _whole(self.base) and self.base >= 0, "microseconds"),
+            ("cap", _whole(self.cap) and self.cap >= 0, "microseconds"),
+            ("factor", _number(self.factor) and self.factor >= 1, "a number of at least 1"),
+            ("retry_on", self.retry_on is None or _kinds(self.retry_on), "a tuple of exception classes"),
+            ("give_up_on", _kinds(self.give_up_on), "a tuple of exception classes"),
+        )
+        for name, good, expected in checks:
+            if not good:
+                raise ConfigError(f"{name}: expected {expected}, got {shown(getattr(self, name))}")
+
     def delay(self, attempt: int, rng: Random) -> int:
         """Microseconds to wait after failed attempt number ``attempt``."""
-        # Past 64 doublings every cap is long reached, and the power would only overflow.
-        wait = min(self.base * self.factor ** min(attempt - 1, 64), self.cap)
+        try:
+            wait = min(self.base * self.factor ** (attempt - 1), self.cap) if self.base else 0
+        except OverflowError:
+            wait = self.cap
         return round(rng.random() * wait if self.jitter else wait)
 
     def allows(self, error: BaseException) -> bool:
@@ -42,6 +59,18 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         if isinstance(error, self.give_up_on):
             return False
         return self.retry_on is None or isinstance(error, self.retry_on)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _kinds(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(one, type) and issubclass(one, BaseException) for one in value)
 
 
 def exponential(
@@ -55,10 +84,6 @@ def exponential(
     give_up_on: tuple[type[Exception], ...] = (),
 ) -> RetryPolicy:
     """Wait longer after each failure. With ``base="1s"`` and the default cap: 1, 2, 4 … 3,600 seconds."""
-    if max_attempts < 1:
-        raise ConfigError(f"max_attempts: expected at least 1, got {max_attempts}")
-    if factor < 1:
-        raise ConfigError(f"factor: expected at least 1, got {factor}")
     return RetryPolicy(
         max_attempts=max_attempts,
         base=micros(base, "base"),

@@ -27,6 +27,13 @@ _APART = 0.05
 """Seconds that jobs on their last chance are set apart when several come at once."""
 
 
+def _differs(context: Context, clean: Context) -> bool:
+    try:
+        return context != clean
+    except Exception:  # a value in it will not be compared
+        return True
+
+
 class Runner:
     """Runs what the claimer delivers.
 
@@ -65,6 +72,7 @@ class Runner:
         self._drained = asyncio.Event()
         self._drained.set()
         self._clean: Context | None = None
+        self._all: list[Slot] = []
 
     @property
     def busy(self) -> int:
@@ -79,8 +87,9 @@ class Runner:
     def start(self) -> None:
         """Bring up the slots."""
         self._clean = copy_context()
-        for number in range(self._slots):
-            self._start_slot(Slot(), number)
+        self._all = [Slot() for _ in range(self._slots)]
+        for number, slot in enumerate(self._all):
+            self._start_slot(slot, number)
 
     def deliver(self, jobs: list[Leased]) -> None:
         """Leased jobs from the claimer."""
@@ -149,6 +158,8 @@ class Runner:
     async def close(self) -> None:
         """Take down the slots."""
         self._deadlines.close()
+        for slot in self._all:
+            slot.closing = True
         await self._tasks.close(_STUBBORN)
 
     def _unbuffer(self, job_id: JobId) -> Leased | None:
@@ -213,7 +224,7 @@ class Runner:
                 self._wake(self._slots)
             self._nudge()
             self._note_drained()
-            if copy_context() != clean:
+            if _differs(copy_context(), clean):
                 # The handler left something in the context: the next job gets a slot without it.
                 self._start_slot(slot, number)
                 return
@@ -247,7 +258,8 @@ class Runner:
             if deadline is not None:
                 self._deadlines.drop(deadline)
             for job in jobs:
-                del self._running[job.id]
+                if self._running.get(job.id) is slot:
+                    del self._running[job.id]
 
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
         """Buffered jobs of the same task, for a handler of many."""

@@ -22,7 +22,7 @@ class StopReason(StrEnum):
 class Slot:
     """What runs in one slot right now, and the way to stop it."""
 
-    __slots__ = ("jobs", "reason", "started", "task", "token")
+    __slots__ = ("closing", "jobs", "reason", "started", "task", "token")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
@@ -30,6 +30,8 @@ class Slot:
         self.token: CancelToken | None = None
         self.reason: StopReason | None = None
         self.started = 0.0
+        self.closing = False
+        """Whether the slot itself is being taken down."""
 
     def begin(self, jobs: list[Leased], now: float) -> None:
         """These jobs run here from now on."""
@@ -38,15 +40,14 @@ class Slot:
     def end(self) -> None:
         """Nothing runs here any more. A stop that was asked for and not obeyed is forgotten."""
         self.jobs = []
-        if self.reason is not None and self.task is not None:
-            while self.task.cancelling():
-                self.task.uncancel()
+        while not self.closing and self.task is not None and self.task.cancelling():
+            self.task.uncancel()
 
     @property
     def stopped(self) -> bool:
-        """Whether a cancellation that the handler let through was ours. One that came out of the handler's own work is
-        a failure like any other; one of the whole worker goes on its way."""
-        if self.reason is None and self.task is not None and self.task.cancelling():
+        """Whether a cancellation that the handler let through was ours. One of its own making is a failure like any
+        other; one of the whole slot goes on its way."""
+        if self.closing:
             raise asyncio.CancelledError
         return self.reason is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from random import Random
 
@@ -11,9 +12,11 @@ from headrace.core.clock import Clock
 from headrace.core.ids import secret_name
 from headrace.core.listener import listen
 from headrace.core.tasks import Tasks
-from headrace.errors import JobNotFound, WaitTimeout
+from headrace.errors import JobNotFound, Unavailable, WaitTimeout
 from headrace.protocol import Backend
 from headrace.records import Hint, JobId, Record, Selector, Watch
+
+log = logging.getLogger("headrace")
 
 _WANT = frozenset({"result", "error"})
 _POLL = 2.0
@@ -80,6 +83,13 @@ class Waiter:
             if not self._waits[job_id]:
                 del self._waits[job_id]
 
+    def close(self) -> None:
+        """Nobody will be told any more: say so to those who wait."""
+        for futures in self._waits.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(Unavailable("the client was closed while a result was waited for"))
+
     def _hear(self, hint: Hint) -> None:
         if hint.id is None:
             return
@@ -94,7 +104,9 @@ class Waiter:
         pause = _POLL_BLIND if self._backend.hints is None else _POLL
         while True:
             await asyncio.sleep(pause * (0.75 + self._rng.random() / 2))
-            await asyncio.gather(*map(self._look, list(self._waits)))
+            for problem in await asyncio.gather(*map(self._look, list(self._waits)), return_exceptions=True):
+                if isinstance(problem, Exception):
+                    log.warning("looking for the end of a job: %s", problem)
 
     async def _look(self, job_id: JobId) -> None:
         record = await self._fetches.submit(job_id)

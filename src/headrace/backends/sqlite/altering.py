@@ -146,7 +146,8 @@ def _cancel(tx: Transaction, entry: Entry, reason: str, now: int) -> int:
         tx.wake_holder(entry.holder or "")
         return RUNNING
     leave(tx, entry)
-    end(tx, [(entry.seq, CANCELLED, now, 0, entry.epoch, entry.attempt, entry.lost, entry.size, reason, None)])
+    row = (entry.seq, CANCELLED, now, 0, entry.epoch, entry.attempt, entry.lost, entry.size, reason, None)
+    end(tx, CANCELLED, [row], array("q", [entry.seq]))
     tx.count(entry.qid, CANCELLED, 1)
     return CANCELLED
 

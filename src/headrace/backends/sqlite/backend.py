@@ -82,16 +82,13 @@ class SqliteBackend(guard.Watched):
         self._durability = durability
         self._now = now
         self._wal = wal_is_safe(apsw.sqlite_lib_version())
+        self.limits = Limits(max_batch=2_000, durable=_SURVIVES[durability if self._wal else "full"])
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._wake: Wake | None = Wake(self.path) if wake.available else None
         self._switching = asyncio.Lock()
         self._forked = False
         self._mass = MassAlteration()
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(max_batch=5_000, durable=_SURVIVES[self._durability if self._wal else "full"])
 
     @property
     def hints(self) -> Wake | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import apsw
 from headrace.backends.sqlite.insertion import insert, key_taken
 from headrace.backends.sqlite.places import EndedRow, end, forget, leave_running, park, release, tell_waiters
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.states import CODES, COMPLETED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
 from headrace.records import JobId, Settlement
@@ -20,7 +19,7 @@ from headrace.types import SECTIONS, JobState
 
 _SQL = load("finish")
 _INSERT = load("insert")
-_COMPLETED, _FAILED = JobState.COMPLETED, JobState.FAILED
+_COMPLETED = JobState.COMPLETED
 
 Lease = tuple[JobId, int, int, str, int, int, int, int, int]
 """id, seq, epoch, holder, qid, cancel, attempt, lost, size."""
@@ -38,8 +37,7 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
     """End leases; answer each settlement, in order, with the state that the job is in now, or None: fenced off."""
     held = leases(tx, tuple([s.id for s in batch]))
     answers: list[JobState | None] = []
-    ended: list[EndedRow] = []
-    qids: list[int] = []
+    ends = _Ends(tx)
     for s in batch:
         lease = held.get(s.id)
         if lease is None or lease[2] != s.epoch or lease[3] != s.holder:
@@ -47,32 +45,56 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
             continue
         del held[s.id]
         state = s.state
-        code = COMPLETED if state is _COMPLETED else FAILED if state is _FAILED else CODES[state]
+        code = COMPLETED if state is _COMPLETED else CODES[state]
         if (
-            code >= COMPLETED and s.keep and s.error is None and s.cells is None and s.queue is None
-            and s.priority is None and not s.spawn
+            code >= COMPLETED and s.error is None and s.cells is None and s.queue is None and s.priority is None
+            and not s.spawn
         ):  # fmt: skip
-            ended.append(_ended(tx, s, code, lease, s.reason, now))
-            qids.append(lease[4])
+            if s.keep or code != COMPLETED:
+                ends.record(lease[4], code, _ended(tx, s, code, lease, s.reason, now))
+            else:
+                ends.forget(lease[4], lease[1])
             answers.append(state)
         else:
-            _end(tx, ended, qids)
+            ends.write()
             answers.append(_settle(tx, s, lease, now))
-    _end(tx, ended, qids)
+    ends.write()
     return answers
 
 
-def _end(tx: Transaction, ended: list[EndedRow], qids: list[int]) -> None:
-    """Write the records gathered so far, all at once."""
-    if not ended:
-        return
-    leave_running(tx, [row[0] for row in ended])
-    end(tx, ended)
-    for (qid, code), number in Counter(zip(qids, [row[1] for row in ended], strict=True)).items():
-        tx.count(qid, RUNNING, -number)
-        tx.count(qid, code, number)
-    ended.clear()
-    qids.clear()
+class _Ends:
+    """Plain ends, which change nothing of the job itself, until they are written together."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._records: dict[tuple[int, int], list[EndedRow]] = {}
+        self._gone: dict[int, list[int]] = {}
+
+    def record(self, qid: int, code: int, row: EndedRow) -> None:
+        """A job of this queue ends in this state."""
+        self._records.setdefault((qid, code), []).append(row)
+
+    def forget(self, qid: int, seq: int) -> None:
+        """A job of this queue ends and leaves no record."""
+        self._gone.setdefault(qid, []).append(seq)
+
+    def write(self) -> None:
+        """One statement per table, queue and state."""
+        tx = self._tx
+        for (qid, code), rows in self._records.items():
+            seqs = array("q", [row[0] for row in rows])
+            leave_running(tx, seqs)
+            tx.count(qid, RUNNING, -len(rows))
+            end(tx, code, rows, seqs)
+            tx.count(qid, code, len(rows))
+        for qid, found in self._gone.items():
+            seqs = array("q", found)
+            leave_running(tx, seqs)
+            tx.count(qid, RUNNING, -len(found))
+            tell_waiters(tx, seqs)
+            forget(tx, seqs)
+        self._records.clear()
+        self._gone.clear()
 
 
 def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:
@@ -112,7 +134,8 @@ class _Draft(NamedTuple):
 def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
     """Any settlement, on its own."""
     _, seq, epoch, holder, qid, cancel, attempt, lost, size = lease
-    leave_running(tx, [seq])
+    seqs = array("q", [seq])
+    leave_running(tx, seqs)
     tx.count(qid, RUNNING, -1)
     state, reason = s.state, s.reason
     if cancel and not state.terminal:
@@ -122,10 +145,10 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
     if state.terminal:
         patched = (s.id, seq, epoch, holder, draft.qid, cancel, attempt, lost, size)
         if code == COMPLETED and not s.keep:
-            tell_waiters(tx, array("q", [seq]))
-            forget(tx, array("q", [seq]))
+            tell_waiters(tx, seqs)
+            forget(tx, seqs)
         else:
-            end(tx, [_ended(tx, s, code, patched, reason, now)])
+            end(tx, code, [_ended(tx, s, code, patched, reason, now)], seqs)
             tx.count(draft.qid, code, 1)
     else:
         attempt += s.failed_attempt

@@ -22,7 +22,7 @@ PATIENCE = 30.0
 class Command(Generic[S]):
     """One call of one operation."""
 
-    __slots__ = ("at", "error", "future", "grows", "peek", "result", "since", "weight", "work")
+    __slots__ = ("answered", "at", "error", "future", "grows", "peek", "result", "since", "weight", "work")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Command(Generic[S]):
         self.since = 0.0
         self.result: Any = None
         self.error: BaseException | None = None
+        self.answered = False
 
     @property
     def abandoned(self) -> bool:
@@ -78,9 +79,12 @@ class Lane(Generic[S]):
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.shield(self._opened)
-        except BaseException as error:
+        except (TimeoutError, asyncio.CancelledError) as error:
             self._queue.put(None)  # should it get through after all, it has nothing to do
             raise self._too_late() if isinstance(error, TimeoutError) else error from None
+        except BaseException:
+            self._thread.join()
+            raise
 
     def submit(self, command: Command[S]) -> asyncio.Future[Any]:
         """Have a command served; the future gets its result."""
@@ -96,12 +100,16 @@ class Lane(Generic[S]):
     async def stop(self) -> None:
         """Serve what is queued, then shut."""
         self._queue.put(None)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # its own loop is gone, and with it everybody who waited
+            await loop.run_in_executor(None, self._thread.join, PATIENCE)
+            return
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.shield(self._closed)
             self._thread.join()
-        except TimeoutError:
-            pass  # stuck behind somebody else's lock; the thread ends when it gets its turn
+        except TimeoutError:  # stuck behind somebody else's lock; the thread ends when it gets its turn
+            self._look()
         if self._watchdog is not None:
             self._watchdog.cancel()
 
@@ -147,11 +155,14 @@ class Lane(Generic[S]):
             try:
                 self._serve(commands)
             except BaseException as error:
-                for command in commands:
+                left = [command for command in commands if not command.answered]
+                for command in left:
                     command.error = error
-                self._answer(commands)
-        self._shut()
-        self._call(_done, self._closed)
+                self._answer(left)
+        try:
+            self._shut()
+        finally:
+            self._call(_done, self._closed)
 
     def _take(self) -> list[Command[S]]:
         """Everything that waits, as far as one turn may carry; nothing when it is time to stop."""
@@ -169,6 +180,8 @@ class Lane(Generic[S]):
 
     def _answer(self, commands: Sequence[Command[S]]) -> None:
         """One wake of the loop for all of them."""
+        for command in commands:
+            command.answered = True
         if commands:
             self._call(self._deliver, commands)
 

@@ -58,7 +58,7 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     [running] = tx.one(_SQL["total"])
     outage = over >= req.outage_floor and over >= req.outage_share * running and holders > 1
     rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
-    leave_running(tx, [row[0] for row in rows])
+    leave_running(tx, array("q", [row[0] for row in rows]))
     step = [req.spread * index // len(rows) for index in range(len(rows))]
     reaped = [_take_back(tx, row, req, now, outage, now + step[index]) for index, row in enumerate(rows)]
     return reaped + _cancel_expired(tx, req.limit - len(rows), now)
@@ -78,7 +78,7 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage:
         dies = dies_at(expires_at, run_at)
         release(tx, (qid, priority, run_at, job_id, seq, epoch, attempt, lost, size, dies))
     else:
-        end(tx, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)])
+        end(tx, code, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)], array("q", [seq]))
         tx.count(qid, code, 1)
     return Reaped(job_id, queue, task, STATES[code], lost, reason)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.backends.sqlite.altering import alter_matching
-from headrace.backends.sqlite.selection import FIRST, candidates
+from headrace.backends.sqlite.selection import BEYOND, FIRST, candidates
 from headrace.records import Altered, Change, JobId, Selector
 
 Lane = Callable[[Callable[[Any, int], object], int], asyncio.Future[Any]]
@@ -30,17 +30,16 @@ class MassAlteration:
         begin = self._last[2] if self._last is not None and self._last[:2] == (sel, change) else FIRST
         self._last = None
         answers: list[Altered] = []
-        here, around = begin, begin == FIRST
-        while len(answers) < sel.limit:
-            step = await read(partial(candidates, sel, change, here, sel.limit - len(answers)), now)
-            if step.found:
-                answers += await write(partial(alter_matching, sel, change, [seq for _, seq in step.found]), now)
-            if step.onward is None or (around and begin != FIRST and step.onward > begin):
-                if around:
+        few = True
+        for start, end in ((begin, BEYOND), (FIRST, begin)):
+            here: JobId | None = start
+            while here is not None and here < end:
+                if len(answers) >= sel.limit:
+                    self._last = None if few else (sel, change, here)
                     return answers
-                here, around = FIRST, True
-            else:
-                here = step.onward
-        if not step.few:
-            self._last = (sel, change, here)
+                look = partial(candidates, sel, change, here, sel.limit - len(answers))
+                found, here, few = await read(look, now)
+                seqs = [seq for job_id, seq in found if job_id <= end]
+                if seqs:
+                    answers += await write(partial(alter_matching, sel, change, seqs), now)
         return answers

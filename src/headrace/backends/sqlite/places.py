@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import apsw
 
@@ -41,37 +41,30 @@ def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: in
     tx.count(qid, PAUSED, 1)
 
 
-def end(tx: Transaction, rows: Sequence[EndedRow]) -> None:
-    """Jobs that lie nowhere end, and those who wait for them are told; the caller counts them."""
+def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) -> None:
+    """Jobs that lie nowhere end in one state, and those who wait for them are told; the caller counts them."""
     tx.executemany(_SQL["to_ended"], rows)
-    sizes: dict[int, list[int]] = {}
-    for row in rows:
-        sizes.setdefault(row[1], []).append(row[7])
-    for code, each in sizes.items():
-        tx.fill(code, len(each), sum(each))
-    tell_waiters(tx, array("q", [row[0] for row in rows]))
+    tx.fill(code, len(rows), sum([row[7] for row in rows]))
+    tell_waiters(tx, seqs)
 
 
 def expire(tx: Transaction, rows: Sequence[tuple[int, int, int, JobId, int, int, int, int, int]], now: int) -> None:
     """AVAILABLE jobs, given as rows of ``ready`` without ``dies_at``, are cancelled because they have expired."""
     tx.executemany(_SQL["from_ready"], [row[:4] for row in rows])
-    end(
-        tx,
-        [
-            (seq, CANCELLED, now, 0, epoch, attempt, lost, size, "expired", None)
-            for _, _, _, _, seq, epoch, attempt, lost, size in rows
-        ],
-    )
+    ended: list[EndedRow] = [
+        (seq, CANCELLED, now, 0, epoch, attempt, lost, size, "expired", None)
+        for _, _, _, _, seq, epoch, attempt, lost, size in rows
+    ]
+    end(tx, CANCELLED, ended, array("q", [row[0] for row in ended]))
     for row in rows:
         tx.count(row[0], AVAILABLE, -1)
         tx.count(row[0], CANCELLED, 1)
 
 
-def leave_running(tx: Transaction, seqs: Iterable[int]) -> None:
+def leave_running(tx: Transaction, seqs: array[int]) -> None:
     """The leases of these jobs are gone; the caller counts them."""
-    gone = array("q", seqs)
-    if gone:
-        tx.execute(_SQL["from_running"], (apsw.carray(gone),))
+    if seqs:
+        tx.execute(_SQL["from_running"], (apsw.carray(seqs),))
 
 
 def leave(tx: Transaction, entry: Entry) -> None:
@@ -79,7 +72,7 @@ def leave(tx: Transaction, entry: Entry) -> None:
     if entry.code == AVAILABLE:
         tx.execute(_SQL["from_ready"], (entry.qid, entry.priority, entry.run_at, entry.id))
     elif entry.code == RUNNING:
-        leave_running(tx, [entry.seq])
+        leave_running(tx, array("q", [entry.seq]))
     elif entry.code == PAUSED:
         tx.execute(_SQL["from_paused"], (entry.seq,))
     else:

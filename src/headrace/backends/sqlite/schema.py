@@ -87,11 +87,13 @@ def _open(path: str, flags: int) -> apsw.Connection:
 
 def _identify(connection: apsw.Connection, path: str) -> int:
     """The schema version of a store of ours; 0 for an empty file."""
+    if connection.readonly("main"):
+        raise read_only(path)
+    connection.execute("BEGIN")  # one snapshot: another process may be creating the store just now
     made_by = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if connection.readonly("main"):
-        raise read_only(path)
+    connection.execute("COMMIT")
     if made_by == 0 and tables == 0:
         return 0
     if made_by != APPLICATION_ID:

@@ -24,7 +24,7 @@ _CHUNK = 200
 
 FIRST = b""
 """Sorts before every id."""
-_BEYOND = b"\xff" * 17
+BEYOND = b"\xff" * 17
 """Sorts after every id."""
 
 Hits = list[tuple[JobId, int]]
@@ -94,7 +94,7 @@ def _load(session: Session, hits: Hits) -> Iterator[Entry]:
 
 def scan(session: Session, sel: Selector, after: str | None, limit: int, now: int) -> Page:
     """Matching jobs, newest id first, without cells."""
-    start = _BEYOND if after is None else bytes.fromhex(after)
+    start = BEYOND if after is None else bytes.fromhex(after)
     hits: Hits
     onward: JobId | None = None
     if sel.ids is not None or sel.keys is not None:

@@ -146,7 +146,7 @@ class Writer(Lane[Transaction]):
             raised = self._translated(error, connection)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise raised from None
+            raise raised from raised.__cause__
         return tx.hints
 
     # -- the write-ahead log

@@ -9,6 +9,7 @@ from headrace.client import Client
 from headrace.config import Settings
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
+from headrace.shown import shown
 
 
 def connect(url: str | Settings | None = None, **overrides: object) -> Client:
@@ -17,16 +18,34 @@ def connect(url: str | Settings | None = None, **overrides: object) -> Client:
     >>> connect("memory://").settings.url
     'memory://'
     """
-    settings = url if isinstance(url, Settings) else Settings.load(overrides | ({} if url is None else {"url": url}))
+    if isinstance(url, Settings):
+        if overrides:
+            raise ConfigError(f"expected settings or single ones, got both: {sorted(overrides)[0]!r} beside Settings")
+        settings = url
+    else:
+        settings = Settings.load(overrides | ({} if url is None else {"url": url}))
     return Client(open_backend(settings.url), settings)
 
 
 def open_backend(url: str) -> Backend:
     """The backend, not yet opened, that a store URL names."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not isinstance(url, str):
+        raise ConfigError(f"store URL: expected text like sqlite:///jobs.db, got {shown(url)}")
+    try:
+        url.encode()
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"store URL: {shown(without_secrets(url))} cannot be read: {error}") from None
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(given)
+    if parts.fragment or len(options) < len(given) or any(c.isspace() or not c.isprintable() for c in url):
+        raise ConfigError(
+            f"store URL: a part of {shown(without_secrets(url))} would be lost: a fragment, blank or repeated option"
+        )
     match parts.scheme:
         case "memory":
+            if parts.netloc or parts.path:
+                raise ConfigError(f"store URL: expected memory:// alone, got {shown(without_secrets(url))}")
             backend: Backend = _memory(options, url)
         case "sqlite":
             backend = _sqlite(parts.netloc, parts.path, options, url)
@@ -52,6 +71,8 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
     durability = options.pop("durability", "full")
     _no_more(options, url)
     file = Path(unquote(path[1:]))
+    if "\0" in str(file) or any(len(part.encode()) > 255 for part in file.parts):
+        raise ConfigError(f"expected a path that a file can have, got {shown(str(file))}")
     match durability:
         case "full" | "normal":
             return SqliteBackend(file, durability=durability)

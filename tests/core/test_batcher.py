@@ -1,0 +1,188 @@
+"""Natural batching: one buffer, one trip at a time, an answer for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.core.batcher import Batcher
+from headrace.core.tasks import Tasks
+from headrace.errors import Corrupt, StoreFull, Unavailable
+from headrace.testing.sim.loop import run
+
+
+class Store:
+    """A store that answers each item with its double, and takes as long as it is told."""
+
+    def __init__(self, *troubles: BaseException | None) -> None:
+        self.trips: list[list[int]] = []
+        self.troubles = list(troubles)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def send(self, items: list[int]) -> list[int]:
+        self.trips.append(items)
+        await self.gate.wait()
+        trouble = self.troubles.pop(0) if self.troubles else None
+        if trouble is not None:
+            raise trouble
+        return [2 * item for item in items]
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[Tasks]:
+    tasks = Tasks()
+    yield tasks
+    await tasks.close()
+
+
+def make(store: Store, tasks: Tasks, **options: Any) -> Batcher[int, int]:
+    return Batcher(store.send, tasks, Random(1), **{"max_batch": 10, **options})
+
+
+async def test_what_comes_alone_goes_at_once(tasks: Tasks) -> None:
+    store = Store()
+    batcher = make(store, tasks)
+    assert [await batcher.submit(n) for n in range(3)] == [0, 2, 4]
+    assert store.trips == [[0], [1], [2]]
+
+
+async def test_what_comes_meanwhile_goes_together(tasks: Tasks) -> None:
+    store = Store()
+    store.gate.clear()
+    batcher = make(store, tasks)
+    first = batcher.submit(0)
+    await asyncio.sleep(0)
+    rest = [batcher.submit(n) for n in range(1, 15)]
+    store.gate.set()
+    assert await asyncio.gather(first, *rest) == [2 * n for n in range(15)]
+    assert store.trips == [[0], list(range(1, 11)), list(range(11, 15))]
+
+
+async def test_a_batch_is_bounded_by_weight(tasks: Tasks) -> None:
+    """But one item that is too heavy alone goes alone."""
+    store = Store()
+    batcher = make(store, tasks, max_bytes=10, weigh=lambda item: item)
+    answers = await asyncio.gather(*(batcher.submit(n) for n in (4, 4, 4, 50, 1, 1)))
+    assert answers == [8, 8, 8, 100, 2, 2]
+    assert store.trips == [[4, 4], [4], [50], [1, 1]]
+
+
+async def test_flush(tasks: Tasks) -> None:
+    store = Store()
+    batcher = make(store, tasks)
+    await batcher.flush()
+    answers = [batcher.submit(n) for n in range(25)]
+    await batcher.flush()
+    assert all(answer.done() for answer in answers)
+
+
+def test_a_store_that_is_away_is_asked_again_with_the_same_batch() -> None:
+    async def main() -> tuple[Any, list[list[int]], float]:
+        store, tasks = Store(*[Unavailable("away")] * 4), Tasks()
+        batcher = make(store, tasks)
+        answers = await asyncio.gather(*(batcher.submit(n) for n in range(3)))
+        await tasks.close()
+        return answers, store.trips, asyncio.get_running_loop().time()
+
+    answers, trips, took = run(main())
+    assert answers == [0, 2, 4]
+    assert trips == [[0, 1, 2]] * 5
+    assert 0.3 < took < 1
+
+
+def test_patience_ends() -> None:
+    """The error is told to all who wait, and the next batch gets patience of its own."""
+
+    async def main() -> tuple[list[Any], float, int]:
+        store, tasks = Store(*[Unavailable("away")] * 100), Tasks()
+        batcher = make(store, tasks, patience=30)
+        answers = await asyncio.gather(*(batcher.submit(n) for n in range(3)), return_exceptions=True)
+        took = asyncio.get_running_loop().time()
+        store.troubles.clear()
+        again = await batcher.submit(7)
+        await tasks.close()
+        return answers, took, again
+
+    answers, took, again = run(main())
+    assert [type(answer) for answer in answers] == [Unavailable] * 3
+    assert 20 <= took <= 30
+    assert again == 14
+
+
+@pytest.mark.parametrize("trouble", [Corrupt("bad"), StoreFull("full")], ids=["corrupt", "full"])
+async def test_other_errors_are_told_at_once(tasks: Tasks, trouble: Exception) -> None:
+    store = Store(trouble)
+    batcher = make(store, tasks)
+    answers = await asyncio.gather(*(batcher.submit(n) for n in range(2)), return_exceptions=True)
+    assert answers == [trouble, trouble]
+    assert await batcher.submit(5) == 10
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError("a bug"), KeyError("x"), OSError("disk")], ids=repr)
+async def test_an_unexpected_error_is_told_to_those_it_concerns(
+    tasks: Tasks, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not as a cancellation, which nobody asked for; and what came after goes its own way."""
+    store = Store(trouble)
+    store.gate.clear()
+    batcher = make(store, tasks)
+    first = batcher.submit(1)
+    await asyncio.sleep(0)
+    second = batcher.submit(2)
+    store.gate.set()
+    answers = await asyncio.gather(first, second, return_exceptions=True)
+    assert not isinstance(answers[0], asyncio.CancelledError)
+    assert isinstance(answers[0], Exception)
+    assert answers[1] == 4
+    assert await batcher.submit(3) == 6
+    assert [item for trip in store.trips for item in trip] == [1, 2, 3]
+
+
+async def test_an_answer_of_the_wrong_length_is_a_bug_that_is_told(tasks: Tasks) -> None:
+    async def send(items: list[int]) -> list[int]:
+        return items[:-1]
+
+    batcher: Batcher[int, int] = Batcher(send, tasks, Random(1), max_batch=10)
+    with pytest.raises(Exception, match="shorter"):
+        await asyncio.wait_for(batcher.submit(1), 2)
+
+
+async def test_whoever_gives_up_waiting_harms_nobody(tasks: Tasks) -> None:
+    store = Store()
+    store.gate.clear()
+    batcher = make(store, tasks)
+    first, second = batcher.submit(1), batcher.submit(2)
+    await asyncio.sleep(0)
+    first.cancel()
+    store.gate.set()
+    assert await second == 4
+
+
+async def test_what_was_given_up_on_before_its_trip_is_not_sent(tasks: Tasks) -> None:
+    """A caller that was cancelled while its item still lay in the buffer has not enqueued it."""
+    store = Store()
+    store.gate.clear()
+    batcher = make(store, tasks)
+    first = batcher.submit(1)
+    await asyncio.sleep(0)
+    second, third = batcher.submit(2), batcher.submit(3)
+    second.cancel()
+    store.gate.set()
+    await asyncio.gather(first, third)
+    assert [item for trip in store.trips for item in trip] == [1, 3]
+
+
+async def test_closing_ends_it() -> None:
+    store, tasks = Store(), Tasks()
+    store.gate.clear()
+    batcher = make(store, tasks)
+    answers = [batcher.submit(n) for n in range(3)]
+    await asyncio.sleep(0)
+    await tasks.close()
+    assert all(answer.cancelled() for answer in answers)
+    await asyncio.wait_for(batcher.flush(), 1)

@@ -1,0 +1,114 @@
+"""Settings: where they come from, and which source wins."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace import Settings
+from headrace.config import Keep, WorkerSettings
+from headrace.durations import micros
+from headrace.errors import ConfigError
+
+
+def load(overrides: Any = None, env: Any = None, toml: Any = None) -> Settings:
+    return Settings.load(overrides, env=env or {}, toml=toml or {})
+
+
+def test_defaults() -> None:
+    """002-35 and the architecture's §10."""
+    settings = load()
+    assert (settings.url, settings.result_ttl, settings.patience) == ("sqlite:///headrace.db", "1h", "30s")
+    assert (settings.worker.concurrency, settings.worker.lease, settings.worker.grace) == (10, "30s", "10s")
+    assert (settings.payloads.max_size, settings.payloads.compress_over) == (16 * 1024 * 1024, 1_024)
+    assert settings.retention.failed.age == "7d"
+    assert settings == Settings()
+
+
+def test_overrides_win_over_the_environment_and_that_over_files() -> None:
+    toml = {"url": "memory://a", "worker": {"concurrency": 1, "prefetch": 1, "lease": "1s"}}
+    env = {"HEADRACE_URL": "memory://b", "HEADRACE_WORKER__CONCURRENCY": "2", "HEADRACE_WORKER__PREFETCH": "2"}
+    settings = load({"worker": {"concurrency": 3}}, env, toml)
+    assert (settings.url, settings.worker.concurrency, settings.worker.prefetch) == ("memory://b", 3, 2)
+    assert settings.worker.lease == "1s"
+
+
+def test_numbers_in_the_environment_are_numbers() -> None:
+    env = {
+        "HEADRACE_WORKER__CONCURRENCY": "4",
+        "HEADRACE_PAYLOADS__MAX_SIZE": "1000",
+        "HEADRACE_RETENTION__FAILED__COUNT": "7",
+    }
+    settings = load(env=env)
+    assert (settings.worker.concurrency, settings.payloads.max_size, settings.retention.failed.count) == (4, 1_000, 7)
+
+
+def test_lengths_in_the_environment_may_be_plain_seconds() -> None:
+    """As everywhere else: a number is seconds."""
+    for text in ("30", "0.5", "30s"):
+        assert micros(load(env={"HEADRACE_WORKER__LEASE": text}).worker.lease) in (30_000_000, 500_000)
+
+
+def test_nothing_can_be_switched_off_in_the_environment() -> None:
+    assert load(env={"HEADRACE_PAYLOADS__COMPRESS_OVER": "null"}).payloads.compress_over is None
+
+
+def test_other_variables_are_not_ours() -> None:
+    assert load(env={"HEADRACEX": "1", "PATH": "/", "headrace_url": "x"}) == Settings()
+
+
+def test_lengths_in_any_form() -> None:
+    for lease in (30, 30.0, "30s", timedelta(seconds=30)):
+        assert load({"worker": {"lease": lease}}).worker.lease in (30, "30s")
+
+
+def test_parts_as_objects() -> None:
+    settings = load({"worker": WorkerSettings(concurrency=3), "retention": {"failed": Keep(count=1)}})
+    assert (settings.worker.concurrency, settings.retention.failed.count) == (3, 1)
+
+
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load(env={}) == Settings()
+    (tmp_path / "pyproject.toml").write_text('[tool.headrace]\nurl = "memory://p"\n[tool.headrace.worker]\nlease = 7\n')
+    assert (Settings.load(env={}).url, Settings.load(env={}).worker.lease) == ("memory://p", 7)
+    (tmp_path / "headrace.toml").write_text('url = "memory://h"\n')
+    settings = Settings.load(env={})
+    assert (settings.url, settings.worker.lease) == ("memory://h", "30s")
+
+
+def test_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_WORKER__CONCURRENCY", "7")
+    assert Settings.load(toml={}).worker.concurrency == 7
+
+
+def test_messages_lead_to_the_place() -> None:
+    with pytest.raises(ConfigError, match=r"\$\.worker\.concurrency"):
+        load({"worker": {"concurrency": "many"}})
+    with pytest.raises(ConfigError, match="unknown field `bogus`"):
+        load({"bogus": 1})
+    with pytest.raises(ConfigError, match="expected a whole number of at least 1, got 0"):
+        load({"worker": {"concurrency": 0}})
+    with pytest.raises(ConfigError, match=r"worker\.lease: expected a length of time"):
+        load({"worker": {"lease": "soon"}})
+
+
+def test_frozen() -> None:
+    with pytest.raises(AttributeError):
+        load().url = "x"  # type: ignore[misc]
+
+
+def test_replacing_a_part_is_checked_too() -> None:
+    settings = load()
+    with pytest.raises(ConfigError):
+        msgspec.structs.replace(settings, worker=msgspec.structs.replace(settings.worker, concurrency=0))
+
+
+def test_sources_are_not_changed() -> None:
+    toml: dict[str, Any] = {"worker": {"lease": "1s"}}
+    load({"worker": {"lease": "2s"}}, {"HEADRACE_WORKER__PREFETCH": "1"}, toml)
+    assert toml == {"worker": {"lease": "1s"}}

@@ -1,0 +1,130 @@
+"""From a new job to a row, and from a leased cell to a value."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace import JsonSerde, NewJob, Patch, Sections
+from headrace.config import PayloadSettings
+from headrace.core.clock import ManualClock
+from headrace.core.codec import JSON, RAW
+from headrace.core.ids import IdMaker
+from headrace.core.payloads import Packer
+from headrace.errors import InvalidJob, PayloadMissing, PayloadTooLarge
+from headrace.records import Limits
+from headrace.types import Encoded
+
+
+@pytest.fixture
+def packer() -> Packer:
+    return Packer(PayloadSettings(max_size=1_000), Limits(), IdMaker(ManualClock(), Random(1)))
+
+
+def test_defaults(packer: Packer) -> None:
+    row = packer.pack(NewJob(task="t"))
+    assert (row.queue, row.tenant, row.key, row.priority, row.delay) == ("default", "", None, 0, 0)
+    assert (row.run_at, row.expires, row.max_attempts, row.timeout, row.result_ttl) == (None,) * 5
+    assert (row.cells, row.headers, row.reply_to, row.hold_failed) == ({}, None, None, False)
+
+
+def test_everything(packer: Packer) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    job = NewJob(
+        task="t",
+        queue="q",
+        args={"a": 1},
+        key="k",
+        tenant="x",
+        priority=-5,
+        run_at=at,
+        max_attempts=3,
+        timeout="1s",
+        expires="2s",
+        result_ttl="3s",
+        headers={"h": "v"},
+        on_failed="return",
+        id=UUID(int=7),
+    )
+    row = packer.pack(job, reply_to="inbox")
+    assert (row.id, row.queue, row.key, row.tenant, row.priority) == (UUID(int=7).bytes, "q", "k", "x", -5)
+    assert row.run_at == int(at.timestamp()) * 1_000_000
+    assert (row.max_attempts, row.timeout, row.expires, row.result_ttl) == (3, 1_000_000, 2_000_000, 3_000_000)
+    assert (row.reply_to, row.hold_failed, row.headers) == ("inbox", True, b"\x81\xa1h\xa1v")
+    assert packer.envelope.open(row.cells["parameters"], "x") == (JSON, b'{"a":1}')
+
+
+def test_ids_are_made_in_order(packer: Packer) -> None:
+    ids = [packer.pack(NewJob(task="t")).id for _ in range(100)]
+    assert ids == sorted(set(ids))
+
+
+def test_sections(packer: Packer) -> None:
+    """000-63: each on its own; None and unset are not stored, empty is."""
+    row = packer.pack(NewJob(task="t", sections=Sections(vm_state=b"state", metadata=b"", blob=None)))
+    assert packer.sections(row.cells) == {"vm_state": b"state", "metadata": b""}
+    assert packer.envelope.open(row.cells["vm_state"], "x") == (RAW, b"state")
+    with pytest.raises(PayloadMissing, match="parameters"):
+        packer.parameters(row.cells)
+
+
+def test_patches(packer: Packer) -> None:
+    patch = packer.patch(Patch(sections=Sections(vm_state=b"new", blob=None)))
+    assert patch["blob"] is None
+    assert set(patch) == {"vm_state", "blob"}
+    assert packer.sections({"vm_state": patch["vm_state"] or b""}) == {"vm_state": b"new"}
+    assert packer.patch(Patch()) == {}
+
+
+def test_encoded_arguments_are_taken_as_they_are(packer: Packer) -> None:
+    cell = packer.seal_value({"a": 1}, JsonSerde[Any](), "x")
+    assert packer.pack(NewJob(task="t", args=Encoded(cell))).cells == {"parameters": cell}
+
+
+def test_limits(packer: Packer) -> None:
+    """X13: each at its limit and one past it."""
+    fits: list[dict[str, Any]] = [
+        {"priority": 32_767},
+        {"priority": -32_768},
+        {"max_attempts": 2**31 - 1},
+        {"delay": timedelta(days=3_660)},
+        {"sections": Sections(blob=bytes(1_000))},
+        {"headers": {"a": "x" * 8_180}},
+        {"key": "k" * 1_024},
+        {"run_at": datetime(1970, 1, 1, tzinfo=UTC)},
+    ]
+    over: list[dict[str, Any]] = [
+        {"priority": 32_768},
+        {"priority": -32_769},
+        {"max_attempts": 2**31},
+        {"delay": timedelta(days=3_660, microseconds=1)},
+        {"sections": Sections(blob=bytes(1_001))},
+        {"headers": {"a": "x" * 8_192}},
+        {"key": "k" * 1_025},
+        {"run_at": datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)},
+    ]
+    for options in fits:
+        packer.pack(NewJob(task="t", **options))
+    for options in over:
+        with pytest.raises((InvalidJob, PayloadTooLarge)):
+            packer.pack(NewJob(task="t", **options))
+
+
+def test_the_store_s_limits_count() -> None:
+    packer = Packer(
+        PayloadSettings(), Limits(max_cell=200, min_priority=0, max_priority=9), IdMaker(ManualClock(), Random(1))
+    )
+    with pytest.raises(InvalidJob, match="from 0 to 9"):
+        packer.pack(NewJob(task="t", priority=-1))
+    with pytest.raises(PayloadTooLarge):
+        packer.pack(NewJob(task="t", sections=Sections(blob=bytes(200))))
+
+
+@pytest.mark.parametrize("zone", [timedelta(hours=14), timedelta(hours=-12), timedelta(minutes=90)])
+def test_dates_of_any_zone(packer: Packer, zone: timedelta) -> None:
+    at = datetime(2030, 6, 1, 12, tzinfo=UTC)
+    assert packer.pack(NewJob(task="t", run_at=at.astimezone(timezone(zone)))).run_at == at.timestamp() * 1e6

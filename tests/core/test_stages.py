@@ -1,0 +1,226 @@
+"""The small parts of the pipeline: deadlines, leases, middleware, events, clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from headrace import Done, Event, EventKind, Job
+from headrace.core.clock import ManualClock, SystemClock
+from headrace.core.deadlines import Deadlines
+from headrace.core.events import Observers
+from headrace.core.leases import Leases
+from headrace.core.middleware import Next, compose
+from headrace.job import CancelToken
+from headrace.records import Leased
+from headrace.testing.sim.loop import run
+from headrace.types import Outcome
+from tests.core.given import given
+
+
+def leased(job_id: int, epoch: int = 1) -> Leased:
+    return Leased(id=bytes([job_id]) * 16, queue="q", task="t", cells={}, epoch=epoch)
+
+
+class TestDeadlines:
+    @given(st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=40))
+    def test_each_is_called_in_its_time_unless_dropped(self, plan: list[tuple[int, bool]]) -> None:
+        async def main() -> list[tuple[int, float]]:
+            deadlines, called = Deadlines(), []
+            loop = asyncio.get_running_loop()
+
+            def note(number: int) -> Callable[[], None]:
+                return lambda: called.append((number, loop.time()))
+
+            for number, (seconds, dropped) in enumerate(plan):
+                key = deadlines.add(seconds + 1, note(number))
+                if dropped:
+                    deadlines.drop(key)
+            await asyncio.sleep(200)
+            return called
+
+        kept = [(number, float(seconds + 1)) for number, (seconds, dropped) in enumerate(plan) if not dropped]
+        assert run(main()) == sorted(kept, key=lambda item: item[1])
+
+    def test_one_timer_whatever_the_number(self) -> None:
+        async def main() -> tuple[int, int]:
+            deadlines = Deadlines()
+            loop: Any = asyncio.get_running_loop()
+            for n in range(1_000):
+                deadlines.add(1_000 - n, lambda: None)
+            live = len([handle for handle in loop._scheduled if not handle.cancelled()])
+            deadlines.close()
+            return live, len([handle for handle in loop._scheduled if not handle.cancelled()])
+
+        assert run(main()) == (1, 0)
+
+    def test_dropped_ones_are_forgotten(self) -> None:
+        """A worker of quick jobs with long timeouts does not hoard them."""
+
+        async def main() -> int:
+            deadlines = Deadlines()
+            for _ in range(10_000):
+                deadlines.drop(deadlines.add(3_600, lambda: None))
+            size = len(deadlines._heap)
+            deadlines.close()
+            return size
+
+        assert run(main()) < 1_000
+
+    def test_closed(self) -> None:
+        async def main() -> list[int]:
+            deadlines, called = Deadlines(), []
+            deadlines.add(1, lambda: called.append(1))
+            deadlines.close()
+            await asyncio.sleep(10)
+            return called
+
+        assert run(main()) == []
+
+
+class TestLeases:
+    def test_young_ones_are_not_renewed(self) -> None:
+        """A job that ends within half a lease is never renewed."""
+        leases = Leases(10)
+        leases.grant([leased(1), leased(2)], now=100)
+        assert leases.aging(104.9) == []
+        assert leases.aging(105) == [(b"\1" * 16, 1), (b"\2" * 16, 1)]
+        leases.renewed([(b"\1" * 16, 1)], now=105)
+        assert leases.aging(106) == [(b"\2" * 16, 1)]
+
+    def test_end(self) -> None:
+        leases = Leases(10)
+        leases.grant([leased(1)], now=100)
+        assert len(leases) == 1
+        leases.drop(b"\1" * 16)
+        leases.drop(b"\1" * 16)
+        assert len(leases) == 0
+        assert leases.aging(200) == []
+
+    def test_run_out(self) -> None:
+        """By this process's own count, taken before the claim was sent: never later than the store's."""
+        leases = Leases(10)
+        leases.grant([leased(1)], now=100)
+        assert not leases.over(b"\1" * 16, 109.9)
+        assert leases.over(b"\1" * 16, 110)
+        assert leases.over(b"\2" * 16, 0)
+        leases.renewed([(b"\1" * 16, 1)], now=109)
+        assert not leases.over(b"\1" * 16, 118)
+
+    def test_news_of_an_older_epoch_mean_nothing(self) -> None:
+        leases = Leases(10)
+        leases.grant([leased(1, epoch=1)], now=100)
+        leases.grant([leased(1, epoch=2)], now=103)
+        leases.renewed([(b"\1" * 16, 1)], now=200)
+        assert leases.over(b"\1" * 16, 114)
+        assert leases.current(b"\1" * 16, 2)
+        assert not leases.current(b"\1" * 16, 1)
+
+
+class TestMiddleware:
+    async def test_the_first_is_outermost(self) -> None:
+        order: list[str] = []
+
+        def named(name: str) -> Any:
+            async def middleware(job: Job[Any], call: Next) -> Outcome:
+                order.append(f"{name} in")
+                outcome = await call(job)
+                order.append(f"{name} out")
+                return outcome
+
+            return middleware
+
+        async def innermost(job: Job[Any]) -> Outcome:
+            order.append("innermost")
+            return Done(1)
+
+        job: Any = object()
+        assert await compose([named("a"), named("b")], innermost)(job) == Done(1)
+        assert order == ["a in", "b in", "innermost", "b out", "a out"]
+
+    async def test_none(self) -> None:
+        async def innermost(job: Job[Any]) -> Outcome:
+            return Done(1)
+
+        assert compose([], innermost) is innermost
+
+
+class TestObservers:
+    def test_are_falsy_when_there_are_none(self) -> None:
+        observers = Observers()
+        assert not observers
+        observers.add(print)
+        assert observers
+        observers.remove(print)
+        assert not observers
+
+    def test_hear_in_order_and_one_that_raises_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        heard: list[str] = []
+
+        def broken(event: Event) -> None:
+            raise RuntimeError("no")
+
+        observers = Observers()
+        for observer in (lambda e: heard.append("a"), broken, lambda e: heard.append("b")):
+            observers.add(observer)
+        observers.tell(Event(EventKind.QUEUED))
+        assert heard == ["a", "b"]
+        assert "an observer raised on queued" in caplog.text
+
+    def test_one_may_leave_while_it_is_told(self) -> None:
+        """An observer that only wants one event takes itself off; the others are told all the same."""
+        observers, heard = Observers(), []
+
+        def once(event: Event) -> None:
+            heard.append("once")
+            observers.remove(once)
+
+        observers.add(once)
+        observers.add(lambda event: heard.append("always"))
+        observers.tell(Event(EventKind.QUEUED))
+        observers.tell(Event(EventKind.QUEUED))
+        assert heard == ["once", "always", "always"]
+
+    def test_events_are_values(self) -> None:
+        event = Event(EventKind.FAILED, b"\1" * 16, "q", "t", "k", 2, detail="why")
+        assert (event.job_id.bytes, event.kind, event.kind.value) == (b"\1" * 16, "failed", "failed")
+        with pytest.raises(AttributeError):
+            event.detail = "x"  # type: ignore[misc]
+
+
+class TestClocks:
+    def test_manual(self) -> None:
+        clock = ManualClock(10)
+        clock.advance("1s")
+        assert clock.now() == clock.stamp() == 1_000_010
+
+    def test_system(self) -> None:
+        """The store keeps its own time."""
+        clock = SystemClock()
+        assert clock.stamp() is None
+        assert 1_700_000_000_000_000 < clock.now() < 5_000_000_000_000_000
+
+
+class TestCancelToken:
+    def test_the_first_reason_stays(self) -> None:
+        token = CancelToken()
+        assert not token.requested
+        token.check()
+        token.request("timed out")
+        token.request("cancelled")
+        assert (token.requested, token.reason) == (True, "timed out")
+        with pytest.raises(asyncio.CancelledError, match="timed out"):
+            token.check()
+
+    async def test_wakes_a_waiting_thread(self) -> None:
+        token = CancelToken()
+        assert not token.wait(0)
+        waiting = asyncio.ensure_future(asyncio.to_thread(token.wait, 5))
+        await asyncio.sleep(0)
+        token.request("cancelled")
+        assert await waiting
+        assert token.wait(0)

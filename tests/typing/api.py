@@ -1,0 +1,346 @@
+"""The public API as a type checker sees it; never run, only checked (see ``test_api.py``).
+
+``assert_type`` pins what things are. A call that must be refused carries the ignore that the refusal needs, so that
+it is an error when the checker no longer complains.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+import headrace
+from headrace import (
+    Again,
+    App,
+    Cancelled,
+    CancelToken,
+    Client,
+    Completed,
+    Done,
+    Duplicate,
+    Event,
+    EventKind,
+    Fail,
+    Handle,
+    Job,
+    JobInfo,
+    JobState,
+    JobStatus,
+    JsonSerde,
+    Lease,
+    MsgpackSerde,
+    NewJob,
+    Outcome,
+    Patch,
+    Queue,
+    Queued,
+    RawSerde,
+    Retry,
+    RetryPolicy,
+    Sections,
+    Serde,
+    Settings,
+    SyncApp,
+    Task,
+    connect,
+    content_id,
+    doubling_to_an_hour,
+    exponential,
+    for_ever,
+    half_minute_to_ten,
+    immediate,
+    never,
+)
+from headrace.core.handler import Ending
+from headrace.core.middleware import Next
+from headrace.errors import HeadraceError, JobFailed
+
+
+class Image:
+    url: str
+
+
+class Thumb:
+    url: str
+
+
+# -- the names
+
+
+def names() -> None:
+    assert_type(headrace.App("memory://"), App)
+    assert_type(connect("memory://"), Client)
+    assert_type(connect(), Client)
+    assert_type(connect(Settings()), Client)
+    assert_type(content_id({"a": 1}), str)
+    assert_type(exponential(3, base="1s", cap=timedelta(hours=1), retry_on=(OSError,)), RetryPolicy)
+    assert_type(immediate(), RetryPolicy)
+    assert_type(never(), RetryPolicy)
+    assert_type(for_ever(base="1s"), RetryPolicy)
+    assert_type(doubling_to_an_hour(20, jitter=False), RetryPolicy)
+    assert_type(half_minute_to_ten(), RetryPolicy)
+    connect(5)  # type: ignore[arg-type]
+    exponential("3")  # type: ignore[arg-type]
+    exponential(retry_on=(5,))  # type: ignore[arg-type]
+
+
+# -- tasks
+
+app = App("memory://")
+
+
+@app.task
+async def bare(a: int, b: str = "x") -> bytes:
+    return b""
+
+
+@app.task(queue="mail", retry=exponential(5), timeout="30s", result_ttl=60, priority=1)
+async def configured(user_id: int, *, template: str = "hello") -> str:
+    return template
+
+
+@app.task
+def plain(n: int) -> int:
+    return n
+
+
+@app.task(executor="process")
+def plain_configured(n: int) -> int:
+    return n
+
+
+@app.task
+async def with_job(job: Job[None], a: int) -> float:
+    return 1.0
+
+
+@app.task(queue="x")
+async def with_job_configured(job: Job[object], a: int) -> float:
+    return 1.0
+
+
+async def tasks() -> None:
+    assert_type(await bare.enqueue(1), Handle[bytes])
+    assert_type(await bare.enqueue(1, b="y"), Handle[bytes])
+    assert_type(await bare.call(1, "y"), bytes)
+    assert_type(await configured.enqueue(42), Handle[str])
+    assert_type(await configured.call(42, template="bye"), str)
+    assert_type(await plain.enqueue(1), Handle[int])
+    assert_type(await plain.call(1), int)
+    assert_type(await plain_configured.call(1), int)
+    assert_type(await with_job.call(1), float)
+    assert_type(await with_job_configured.enqueue(a=1), Handle[float])
+    assert_type(bare.job(1), NewJob)
+    assert_type(configured.name, str)
+    assert_type(await configured.options(delay="10m", key="k", tenant="acme").call(42), str)
+    assert_type(await configured.options(run_at=datetime.max).enqueue(42), Handle[str])
+    assert_type(await app.enqueue_many([bare.job(1), plain.job(2)]), list[Handle[Any]])
+    assert_type(await app.enqueue_named("x", {"a": 1}), Handle[Any])
+
+    await bare.enqueue()  # type: ignore[call-arg]
+    await bare.enqueue("one")  # type: ignore[arg-type]
+    await bare.enqueue(1, "x", 3)  # type: ignore[call-arg]
+    await bare.enqueue(1, c=3)  # type: ignore[call-arg]
+    await bare.call("one")  # type: ignore[arg-type]
+    bare.job("one")  # type: ignore[arg-type]
+    await configured.enqueue(42, "positional")  # type: ignore[call-arg]
+    await configured.options(delay="10m").enqueue("42")  # type: ignore[arg-type]
+    await with_job.enqueue()  # type: ignore[call-arg]
+    await with_job.enqueue("one")  # type: ignore[arg-type]
+    await plain.enqueue("one")  # type: ignore[arg-type]
+    await app.enqueue_many(["a job"])  # type: ignore[list-item]
+    await app.enqueue_many(bare.job(1))  # type: ignore[arg-type]
+
+
+def defining() -> None:
+    app.task(5)  # type: ignore[call-overload]
+    app.task(queue=5)  # type: ignore[call-overload]
+    app.task(bogus=1)  # type: ignore[call-overload]
+    app.task(retry=3)  # type: ignore[call-overload]
+    app.task(timeout=b"30s")  # type: ignore[call-overload]
+    app.batch(size="many")  # type: ignore[arg-type]
+    App(5)  # type: ignore[arg-type]
+
+
+async def handles(handle: Handle[int]) -> None:
+    assert_type(handle.id, UUID)
+    assert_type(handle.duplicate, bool)
+    assert_type(handle.state, JobState)
+    assert_type(await handle.result(), int)
+    assert_type(await handle.result("5s"), int)
+    assert_type(await handle.info(), JobInfo)
+    await handle.result(b"5s")  # type: ignore[arg-type]
+
+
+# -- batches
+
+
+@app.batch(size=500)
+async def batch(jobs: list[Job[Image]]) -> list[Outcome]:
+    assert_type(jobs[0].payload, Image)
+    return [Done() for _ in jobs]
+
+
+async def batches(image: Image) -> None:
+    assert_type(batch.job(image), NewJob)
+    assert_type(await batch.enqueue(image, priority=1), Handle[Any])
+    batch.job("not an image")  # type: ignore[arg-type]
+    await batch.enqueue(5)  # type: ignore[arg-type]
+
+
+# -- jobs and outcomes
+
+
+async def job(job: Job[Image]) -> Outcome:
+    assert_type(job.id, UUID)
+    assert_type(job.payload, Image)
+    assert_type(job.key, str | None)
+    assert_type(job.attempt, int)
+    assert_type(job.run_at, datetime)
+    assert_type(job.headers, dict[str, str])
+    assert_type(job.lease, Lease)
+    assert_type(job.lease.epoch, int)
+    assert_type(job.cancel, CancelToken)
+    assert_type(job.cancel.requested, bool)
+    assert_type(job.cancel.wait(1.0), bool)
+    patch = Patch(queue="other", sections=Sections(blob=b"", metadata=None))
+    spawn = [NewJob(task="t", args={"a": 1}, delay="1s", key="k")]
+    outcomes: list[Outcome] = [
+        Done(1, result_ttl="1h", patch=patch, spawn=spawn),
+        Retry("5s", "why"),
+        Again(timedelta(hours=1)),
+        Fail("what", "why"),
+        Cancelled("why"),
+    ]
+    NewJob()  # type: ignore[call-arg]
+    NewJob("t")  # type: ignore[call-arg]
+    NewJob(task="t", run_at="tomorrow")  # type: ignore[arg-type]
+    NewJob(task="t", bogus=1)  # type: ignore[call-arg]
+    Patch(priority="high")  # type: ignore[arg-type]
+    Sections(blob="text")  # type: ignore[arg-type]
+    Again([1])  # type: ignore[arg-type]
+    Done(spawn=["x"])  # type: ignore[list-item]
+    return outcomes[0]
+
+
+@app.middleware
+async def middleware(job: Job[Any], call: Next) -> Outcome:
+    return await call(job)
+
+
+@app.observe
+def observer(event: Event) -> None:
+    assert_type(event.kind, EventKind)
+    assert_type(event.job_id, UUID)
+    assert_type(event.error, BaseException | None)
+
+
+def extending() -> None:
+    def not_async(job: Job[Any], call: Next) -> Outcome:
+        return Done()
+
+    def wrong_event(event: int) -> None: ...
+
+    app.middleware(not_async)  # type: ignore[arg-type]
+    app.observe(wrong_event)  # type: ignore[arg-type]
+
+
+# -- the reliable queue
+
+queue = Queue[Image, Thumb]("images", connect("memory://"), concurrency=5, result_ttl="1h")
+
+
+@queue.after
+async def after(job: Job[Any], ending: Ending) -> None:
+    ending.result_ttl = "5m"
+
+
+async def queues(image: Image) -> None:
+    assert_type(await queue.enqueue("a", image), Queued | Duplicate | Completed[Thumb])
+    assert_type(await queue.enqueue_and_wait("a", image, timeout="30s"), Thumb)
+    assert_type(await queue.enqueue_and_wait("a", image, timeout=None), Thumb)
+    assert_type(await queue.cancel("a"), str)
+    assert_type(await queue.result("a"), Thumb | None)
+    assert_type(await queue.update_result_ttl("a", "1h"), str)
+    status = await queue.status("a")
+    assert_type(status, JobStatus[Thumb] | None)
+    if status is not None:
+        assert_type(status.result, Thumb | None)
+        assert_type(status.error, JobFailed | None)
+        assert_type(status.created_at, datetime)
+    async with queue as entered:
+        assert_type(entered, Queue[Image, Thumb])
+    match await queue.enqueue("a", image):
+        case Completed(result):
+            assert_type(result, Thumb)
+        case Duplicate(state, attempts):
+            assert_type(state, str)
+            assert_type(attempts, int)
+        case Queued():
+            pass
+
+    await queue.enqueue("a", "not an image")  # type: ignore[arg-type]
+    await queue.enqueue(5, image)  # type: ignore[arg-type]
+    await queue.enqueue("a")  # type: ignore[call-arg]
+    await queue.enqueue("a", image, 3)  # type: ignore[call-arg]
+    await queue.enqueue("a", image, bogus=1)  # type: ignore[call-arg]
+    await queue.enqueue("a", image, max_attempts="3")  # type: ignore[arg-type]
+    await queue.enqueue_and_wait("a", 5)  # type: ignore[arg-type]
+    await queue.update_result_ttl("a")  # type: ignore[call-arg]
+    Queue[Image, Thumb]()  # type: ignore[call-arg]
+    Queue[Image, Thumb]("x", 5)  # type: ignore[arg-type]
+    Queue[Image, Thumb]("x", concurrency="5")  # type: ignore[arg-type]
+    Queue[Image]("x")  # type: ignore[misc]
+
+
+def serdes() -> None:
+    assert_type(JsonSerde[Image](Image).decode(b""), Image)
+    assert_type(MsgpackSerde[int]().encode(1), bytes)
+    assert_type(RawSerde().decode(b""), bytes)
+    image_serde: Serde[Image] = JsonSerde[Image](Image)
+    raw: Serde[bytes] = RawSerde()
+    Queue[Image, bytes]("x", payload_serde=image_serde, result_serde=raw)
+    Queue[Image, bytes]("x", payload_serde=raw)  # type: ignore[arg-type]
+    RawSerde().encode("text")  # type: ignore[arg-type]
+
+
+# -- without a loop
+
+
+def sync(job_id: UUID) -> None:
+    with SyncApp(app) as jobs:
+        assert_type(jobs, SyncApp)
+        assert_type(jobs.call(plain, 1), int)
+        assert_type(jobs.call(configured.options(wait="5s"), 42, template="x"), str)
+        assert_type(jobs.enqueue(bare, 1).result(), bytes)
+        assert_type(jobs.enqueue(bare, 1).id, UUID)
+        assert_type(jobs.get(job_id), JobInfo)
+        jobs.call(plain, "one")  # type: ignore[arg-type]
+        jobs.enqueue(bare)  # type: ignore[call-arg]
+        jobs.enqueue(lambda: None)  # type: ignore[arg-type]
+
+
+# -- the client
+
+
+async def client(client: Client) -> None:
+    assert_type(await client.get("x"), JobInfo)
+    assert_type((await client.get("x")).state, JobState)
+    assert_type((await client.get("x")).to_dict(), dict[str, Any])
+    async with client as entered:
+        assert_type(entered, Client)
+    await client.get(5)  # type: ignore[arg-type]
+    await client.insert(["x"])  # type: ignore[list-item]
+    await client.wait()  # type: ignore[call-arg]
+
+
+def errors(error: HeadraceError) -> None:
+    assert_type(error.code, str)
+    assert_type(error.to_dict(), dict[str, Any])
+
+
+def generic(task: Task[[int], str]) -> None:
+    task.job(1)
+    task.job("x")  # type: ignore[arg-type]
