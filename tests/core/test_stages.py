@@ -15,10 +15,11 @@ from headrace.core.deadlines import Deadlines
 from headrace.core.events import Observers
 from headrace.core.leases import Leases
 from headrace.core.middleware import Next, compose
+from headrace.core.settler import Settler
 from headrace.job import CancelToken
-from headrace.records import Leased
+from headrace.records import Leased, Settlement
 from headrace.testing.sim.loop import run
-from headrace.types import Outcome
+from headrace.types import JobState, Outcome
 from tests.core.given import given
 
 
@@ -96,8 +97,8 @@ class TestLeases:
         leases = Leases(10)
         leases.grant([leased(1)], now=100)
         assert len(leases) == 1
-        leases.drop(b"\1" * 16)
-        leases.drop(b"\1" * 16)
+        leases.drop(b"\1" * 16, 1)
+        leases.drop(b"\1" * 16, 1)
         assert len(leases) == 0
         assert leases.aging(200) == []
 
@@ -119,6 +120,28 @@ class TestLeases:
         assert leases.over(b"\1" * 16, 114)
         assert leases.current(b"\1" * 16, 2)
         assert not leases.current(b"\1" * 16, 1)
+
+
+class TestSettler:
+    async def test_the_answer_to_an_old_run_does_not_end_the_lease_of_a_new_one(self) -> None:
+        """5.3-2: a job lost and claimed again by the same worker is held under its new epoch, whatever comes of the
+        old one; without its lease it would not be renewed, and would be lost once more."""
+        leases = Leases(10)
+        settler = Settler(leases, Observers(), lambda: None, lambda: None)
+        leases.grant([leased(1, epoch=1)], now=100)
+        settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
+        leases.grant([leased(1, epoch=2)], now=101)
+        settler.answered(settler.take(10), [None], repeated=False)
+        assert leases.current(b"\1" * 16, 2)
+
+    async def test_the_answer_to_a_run_ends_its_lease(self) -> None:
+        leases = Leases(10)
+        settler = Settler(leases, Observers(), lambda: None, lambda: None)
+        leases.grant([leased(1)], now=100)
+        settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
+        assert (len(settler), len(leases), settler.quiet.is_set()) == (1, 1, False)
+        settler.answered(settler.take(10), [JobState.COMPLETED], repeated=False)
+        assert (len(settler), len(leases), settler.quiet.is_set()) == (0, 0, True)
 
 
 class TestMiddleware:

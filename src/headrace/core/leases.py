@@ -27,9 +27,11 @@ class Leases:
         for job in jobs:
             held[job.id] = (job.epoch, now)
 
-    def drop(self, job_id: JobId) -> None:
-        """The lease has ended, one way or the other."""
-        self._held.pop(job_id, None)
+    def drop(self, job_id: JobId, epoch: int) -> None:
+        """The lease under this epoch has ended, one way or the other."""
+        held = self._held.get(job_id)
+        if held is not None and held[0] == epoch:
+            del self._held[job_id]
 
     def aging(self, now: float) -> list[tuple[JobId, int]]:
         """Leases past half their life."""

@@ -118,7 +118,7 @@ class Runner:
         """This lease is gone: whatever the job does under it will be refused."""
         if not self._leases.current(job_id, epoch):
             return
-        self._leases.drop(job_id)
+        self._leases.drop(job_id, epoch)
         if (slot := self._running.get(job_id)) is not None:
             if len(slot.jobs) == 1:
                 slot.stop(StopReason.LEASE_LOST)
@@ -215,7 +215,7 @@ class Runner:
                 await future
                 continue
             if self._leases.over(leased.id, loop.time()):
-                self._leases.drop(leased.id)
+                self._leases.drop(leased.id, leased.epoch)
                 self._attempts.tell(EventKind.LEASE_LOST, leased, detail="ran out before it was started")
             else:
                 await self._run(slot, leased, loop.time())

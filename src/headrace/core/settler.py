@@ -60,7 +60,7 @@ class Settler:
         self.settled += len(batch)
         drop = self._leases.drop
         for settlement, state in zip(batch, states, strict=True):
-            drop(settlement.id)
+            drop(settlement.id, settlement.epoch)
             if state is settlement.state:
                 continue
             if state is not None:

@@ -350,7 +350,7 @@ class MemoryBackend:
                 return []
             if sel.ids is not None or sel.keys is not None:
                 named = [e for e in self._named(sel) if _matches(e, sel, now)]
-                return [self._alter(entry, change, now) for entry in named]
+                return [self._alter(entry, change, now) for entry in dict.fromkeys(named)]
             eligible = (
                 e
                 for e in self.store.jobs.values()

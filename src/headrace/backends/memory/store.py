@@ -196,7 +196,7 @@ class MemoryStore:
         while self._expiring and self._expiring[0][0] <= now and len(found) < limit:
             item = heappop(self._expiring)
             entry = self.jobs.get(item[1])
-            if entry is None or entry.state.terminal:
+            if entry is None or entry.state.terminal or entry.expires_at != item[0]:
                 continue
             if entry.state is JobState.AVAILABLE and entry.run_at <= now:
                 found.append(entry)

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -74,6 +74,19 @@ def leave(file: FileId) -> None:
         _open[file] -= 1
         if _open[file] <= 0:
             del _open[file]
+
+
+def check_in_place(path: str, file: FileId) -> None:
+    """Raise if the file that we write to is no longer what its name leads to: nobody else would see our jobs."""
+    try:
+        moved = identify(path) != file
+    except OSError:
+        moved = True
+    if moved:
+        raise Unavailable(
+            f"{path} was moved, deleted or replaced while it was open; nothing was written. Put the file back, or "
+            f"restart this process to begin with the new one."
+        )
 
 
 def watch(instance: Watched) -> None:

@@ -31,7 +31,10 @@ class Room:
         now = time.monotonic()
         if now < self._good_until:
             return None
-        volume = os.statvfs(self._directory)
+        try:
+            volume = os.statvfs(self._directory)
+        except OSError:
+            return None  # the write itself tells better what is wrong
         free = volume.f_bavail * volume.f_frsize
         reserve = min(int(volume.f_blocks * volume.f_frsize * _SHARE), _MOST)
         if free >= reserve:

@@ -18,7 +18,7 @@ _QUEUE = load("queue")
 
 _FEW = 10_000
 """Up to so many jobs are looked through place by place; more are walked in the order of their ids."""
-_STEP = 2_000
+_STEP = 10_000
 """So many jobs one step of a walk looks at."""
 _CHUNK = 200
 
@@ -50,11 +50,11 @@ class Search:
         before = None if sel.older_than is None else now - sel.older_than
         self._narrow = (self._qid, sel.tenant, sel.task, before)
 
-    def step(self, start: JobId) -> tuple[Hits, JobId | None]:
+    def step(self, start: JobId, wanted: int) -> tuple[Hits, JobId | None]:
         """Hits beyond ``start`` in the order of their ids, and from where the next step goes on; None: nowhere."""
         if self._unknown or not self._codes:
             return [], None
-        return (self._look_through(start), None) if self.few() else self._walk(start)
+        return (self._look_through(start), None) if self.few() else self._walk(start, wanted)
 
     def few(self) -> bool:
         """Whether one step finds all."""
@@ -79,12 +79,22 @@ class Search:
         beyond = [hit for hit in hits if (hit[0] < start if self._newest else hit[0] > start)]
         return sorted(beyond, reverse=self._newest)
 
-    def _walk(self, start: JobId) -> tuple[Hits, JobId | None]:
-        direction = "older" if self._newest else "newer"
-        rows = self._session.rows(_SQL[direction], (*self._narrow, start, _STEP))
-        hits: list[Any] = [(job_id, seq) for job_id, seq, fits in rows if fits]
-        last: Any = rows[-1][0] if len(rows) == _STEP else None
-        return hits, last
+    def _walk(self, start: JobId, wanted: int) -> tuple[Hits, JobId | None]:
+        """Looks at more and more jobs, as long as there are too few hits among them."""
+        sql = _SQL["older" if self._newest else "newer"]
+        states = sum(1 << code for code in self._codes)
+        hits: Hits = []
+        left, length = _STEP, wanted
+        while left > 0 and len(hits) < wanted:
+            length = min(length, left)
+            rows = self._session.rows(sql, (*self._narrow, start, length, states))
+            hits += [(job_id, seq) for job_id, seq, fits in rows if fits]
+            if len(rows) < length:
+                return hits, None
+            start = rows[-1][0]
+            left -= length
+            length *= 4
+        return hits, start
 
 
 def _load(session: Session, hits: Hits) -> Iterator[Entry]:
@@ -102,7 +112,7 @@ def scan(session: Session, sel: Selector, after: str | None, limit: int, now: in
         hits = sorted((hit for hit in pool.items() if hit[0] < start), reverse=True)
     else:
         codes = frozenset(range(len(STATES)) if sel.states is None else (CODES[state] for state in sel.states))
-        hits, onward = Search(session, sel, codes, now, newest=True).step(start)
+        hits, onward = Search(session, sel, codes, now, newest=True).step(start, limit + 1)
     found = list(islice((entry for entry in _load(session, hits) if entry.matches(sel, now)), limit + 1))
     records = [entry.record(session, frozenset(), now) for entry in found[:limit]]
     if len(found) > limit:
@@ -124,7 +134,7 @@ def candidates(sel: Selector, change: Change, start: JobId, limit: int, session:
     if sel.states is not None:
         codes &= {CODES[state] for state in sel.states}
     search = Search(session, sel, codes, now, newest=False)
-    hits, onward = search.step(start)
+    hits, onward = search.step(start, limit)
     fit = (
         (entry.id, entry.seq)
         for entry in _load(session, hits)

@@ -136,6 +136,7 @@ class Writer(Lane[Transaction]):
     def _transact(self, commands: Commands) -> Hints:
         connection = self._connection
         try:
+            guard.check_in_place(self.path, self._file)
             connection.execute("BEGIN IMMEDIATE")
             tx = Transaction(connection)
             for command in commands:

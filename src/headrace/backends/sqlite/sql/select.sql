@@ -42,23 +42,34 @@ WHERE e.state = ?5 AND (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = 
     AND (?4 IS NULL OR j.enqueued_at <= ?4)
 
 -- name: newer
--- UNIQUE jobs_id from ?5 upwards, a bounded number of jobs.
+-- UNIQUE jobs_id from ?5 upwards, a bounded number of jobs; ?7 is the sum of 1 << code of the states that are wanted.
+-- INTEGER PRIMARY KEY of running, paused and ended: what lies in none of them is AVAILABLE.
 SELECT
-    id, seq,
-    (?1 IS NULL OR qid = ?1) AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR task = ?3)
-    AND (?4 IS NULL OR enqueued_at <= ?4)
-FROM jobs INDEXED BY jobs_id
-WHERE id > ?5
-ORDER BY id
+    j.id, j.seq,
+    (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+    AND (?7 = 63 OR ?7 & CASE
+        WHEN EXISTS (SELECT 1 FROM running AS r WHERE r.seq = j.seq) THEN 2
+        WHEN EXISTS (SELECT 1 FROM paused AS p WHERE p.seq = j.seq) THEN 4
+        ELSE coalesce((SELECT 1 << e.state FROM ended AS e WHERE e.seq = j.seq), 1)
+    END)
+FROM jobs AS j INDEXED BY jobs_id
+WHERE j.id > ?5
+ORDER BY j.id
 LIMIT ?6
 
 -- name: older
--- UNIQUE jobs_id from ?5 downwards, a bounded number of jobs.
+-- The same from ?5 downwards.
 SELECT
-    id, seq,
-    (?1 IS NULL OR qid = ?1) AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR task = ?3)
-    AND (?4 IS NULL OR enqueued_at <= ?4)
-FROM jobs INDEXED BY jobs_id
-WHERE id < ?5
-ORDER BY id DESC
+    j.id, j.seq,
+    (?1 IS NULL OR j.qid = ?1) AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
+    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+    AND (?7 = 63 OR ?7 & CASE
+        WHEN EXISTS (SELECT 1 FROM running AS r WHERE r.seq = j.seq) THEN 2
+        WHEN EXISTS (SELECT 1 FROM paused AS p WHERE p.seq = j.seq) THEN 4
+        ELSE coalesce((SELECT 1 << e.state FROM ended AS e WHERE e.seq = j.seq), 1)
+    END)
+FROM jobs AS j INDEXED BY jobs_id
+WHERE j.id < ?5
+ORDER BY j.id DESC
 LIMIT ?6
