@@ -1,0 +1,40 @@
+"""A janitor: clears away what has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.errors import Unavailable
+from headrace.records import Place, SweepClause
+from headrace.testing.sim.world import World
+
+
+class Janitor:
+    """Retention, with a dry run before each run."""
+
+    def __init__(self, world: World, keep: int) -> None:
+        self._world = world
+        self._keep = keep
+        self._node = world.node("janitor")
+        self._rng = world.rng("janitor")
+        self._backend = world.backend(self._node)
+        self.task = self._node.start(self._clear(), "janitor")
+
+    async def _clear(self) -> None:
+        while True:
+            await asyncio.sleep(self._rng.uniform(0.5, 3))
+            place = self._rng.choice(list(Place))
+            limit = self._rng.choice((3, 1_000))
+            bound = None if place is Place.RESULTS else self._rng.choice(("age", "age", "count"))
+            for dry_run in (True, False):
+                clause = SweepClause(
+                    place=place,
+                    older_than=self._keep if bound == "age" else None,
+                    max_count=60 if bound == "count" else None,
+                    limit=limit,
+                    dry_run=dry_run,
+                )
+                try:
+                    await self._backend.sweep(clause)
+                except Unavailable:
+                    pass

@@ -1,0 +1,202 @@
+"""The store as the answers that it has given so far say it must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from headrace.records import Cells, JobId, Row
+from headrace.testing.sim.verdict import Violation
+from headrace.types import JobState
+
+_MOST_VIOLATIONS = 100
+LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
+
+
+class Life:
+    """One job, from its insert until its record goes."""
+
+    def __init__(self, row: Row, now: int) -> None:
+        self.id = row.id
+        self.row = row
+        self.queue = row.queue
+        self.key = row.key
+        self.priority = row.priority
+        self.run_at = now + row.delay if row.run_at is None else row.run_at
+        self.enqueued_at = now
+        self.expires_at = None if row.expires is None else now + row.expires
+        self.cells: Cells = dict(row.cells)
+        self.state = JobState.AVAILABLE
+        self.epoch = 0
+        self.attempt = 0
+        self.lost = 0
+        self.holder = ""
+        self.node = ""
+        self.lease_until = 0
+        self.cancel_requested = False
+        self.finished_at: int | None = None
+        self.held_until = 0
+        self.reason = ""
+        self.error: bytes | None = None
+        self.result: bytes | None = None
+
+    @property
+    def place(self) -> tuple[int, int, JobId]:
+        """Where the job stands in line."""
+        return (self.priority, self.run_at, self.id)
+
+    def expired(self, now: int) -> bool:
+        """Whether it is too late to start it."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def held(self, now: int) -> bool:
+        """Whether its result and key are still kept."""
+        return self.state is JobState.COMPLETED and self.held_until > now
+
+
+class Span:
+    """One lease: the events at which it was granted and, once it has, ended."""
+
+    def __init__(self, granted: int) -> None:
+        self.granted = granted
+        self.ended: int | None = None
+        self.grants = 1
+        self.starts = 0
+        self.settled = False
+        """Whether its holder has sent a settlement."""
+
+
+class Ledger:
+    """Every job that should be there, and what was wrong on the way."""
+
+    def __init__(self, inversions: int = 0) -> None:
+        self.inversions = inversions
+        """How many jobs a claim may pass over: 0 where the store takes one call at a time."""
+        self.seq = 0
+        """The event that is being read."""
+        self.jobs: dict[JobId, Life] = {}
+        self.places: dict[JobState, dict[JobId, Life]] = {state: {} for state in JobState}
+        self.gone: dict[JobId, str] = {}
+        """Jobs whose record went lawfully, and how."""
+        self.keys: dict[tuple[str, str], JobId] = {}
+        """The job that last took each key."""
+        self.paused: set[str] = set()
+        self.node = ""
+        """The node whose call is being read."""
+        self.spans: dict[tuple[JobId, int, str], Span] = {}
+        """Every lease by job, epoch and node: a job that is enqueued anew after its record went counts from 1."""
+        self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
+        """Every end that a job ever came to."""
+        self.violations: list[Violation] = []
+        self.points: Counter[str] = Counter()
+
+    def blame(self, invariant: str, job_id: JobId | None, message: str) -> None:
+        """Something is not as it must be."""
+        if len(self.violations) < _MOST_VIOLATIONS:
+            self.violations.append(Violation(invariant, message, self.seq, job_id))
+
+    def reach(self, point: str) -> None:
+        """A situation worth having been in has come up."""
+        self.points[point] += 1
+
+    # -- jobs
+
+    def add(self, row: Row, now: int) -> None:
+        """A job was accepted."""
+        old = self.jobs.get(row.id)
+        if old is not None:
+            self.remove(old, "replaced")
+        life = Life(row, now)
+        self.jobs[life.id] = life
+        self.places[life.state][life.id] = life
+        self.gone.pop(life.id, None)
+        if row.key is not None:
+            self.keys[row.queue, row.key] = row.id
+
+    def put(self, life: Life, state: JobState) -> None:
+        """The job is in this state now."""
+        self._end_span(life)
+        del self.places[life.state][life.id]
+        life.state = state
+        self.places[state][life.id] = life
+
+    def finish(self, life: Life, state: JobState, now: int, reason: str) -> None:
+        """The job has come to an end."""
+        life.finished_at = now
+        life.reason = reason
+        life.cancel_requested = False
+        self.ends.setdefault(life.id, []).append((state, life.result if state is JobState.COMPLETED else None))
+        self.put(life, state)
+
+    def remove(self, life: Life, how: str) -> None:
+        """The job's record has gone."""
+        self._end_span(life)
+        del self.jobs[life.id]
+        del self.places[life.state][life.id]
+        self.drop_key(life)
+        self.gone[life.id] = how
+
+    def grant(self, life: Life, epoch: int, holder: str, until: int) -> None:
+        """The job was leased."""
+        if life.state is not JobState.RUNNING:
+            self.put(life, JobState.RUNNING)
+        life.epoch = epoch
+        life.holder = holder
+        life.node = self.node
+        life.lease_until = until
+        span = self.spans.get((life.id, epoch, self.node))
+        if span is None:
+            self.spans[life.id, epoch, self.node] = Span(self.seq)
+        else:
+            span.granted, span.ended, span.settled = self.seq, None, False
+            span.grants += 1
+
+    def _end_span(self, life: Life) -> None:
+        span = self.spans.get((life.id, life.epoch, life.node))
+        if span is not None:
+            span.ended = self.seq
+        life.holder = life.node = ""
+
+    # -- keys
+
+    def by_key(self, queue: str, key: str) -> Life | None:
+        """The job that last took the key, if its record is still there."""
+        job_id = self.keys.get((queue, key))
+        return None if job_id is None else self.jobs.get(job_id)
+
+    def key_holder(self, queue: str, key: str, now: int) -> Life | None:
+        """The job that keeps others from taking the key."""
+        life = self.by_key(queue, key)
+        return life if life is not None and (life.state in LIVE or life.held(now)) else None
+
+    def drop_key(self, life: Life) -> None:
+        """The key no longer leads to this job."""
+        if life.key is not None and self.keys.get((life.queue, life.key)) == life.id:
+            del self.keys[life.queue, life.key]
+
+    def change_queue(self, life: Life, queue: str, now: int) -> None:
+        """The job moves, with its key where that is free."""
+        taken = life.key is not None and self.key_holder(queue, life.key, now) is not None
+        self.drop_key(life)
+        life.queue = queue
+        if taken:
+            life.key = None
+        elif life.key is not None:
+            self.keys[queue, life.key] = life.id
+
+    # -- views
+
+    def waiting(self, queues: tuple[str, ...]) -> Iterator[Life]:
+        """Available jobs of those of the queues that are not paused."""
+        wanted = frozenset(queues) - self.paused
+        return (life for life in self.places[JobState.AVAILABLE].values() if life.queue in wanted)
+
+    def claimable(self, queues: tuple[str, ...], now: int) -> list[Life]:
+        """What a claim must choose from, in line."""
+        found = (life for life in self.waiting(queues) if life.run_at <= now and not life.expired(now))
+        return sorted(found, key=lambda life: life.place)
+
+
+def short(job_id: JobId) -> str:
+    """The end of an id, for people."""
+    return job_id.hex()[-8:]

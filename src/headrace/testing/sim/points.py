@@ -1,0 +1,28 @@
+"""Situations that simulations must get into, again and again: a rare path that no seed takes is a path untested."""
+
+FAULTS = tuple(
+    f"fault: {kind}"
+    for kind in (
+        "drop", "mute", "double", "late", "slow", "cut", "hint drop", "hint double", "hint delay",
+        "crash", "freeze", "thaw", "partition", "joined", "blackout", "skew", "leap", "retire",
+    )
+)  # fmt: skip
+"""Everything that the network and the nemesis can do."""
+
+SOMETIMES = (
+    *("insert same", "insert duplicate", "insert done", "key taken again", "key held by a failed job"),
+    *("granted", "granted again", "paused queue passed over", "claim knows what is next"),
+    *("expired by claim", "expired by reap"),
+    *("settled completed", "settled failed", "settled available", "settled paused", "settled cancelled"),
+    *("fenced off", "spawned new", "spawned duplicate", "spawned done"),
+    *("renewed", "renewed past its expiry", "lost lease told", "cancel request told"),
+    *("reaped available", "reaped failed", "reaped cancelled", "outage spared the jobs"),
+    *("cancel available", "cancel paused", "cancel running", "cancel refused", "cancel request outlived a retry"),
+    *("pause available", "resume paused", "queue paused", "move available", "move refused"),
+    *("requeue completed", "requeue cancelled", "requeue failed", "requeue refused"),
+    *("hold completed", "hold refused", "delete available", "delete completed", "reprioritise available"),
+    *("swept completed", "swept cancelled", "swept failed", "swept results", "dry run"),
+    *("wait answered", "wait answered with an error", "wait timed out", "wait for a job that is gone"),
+    *("runs overlap after a lost lease", "watch running"),
+)
+"""Everything that the rules of the checker have seen happen and thought worth a name."""

@@ -1,0 +1,84 @@
+"""renew and reap: who keeps a lease and who loses it (I3, I4), and what a loss costs (I6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from headrace.records import Beat, JobId, Reap, Reaped, Renewed
+from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.rules.claim import expire
+from headrace.types import JobState
+
+
+def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
+    """A beat was answered."""
+    running = book.places[JobState.RUNNING]
+    lost = Counter(renewed.lost)
+    for job_id, epoch in beat.leases:
+        life = running.get(job_id)
+        if life is None or (life.epoch, life.holder) != (epoch, beat.holder):
+            lost[job_id] -= 1
+        else:
+            book.reach("renewed past its expiry" if life.lease_until <= now else "renewed")
+            life.lease_until = now + beat.lease_for
+    for job_id, surplus in lost.items():
+        if surplus:
+            said = "told as lost, but is current" if surplus > 0 else "renewed, but is not current"
+            book.blame("I4", job_id, f"a lease of {beat.holder} was {said}")
+    asked = {life.id for life in running.values() if life.cancel_requested and life.holder == beat.holder}
+    for job_id in sorted(asked.symmetric_difference(renewed.cancels)):
+        verb = "was not told" if job_id in asked else "was told of something that nobody asked for"
+        book.blame("I14", job_id, f"a cancel request: the holder {verb}")
+    if asked:
+        book.reach("cancel request told")
+    if frozenset(renewed.paused) != book.paused.intersection(beat.queues):
+        book.blame("I26", None, f"paused queues were told as {list(renewed.paused)}, not {sorted(book.paused)}")
+
+
+def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tuple[JobId, int]], now: int) -> None:
+    """A reap was answered; ``seen`` is when those that came back are due, as the observer saw it."""
+    due = dict(seen)
+    running = book.places[JobState.RUNNING]
+    over = [life for life in running.values() if life.lease_until <= now]
+    outage = (
+        len(over) >= req.outage_floor
+        and len(over) >= req.outage_share * len(running)
+        and len({life.holder for life in over}) > 1
+    )
+    if len(reaped) > req.limit:
+        book.blame("I16", None, f"a reap took {len(reaped)} jobs where {req.limit} were allowed")
+    for one in reaped:
+        life = book.jobs.get(one.id)
+        if life is None:
+            book.blame("I2", one.id, "a reap took a job that is not there")
+        elif one.reason == "expired" and life.state is JobState.AVAILABLE:
+            expire(book, one.id, now, "reap")
+        elif life.state is not JobState.RUNNING:
+            book.blame("I5" if life.state.terminal else "I4", one.id, f"a reap took a job that is {life.state}")
+        else:
+            _take_back(book, req, life, one, due.get(one.id, now), now, outage=outage)
+    left = [life.id for life in over if life.state is JobState.RUNNING]
+    if left and len(reaped) < req.limit:
+        book.blame("I22", left[0], f"a reap with room to spare left {len(left)} expired leases alone")
+
+
+def _take_back(book: Ledger, req: Reap, life: Life, one: Reaped, run_at: int, now: int, *, outage: bool) -> None:
+    if life.lease_until > now:
+        book.blame("I3", life.id, f"a lease was taken {life.lease_until - now} µs before it expired")
+    lost = life.lost + (not outage and not life.cancel_requested)
+    if one.lost != lost:
+        book.blame("I6", life.id, f"a loss was counted as {one.lost}, which should be {lost}")
+    poison = lost > req.max_lost and not outage
+    right = JobState.CANCELLED if life.cancel_requested else JobState.FAILED if poison else JobState.AVAILABLE
+    if one.state is not right:
+        book.blame("I14" if life.cancel_requested else "I6", life.id, f"reaped as {one.state}, should be {right}")
+    book.reach("outage spared the jobs" if outage else f"reaped {one.state}")
+    life.lost = one.lost
+    if one.state.terminal:
+        book.finish(life, one.state, now, one.reason)
+        return
+    if not now <= run_at <= now + req.spread:
+        book.blame("I9", life.id, f"reaped to be due in {run_at - now} µs, where at most {req.spread} was asked for")
+    life.run_at = run_at
+    book.put(life, one.state)

@@ -1,0 +1,77 @@
+"""Handlers: each run belongs to a lease, and runs overlap only where the lease was lost (I2, I7)."""
+
+from __future__ import annotations
+
+from headrace.records import JobId, Settlement
+from headrace.testing.sim.history import Run
+from headrace.testing.sim.ledger import Ledger, Span
+
+
+class Runs:
+    """The runs that are under way, by job, and what their workers know."""
+
+    def __init__(self, book: Ledger) -> None:
+        self._book = book
+        self._open: dict[JobId, dict[tuple[str, int], None]] = {}
+        self._told_lost: set[tuple[str, JobId, int]] = set()
+        self._interrupted: set[JobId] = set()
+        self.repeated: dict[JobId, None] = {}
+        """Jobs that ran again after a run whose lease was lost."""
+
+    def told_lost(self, node: str, job_id: JobId, epoch: int) -> None:
+        """A worker has got the news that a lease is not its own any more."""
+        self._told_lost.add((node, job_id, epoch))
+        self._book.reach("lost lease told")
+
+    def start(self, node: str, run: Run) -> None:
+        """A handler begins."""
+        book = self._book
+        span = book.spans.get((run.id, run.epoch, node))
+        if span is None:
+            known = run.id in book.jobs or run.id in book.gone
+            book.blame("I7" if known else "I2", run.id, f"runs with epoch {run.epoch}, which {node} was never granted")
+            return
+        span.starts += 1
+        if span.starts > span.grants:
+            book.blame("I7", run.id, f"runs {span.starts} times under one lease, epoch {run.epoch}")
+        if span.settled:
+            book.blame("I7", run.id, f"{node} starts it after it has settled it, epoch {run.epoch}")
+        if (node, run.id, run.epoch) in self._told_lost:
+            book.blame("I7", run.id, f"{node} starts it though it was told that the lease, epoch {run.epoch}, is lost")
+        under_way = self._open.setdefault(run.id, {})
+        for where, epoch in under_way:
+            self._check_overlap(run, span, book.spans[run.id, epoch, where], epoch)
+        under_way[node, run.epoch] = None
+        if run.id in self._interrupted:
+            self.repeated[run.id] = None
+        self._interrupted.add(run.id)
+
+    def end(self, node: str, run: Run) -> None:
+        """A handler is through."""
+        self._open.get(run.id, {}).pop((node, run.epoch), None)
+
+    def settling(self, node: str, settlement: Settlement) -> None:
+        """A worker has sent the outcome of a run; there is nothing left to run."""
+        span = self._book.spans.get((settlement.id, settlement.epoch, node))
+        if span is not None:
+            span.settled = True
+
+    def settled(self, job_id: JobId) -> None:
+        """An outcome was accepted: a further run is a new one, not a repetition."""
+        self._interrupted.discard(job_id)
+
+    def crashed(self, node: str) -> None:
+        """Whatever ran there does so no more."""
+        for under_way in self._open.values():
+            for place in [place for place in under_way if place[0] == node]:
+                del under_way[place]
+
+    def _check_overlap(self, run: Run, span: Span, known: Span, epoch: int) -> None:
+        if known is span:
+            return
+        first, second = (known, span) if known.granted < span.granted else (span, known)
+        if first.ended is None or first.ended > second.granted:
+            message = f"epochs {run.epoch} and {epoch} run at once, and the first one's lease had not ended"
+            self._book.blame("I7", run.id, message)
+        else:
+            self._book.reach("runs overlap after a lost lease")

@@ -1,0 +1,56 @@
+"""sweep: what its clause condemns goes, oldest end first, and nothing else (I17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nsmallest
+
+from headrace.records import JobId, Place, SweepClause, Swept
+from headrace.testing.sim.ledger import Ledger, Life
+from headrace.types import JobState
+
+
+def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:
+    """A sweep was answered; ``gone`` is what the observer missed afterwards."""
+    results = clause.place is Place.RESULTS
+    doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
+    ids = {life.id for life in doomed[: clause.limit]}
+    for job_id in gone:
+        life = book.jobs.get(job_id)
+        if results or clause.dry_run or job_id not in ids:
+            state = "unknown" if life is None else f"{life.state}, ended at {life.finished_at}"
+            book.blame("I17", job_id, f"a sweep of {clause.place} removed it, which it may not: it is {state}")
+        if life is not None:
+            book.remove(life, "swept")
+    if clause.max_bytes is not None:
+        return
+    if not (results or clause.dry_run) and (kept := sorted(ids.difference(gone))):
+        book.blame("I17", kept[0], f"a sweep of {clause.place} left {len(kept)} jobs that its clause condemns")
+    if (swept.removed, swept.more) != (len(ids), len(doomed) > clause.limit):
+        message = f"a sweep of {clause.place} told of {swept.removed}, more: {swept.more}; should be {len(ids)}"
+        book.blame("I17", None, message)
+    if swept.removed:
+        book.reach("dry run" if clause.dry_run else f"swept {clause.place}")
+    if results and not clause.dry_run:
+        for life in doomed[: clause.limit]:
+            life.result = None
+
+
+def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:
+    place = book.places[JobState(clause.place.value)]
+    excess = 0 if clause.max_count is None else len(place) - clause.max_count
+    return [
+        life
+        for rank, life in enumerate(place.values())
+        if rank < excess or (clause.older_than is not None and _old(life, clause.older_than, now))
+    ]
+
+
+def _old(life: Life, age: int, now: int) -> bool:
+    return life.finished_at is not None and life.finished_at <= now - age and not life.held(now)
+
+
+def _stale_results(book: Ledger, now: int) -> list[Life]:
+    done = book.places[JobState.COMPLETED].values()
+    past = [life for life in done if life.result is not None and life.held_until <= now]
+    return nsmallest(len(past), past, key=lambda life: (life.held_until, life.id))

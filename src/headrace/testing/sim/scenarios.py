@@ -1,0 +1,170 @@
+"""Whole runs from one seed: load, meddling and faults; then calm, and everything must come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from msgspec import Struct
+
+from headrace.backends.memory import MemoryBackend
+from headrace.protocol import Backend
+from headrace.records import Reap
+from headrace.testing.sim.alarm import logged_errors_count
+from headrace.testing.sim.cast.fleet import Fleet
+from headrace.testing.sim.cast.impostor import Impostor
+from headrace.testing.sim.cast.janitor import Janitor
+from headrace.testing.sim.cast.nemesis import Nemesis
+from headrace.testing.sim.cast.operator import Operator
+from headrace.testing.sim.cast.producer import Load, Producer
+from headrace.testing.sim.cast.seat import Duty, WorkerMain
+from headrace.testing.sim.cast.waiter import Waiter
+from headrace.testing.sim.cast.worker import scripted_worker
+from headrace.testing.sim.checker import check
+from headrace.testing.sim.history import History
+from headrace.testing.sim.loop import run
+from headrace.testing.sim.plan import Plan
+from headrace.testing.sim.script import SECOND, Script
+from headrace.testing.sim.verdict import Verdict
+from headrace.testing.sim.world import World
+
+_STILL = 40.0
+"""Seconds of calm without any change after which what is left is stuck: longer than any delay, handler or lease."""
+_LONGEST = 600.0
+KINDS = ("crash", "freeze", "partition", "blackout", "skew", "leap", "retire")
+"""Everything that a nemesis can do."""
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """A run in numbers."""
+
+    workers: int = 3
+    producers: int = 3
+    waiters: int = 1
+    trouble: float = 14.0
+    """Seconds of faults."""
+    duty: Duty = Duty()
+    load: Load = Load()
+    plan: Plan = Plan()
+    kinds: tuple[str, ...] = KINDS
+    """What the nemesis does; empty: nothing."""
+    strikes: tuple[float, float] = (0.6, 3.0)
+    meddling: tuple[float, float] = (0.2, 1.2)
+    looks: float = 4.0
+    """Seconds between the observer's looks at the store."""
+
+
+def draw_scenario(seed: int | str) -> Scenario:
+    """A scenario with some features and not others: what is left out lets what is left in go further."""
+    rng = Random(f"{seed}:scenario")
+
+    def sometimes(most: float) -> float:
+        return rng.choice((0.0, rng.uniform(0, most), most))
+
+    return Scenario(
+        workers=rng.choice((1, 2, 3, 4)),
+        producers=rng.choice((2, 3)),
+        duty=Duty(
+            slots=rng.randint(1, 5),
+            want=rng.choice((None, None, frozenset({"parameters", "blob"}))),
+            turns=rng.random() < 0.5,
+            reap=Reap(
+                limit=rng.choice((2, 100)),
+                max_lost=rng.choice((1, 2)),
+                spread=rng.choice((0, SECOND)),
+                outage_floor=4,
+            ),
+        ),
+        plan=Plan(
+            slow=sometimes(0.05),
+            late=sometimes(0.02),
+            drop=sometimes(0.04),
+            mute=sometimes(0.04),
+            double=sometimes(0.04),
+            hint_drop=rng.choice((0.0, 0.3, 1.0)),
+            hint_double=sometimes(0.2),
+            hint_delay=sometimes(0.2),
+        ),
+        kinds=tuple(kind for kind in KINDS if rng.random() < 0.6),
+    )
+
+
+class Cast(Struct, frozen=True, kw_only=True):
+    """Who plays: the simulation's own actors, straight over the waist, or others in their place."""
+
+    name: str = "scripted"
+    worker: WorkerMain = scripted_worker
+    producer: type[Producer] = Producer
+    waiter: type[Waiter] = Waiter
+
+
+SCRIPTED = Cast()
+"""Small actors straight over the waist: what is under test is the store, and the simulation itself."""
+
+
+def simulate(
+    seed: int | str,
+    scenario: Scenario | None = None,
+    *,
+    store: Callable[[], Backend] = MemoryBackend,
+    cast: Cast = SCRIPTED,
+) -> tuple[History, Verdict]:
+    """Run one seed to its end and judge it. ``store`` and ``cast`` say what is under test."""
+    given = draw_scenario(seed) if scenario is None else scenario
+    replay = f"python -m headrace.testing.sim --cast {cast.name} {seed}"
+    try:
+        with logged_errors_count():
+            history = run(_play(seed, replay, given, store, cast), seed=seed)
+    except Exception as error:
+        error.add_note(f"seed {seed}; again: {replay}")
+        raise
+    return history, check(history)
+
+
+async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callable[[], Backend], cast: Cast) -> History:
+    world = World(store(), scenario.plan, seed, replay)
+    await world.store.open()
+    async with asyncio.TaskGroup() as group:
+        fleet = Fleet(world, scenario.workers, scenario.duty, Script(seed=seed), cast.worker)
+        operator = Operator(world, scenario.load.queues, scenario.meddling)
+        impostor = Impostor(world, scenario.meddling)
+        janitor = Janitor(world, keep=8 * SECOND)
+        senders = [cast.producer(world, f"producer {n}", scenario.load).task for n in range(scenario.producers)]
+        senders += [cast.waiter(world, f"waiter {n}", scenario.load, calls=4).task for n in range(scenario.waiters)]
+        background = [group.create_task(fleet.keep()), group.create_task(_watch(world, scenario.looks))]
+        if scenario.kinds:
+            background.append(group.create_task(Nemesis(world, fleet, scenario.strikes, scenario.kinds).strike()))
+        await asyncio.sleep(scenario.trouble)
+        world.clear_up()
+        await asyncio.gather(*senders, operator.task, impostor.task)
+        background.append(group.create_task(operator.put_right()))
+        await _drained(world)
+        await fleet.dismiss()
+        for task in (janitor.task, *background):
+            task.cancel()
+    await asyncio.sleep(10)
+    await world.look(final=True)
+    world.history.close()
+    return world.history
+
+
+async def _watch(world: World, period: float) -> None:
+    rng = world.rng("observer")
+    while True:
+        await asyncio.sleep(period * rng.uniform(0.5, 1.5))
+        await world.look()
+
+
+async def _drained(world: World) -> None:
+    """Until nothing is left to do, or nothing moves any more."""
+    end = world.loop.time() + _LONGEST
+    until, before = end, None
+    while world.loop.time() < min(until, end):
+        queues = (await world.store.stats(world.clock.now())).queues
+        counts = [(q.available, q.running, q.jobs_paused, q.completed, q.cancelled, q.failed) for q in queues]
+        if not any(waiting for line in counts for waiting in line[:3]):
+            return
+        if counts != before:
+            until, before = world.loop.time() + _STILL, counts
+        await asyncio.sleep(0.5)

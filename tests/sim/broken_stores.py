@@ -1,0 +1,396 @@
+"""Stores with one bug each, every one a classic that has bitten some queue in production."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from msgspec.structs import replace
+
+from headrace.backends.memory import MemoryBackend
+from headrace.backends.memory.store import Entry
+from headrace.records import (
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Delete,
+    Inserted,
+    InsertStatus,
+    JobId,
+    JobKey,
+    Leased,
+    Move,
+    Reap,
+    Reaped,
+    Record,
+    Renewed,
+    Requeue,
+    Row,
+    Settlement,
+    Stamp,
+    Stats,
+    SweepClause,
+    Swept,
+)
+from headrace.types import JobState
+
+A, C, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.FAILED
+SECOND = 1_000_000
+
+
+class FinishIgnoresEpoch(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self.store.running.get(s.id)
+        return super()._finish(s if entry is None else replace(s, epoch=entry.epoch), now)
+
+
+class FinishIgnoresHolder(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self.store.running.get(s.id)
+        return super()._finish(s if entry is None else replace(s, holder=entry.holder), now)
+
+
+class FinishRefusesExpiredLease(MemoryBackend):
+    """The holder of a lease that ran out, and that nobody took, is fenced off; the job stays running."""
+
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self.store.running.get(s.id)
+        return None if entry is not None and entry.lease_until <= now else super()._finish(s, now)
+
+
+class RenewWithoutFence(MemoryBackend):
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        for job_id, _ in beat.leases:
+            if (entry := self.store.running.get(job_id)) is not None:
+                entry.lease_until = (at or 0) + beat.lease_for
+        return replace(await super().renew(beat, at), lost=[])
+
+
+class RenewRevivesLostLease(MemoryBackend):
+    """A lease that was taken back is handed to its old holder again."""
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        for job_id, epoch in beat.leases:
+            entry = self.store.jobs.get(job_id)
+            if entry is not None and entry.state is A and entry.epoch == epoch:
+                self.store.move(entry, JobState.RUNNING)
+                entry.holder = beat.holder
+        return await super().renew(beat, at)
+
+
+class ReapTakesLiveLeases(MemoryBackend):
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        return await super().reap(req, (at or 0) + 2 * SECOND)
+
+
+class ReapForgetsToCount(MemoryBackend):
+    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+        return super()._reap(entry, req, now, outage=True, offset=offset)
+
+
+class ReapChargesAnOutage(MemoryBackend):
+    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+        return super()._reap(entry, req, now, outage=False, offset=offset)
+
+
+class ReapLosesPoison(MemoryBackend):
+    """Moving a poisoned job to the dead letters is two steps, and the second never comes."""
+
+    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+        reaped = super()._reap(entry, req, now, outage=outage, offset=offset)
+        if reaped.state is F:
+            self.store.remove(entry)
+        return reaped
+
+
+class ReapMissesOldLeases(MemoryBackend):
+    """Looks only at leases that ran out lately."""
+
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        hidden = {i: e for i, e in self.store.running.items() if e.lease_until <= (at or 0) - SECOND}
+        for job_id in hidden:
+            del self.store.running[job_id]
+        try:
+            return await super().reap(req, at)
+        finally:
+            self.store.running.update(hidden)
+
+
+class ClaimGivesToTwo(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        claimed = super()._claim(req, now)
+        if len(claimed.jobs) < req.limit:
+            others = [e for e in self.store.running.values() if e.holder != req.holder and e.queue in req.queues]
+            for entry in others[:1]:
+                claimed.jobs.append(self._lease(entry, req, now))
+        return claimed
+
+
+class ClaimIgnoresRunAt(MemoryBackend):
+    def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
+        return super()._candidates(queues, now + SECOND)
+
+
+class ClaimIgnoresPriority(MemoryBackend):
+    def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
+        due = sorted((e.run_at, e.id) for e in self.store.jobs.values() if e.state is A and e.run_at <= now)
+        for _, job_id in due:
+            entry = self.store.jobs[job_id]
+            if entry.queue in queues:
+                yield entry
+
+
+class ClaimIgnoresPause(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        paused, self.store.paused_queues = self.store.paused_queues, set()
+        try:
+            return super()._claim(req, now)
+        finally:
+            self.store.paused_queues = paused
+
+
+class ClaimKeepsEpoch(MemoryBackend):
+    """A job that was taken back is granted under its old epoch, which its old holder still has."""
+
+    def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
+        if entry.lost:
+            entry.epoch -= 1
+        return super()._lease(entry, req, now)
+
+
+class ClaimStartsExpired(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        for entry in self.store.jobs.values():
+            if entry.expires_at is not None and entry.state is A:
+                entry.expires_at += 60 * SECOND
+        return super()._claim(req, now)
+
+
+class ClaimDropsOne(MemoryBackend):
+    """Takes a job off the queue and forgets to hand it over: pop, then crash."""
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        claimed = super()._claim(req, now)
+        return Claimed(claimed.jobs[:2], claimed.next_in, claimed.expired)
+
+
+class ClaimForgetsNextDue(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        claimed = super()._claim(req, now)
+        return Claimed(claimed.jobs, None, claimed.expired)
+
+
+class InsertNotIdempotent(MemoryBackend):
+    def _insert(self, row: Row, now: int) -> Inserted:
+        known = self.store.jobs.get(row.id)
+        if known is not None:
+            self.store.remove(known)
+        return super()._insert(row, now)
+
+
+class _KeyLeak(MemoryBackend):
+    state: JobState
+
+    def _insert(self, row: Row, now: int) -> Inserted:
+        last = None if row.key is None else self.store.by_key(row.queue, row.key)
+        if row.id not in self.store.jobs and last is not None and last.state is self.state:
+            return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
+        return super()._insert(row, now)
+
+
+class KeyLeaksAfterFail(_KeyLeak):
+    state = F
+
+
+class KeyLeaksAfterCancel(_KeyLeak):
+    state = JobState.CANCELLED
+
+
+class KeyLetsTwoIn(MemoryBackend):
+    """A running job does not keep its key."""
+
+    def _insert(self, row: Row, now: int) -> Inserted:
+        last = None if row.key is None else self.store.by_key(row.queue, row.key)
+        if last is not None and last.state is JobState.RUNNING:
+            self.store.drop_key(last)
+        return super()._insert(row, now)
+
+
+class DuplicateOverwritesPayload(MemoryBackend):
+    def _insert(self, row: Row, now: int) -> Inserted:
+        answer = super()._insert(row, now)
+        if answer.status is InsertStatus.DUPLICATE:
+            self.store.jobs[answer.id].cells = dict(row.cells)
+        return answer
+
+
+class CancelFlipsRunning(MemoryBackend):
+    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+        if isinstance(change, Cancel) and entry.state is JobState.RUNNING:
+            self._end(entry, JobState.CANCELLED, now, change.reason)
+            return True
+        return super()._apply(entry, change, now)
+
+
+class CancelRequestLost(MemoryBackend):
+    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+        if isinstance(change, Cancel) and entry.state is JobState.RUNNING:
+            return True
+        return super()._apply(entry, change, now)
+
+
+class CancelledJobRetried(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self._held_by(s.id, s.epoch, s.holder)
+        if entry is not None:
+            entry.cancel_requested = False
+        return super()._finish(s, now)
+
+
+class StaleWorkerOverwritesResult(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        entry = self.store.jobs.get(s.id)
+        if entry is not None and entry.state is C and s.state is C:
+            entry.result = s.result
+            return C
+        return super()._finish(s, now)
+
+
+class SweepTakesTheLiving(MemoryBackend):
+    """Deletes by age alone."""
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        swept = await super().sweep(clause, at)
+        if clause.older_than is not None and not clause.dry_run:
+            for entry in list(self.store.jobs.values()):
+                if entry.state is JobState.PAUSED and entry.enqueued_at < (at or 0) - SECOND:
+                    self.store.remove(entry)
+        return swept
+
+
+class SweepByAnotherClock(MemoryBackend):
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        return await super().sweep(clause, (at or 0) + 5 * SECOND)
+
+
+class DryRunIsWet(MemoryBackend):
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        return await super().sweep(replace(clause, dry_run=False), at)
+
+
+class SpawnsThoughFenced(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        state = super()._finish(s, now)
+        if state is None:
+            for row in s.spawn:
+                self._insert(row, now)
+        return state
+
+
+class SpawnsNothing(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        return super()._finish(replace(s, spawn=()), now)
+
+
+class CountersDrift(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        state = super()._finish(s, now)
+        if state is F:
+            self.store.counts[self.store.jobs[s.id].queue, A] += 1
+        return state
+
+
+class ResultOutlivesTtl(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        return super()._finish(replace(s, result_ttl=s.result_ttl * 3), now)
+
+
+class ResultMixedUp(MemoryBackend):
+    """A driver off by one: the next caller gets the last caller's answer."""
+
+    _last: bytes | None = None
+
+    async def fetch(
+        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
+    ) -> list[Record | None]:
+        found = await super().fetch(names, want, at)
+        [first, *rest] = found or [None]
+        if first is not None and first.result is not None:
+            mixed, self._last = self._last, first.result
+            return [replace(first, result=mixed or first.result), *rest]
+        return found
+
+
+class RetryLosesSections(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        state = super()._finish(s, now)
+        if state is A and s.failed_attempt:
+            self.store.jobs[s.id].cells.pop("blob", None)
+        return state
+
+
+class RetryForgetsAttempt(MemoryBackend):
+    def _finish(self, s: Settlement, now: int) -> JobState | None:
+        return super()._finish(replace(s, failed_attempt=False), now)
+
+
+class RequeueKeepsCounters(MemoryBackend):
+    """A replayed job is poisoned again by its old count."""
+
+    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+        attempt, lost = entry.attempt, entry.lost
+        done = super()._apply(entry, change, now)
+        if done and isinstance(change, Requeue):
+            entry.attempt, entry.lost = attempt, lost
+        return done
+
+
+class RequeueStealsKey(MemoryBackend):
+    """Two live jobs under one key."""
+
+    def _requeue(self, entry: Entry, now: int) -> bool:
+        if entry.key is not None:
+            holder = self.store.key_holder(entry.queue, entry.key, now)
+            if holder is not None and holder is not entry:
+                self.store.drop_key(holder)
+        return super()._requeue(entry, now)
+
+
+class DeleteTakesRunning(MemoryBackend):
+    def _alter(self, entry: Entry, change: Change, now: int):  # type: ignore[no-untyped-def]
+        if isinstance(change, Delete) and entry.state is JobState.RUNNING:
+            before = entry.state
+            self.store.remove(entry)
+            return type(super()._alter(entry, Requeue(), now))(entry.id, before, None)
+        return super()._alter(entry, change, now)
+
+
+class MoveLeavesKeyBehind(MemoryBackend):
+    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+        key = (entry.queue, entry.key) if entry.key is not None else None
+        done = super()._apply(entry, change, now)
+        if done and isinstance(change, Move) and key is not None:
+            self.store.keys[key] = entry.id
+        return done
+
+
+class BulkStopsAtDuplicate(MemoryBackend):
+    """Rows after a duplicate are answered as new and never stored."""
+
+    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        answers: list[Inserted] = []
+        stopped = False
+        for row in rows:
+            if stopped:
+                answers.append(Inserted(InsertStatus.NEW, row.id))
+            else:
+                answers += await super().insert([row], at)
+                stopped = answers[-1].status is InsertStatus.DUPLICATE
+        return answers
+
+
+class StatsCountDeadAsWaiting(MemoryBackend):
+    async def stats(self, at: Stamp = None) -> Stats:
+        stats = await super().stats(at)
+        return replace(stats, queues=[replace(q, available=q.available + q.failed) for q in stats.queues])
