@@ -15,7 +15,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
 
-FAST = {"lease": "300ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
+FAST = {"lease": "500ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -16,7 +16,7 @@ from headrace.records import Claim, Reap
 from tests.worker import handlers
 from tests.worker.conftest import Told, working
 
-LEASE = 0.3
+LEASE = 0.5
 
 
 @contextmanager

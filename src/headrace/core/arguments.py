@@ -82,7 +82,7 @@ def result_type(function: Callable[..., Any], name: str) -> Any:
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=True)
     except Exception as error:
         raise ConfigError(
             f"task {name}: an annotation cannot be resolved ({error}); define its type at the top of a module"

@@ -51,6 +51,8 @@ class Claimer:
         self._last_count = 0
         self._last_time = 0.0
         self._hungry = True
+        self._heard = False
+        """Whether a wake-up came while a claim was under way: the claim may have looked before that."""
         self._timer: asyncio.TimerHandle | None = None
         self.open = True
         """False: no more claims, for now or for good."""
@@ -69,10 +71,12 @@ class Claimer:
         """The claim for so many jobs, on a trip that settles ``settling`` others."""
         given = self._request
         self._others_held = len(self._leases) - settling
+        self._heard = False
         return Claim(given.holder, given.queues, limit, given.lease_for, given.want)
 
     def wake(self) -> None:
         """There may be something to claim."""
+        self._heard = True
         if not self._hungry:
             self._hungry = True
             self._disarm()
@@ -85,7 +89,7 @@ class Claimer:
             self._measure(sent_at)
             self._leases.grant(claimed.jobs, sent_at)
             self._deliver(claimed.jobs)
-        if len(claimed.jobs) < asked and not claimed.expired:
+        if len(claimed.jobs) < asked and not claimed.expired and not self._heard:
             self._hungry = False
             self._sleep(claimed.next_in)
             if not self._others_held and not len(self._leases):
