@@ -1,0 +1,87 @@
+"""``python -m benchmarks``: measure, write the results down, and hold them against the targets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import profile, results, targets
+from benchmarks.harness import Harness
+from benchmarks.machine import Cores, facts
+from benchmarks.metrics import METRICS
+from benchmarks.metrics.metric import Bench
+from benchmarks.sizes import QUICK, Sizes
+from benchmarks.systems import SYSTEMS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Everything that was asked for; the exit code is 1 when a measurement failed, whatever the targets say."""
+    given = _parse(arguments)
+    bench = Bench(_sizes(given), Cores.pick(), given.place)
+    if given.targets:
+        print(targets.report(targets.verdicts(results.Run.read(given.output))))
+        return 0
+    if given.profile:
+        print(profile.write(bench, given.system or profile.DEFAULT))
+        return 0
+    started = time.monotonic()
+    harness = Harness(bench, results.Run(facts(bench.place)), _say)
+    systems = harness.installed(
+        [system for name, system in SYSTEMS.items() if name in (given.system or SYSTEMS) and _wanted(given, name)]
+    )
+    for name, metric in METRICS.items():
+        if name in (given.metric or METRICS) and not metric.skip(bench.sizes):
+            harness.measure(metric, systems)
+            harness.run.write(given.output)
+    print(results.table(harness.run))
+    print()
+    print(targets.report(targets.verdicts(harness.run)))
+    print(f"\n{time.monotonic() - started:.0f} s; written to {given.output}")
+    return 1 if harness.run.failures else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small counts, one round, no peers: under two minutes")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="measure other libraries too")
+    parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only these; may be repeated")
+    parser.add_argument("--metric", action="append", choices=list(METRICS), help="only these; may be repeated")
+    parser.add_argument("--repeats", type=_positive, help="rounds over all systems")
+    parser.add_argument("--depth", type=int, help="jobs of the deep drain; 0 leaves it out")
+    parser.add_argument("--place", type=Path, help="where stores are made; must be a disk, not memory")
+    parser.add_argument("--profile", action="store_true", help="profile Headrace's drain instead of measuring")
+    parser.add_argument("--targets", action="store_true", help="judge the results written last, measure nothing")
+    parser.add_argument("--output", type=Path, default=results.LATEST, help="where the results go, as JSON lines")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
+def _sizes(given: argparse.Namespace) -> Sizes:
+    sizes = QUICK if given.quick else Sizes()
+    if given.repeats is not None:
+        sizes = replace(sizes, repeats=given.repeats)
+    return sizes if given.depth is None else replace(sizes, deep=given.depth)
+
+
+def _wanted(given: argparse.Namespace, name: str) -> bool:
+    """Peers are left out of a quick run unless they are asked for."""
+    peers = given.peers if given.peers is not None else not given.quick or bool(given.system)
+    return peers or not SYSTEMS[name].peer
+
+
+def _say(text: str) -> None:
+    print(f"-- {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The metrics, in the order in which they are measured."""
+
+from __future__ import annotations
+
+from benchmarks.metrics.bulk import Bulk
+from benchmarks.metrics.concurrent import Concurrent
+from benchmarks.metrics.counted import Counted
+from benchmarks.metrics.depth import Depth
+from benchmarks.metrics.drain import Drain
+from benchmarks.metrics.enqueue import Enqueue
+from benchmarks.metrics.footprint import Footprint
+from benchmarks.metrics.instructions import Instructions
+from benchmarks.metrics.metric import Metric
+from benchmarks.metrics.pickup import Pickup
+from benchmarks.metrics.reply import Reply
+from benchmarks.metrics.shallow import Shallow
+from benchmarks.metrics.solo import Solo
+from benchmarks.metrics.startup import Startup
+
+_METRICS: tuple[Metric, ...] = (
+    Enqueue(),
+    Concurrent(),
+    Bulk(),
+    Drain(),
+    Shallow(),
+    Solo(),
+    Pickup(),
+    Reply(),
+    Counted(),
+    Footprint(),
+    Startup(),
+    Instructions(),
+    Depth(),
+)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _METRICS}

@@ -1,0 +1,128 @@
+"""Results: one JSON line per figure, and a table for people."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+HOME = Path(__file__).resolve().parent / "results"
+LATEST = HOME / "latest.jsonl"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure of one system: every value that was measured, and their median."""
+
+    backend: str
+    system: str
+    metric: str
+    unit: str
+    setting: str
+    """The system's: durability above all."""
+    how: str
+    """The metric's: how many jobs, of which size, from where."""
+    values: Sequence[float]
+    more_is_better: bool
+    foreign: Sequence[float] = field(default=())
+    """Cores that others kept busy during each value."""
+    syncs: Sequence[float] = field(default=())
+    """What the disk could sync per second right after each value: the measure of all that is durable."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """How far apart the values lie, relative to their median."""
+        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A measurement that did not come about, and why."""
+
+    system: str
+    metric: str
+    reason: str
+
+
+@dataclass
+class Run:
+    """Everything that one run has found out."""
+
+    machine: Mapping[str, Any]
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def find(self, system: str, metric: str) -> Result | None:
+        """The result, if it was measured."""
+        return next((r for r in self.results if r.system == system and r.metric == metric), None)
+
+    def write(self, path: Path = LATEST) -> None:
+        """One JSON object per line: the machine and versions, each result, each failure."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines: list[dict[str, Any]] = [{"kind": "run", "machine": dict(self.machine), "versions": self.versions}]
+        lines += [{"kind": "result", **asdict(result), "median": result.median} for result in self.results]
+        lines += [{"kind": "failure", **asdict(failure)} for failure in self.failures]
+        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+
+    @classmethod
+    def read(cls, path: Path = LATEST) -> Run:
+        """A run as it was written."""
+        run = cls({})
+        for line in path.read_text("utf-8").splitlines():
+            given = json.loads(line)
+            match given.pop("kind"):
+                case "run":
+                    run.machine, run.versions = given["machine"], given["versions"]
+                case "result":
+                    del given["median"]
+                    run.results.append(Result(**given))
+                case "failure":
+                    run.failures.append(Failure(**given))
+        return run
+
+
+def table(run: Run) -> str:
+    """The run for people: where, what exactly, and every figure."""
+    parts = ["machine: " + ", ".join(f"{name} {value}" for name, value in run.machine.items()), ""]
+    settings = {result.system: result.setting for result in run.results}
+    for system, versions in run.versions.items():
+        told = ", ".join(f"{name} {value}" for name, value in versions.items())
+        parts.append(f"{system}: {settings.get(system, 'not measured')} ({told})")
+    for metric in dict.fromkeys(result.metric for result in run.results):
+        parts += ["", *_section([result for result in run.results if result.metric == metric])]
+    parts += ["", *(f"FAILED {f.metric} of {f.system}: {f.reason}" for f in run.failures)]
+    return "\n".join(parts)
+
+
+def _section(results: Sequence[Result]) -> list[str]:
+    first = results[0]
+    rows = [(f"{first.metric}, {first.unit}", "median", "spread", "others busy", "syncs/s", "values")]
+    for result in results:
+        several = len(result.values) > 1
+        spread = f"{result.spread:.0%}" if several else ""
+        others = f"{statistics.median(result.foreign):.1f}" if result.foreign else ""
+        syncs = shown(statistics.median(result.syncs)) if result.syncs else ""
+        values = " ".join(map(shown, result.values)) if several else ""
+        rows.append((f"  {result.system}", shown(result.median), spread, others, syncs, values))
+    return [f"{first.metric}: {first.how}", *_aligned(rows)]
+
+
+def shown(value: float) -> str:
+    """A number at the precision that it deserves."""
+    if abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.4f}"
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    rows = list(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

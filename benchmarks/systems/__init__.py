@@ -1,0 +1,31 @@
+"""The systems under test, by name. Loading one imports nothing but Python's own library."""
+
+from __future__ import annotations
+
+from benchmarks.systems.bare import BareSqlite
+from benchmarks.systems.headrace import HeadraceMemory, HeadraceSqlite
+from benchmarks.systems.huey import HueySqlite
+from benchmarks.systems.litequeue import LiteQueue
+from benchmarks.systems.minimal import MinimalSqlite
+from benchmarks.systems.persistqueue import PersistQueue
+from benchmarks.systems.system import System
+
+_SYSTEMS: tuple[System, ...] = (
+    HeadraceMemory("headrace-memory"),
+    HeadraceSqlite("headrace-sqlite-full", durability="full"),
+    HeadraceSqlite("headrace-sqlite-normal", durability="normal"),
+    BareSqlite("bare-sqlite-full", durability="full"),
+    BareSqlite("bare-sqlite-normal", durability="normal"),
+    MinimalSqlite("minimal-sqlite-full", durability="full"),
+    MinimalSqlite("minimal-sqlite-normal", durability="normal"),
+    LiteQueue("litequeue", durability=None),
+    LiteQueue("litequeue-full", durability="full"),
+    HueySqlite("huey-sqlite"),
+    PersistQueue("persist-queue"),
+)
+SYSTEMS: dict[str, System] = {system.name: system for system in _SYSTEMS}
+
+
+def load(name: str) -> System:
+    """The system of that name."""
+    return SYSTEMS[name]

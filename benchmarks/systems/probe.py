@@ -1,0 +1,100 @@
+"""A backend that counts: every trip to the store, every job that came and went, every statement underneath."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Probe:
+    """Stands in for a Headrace backend and passes everything on."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.trips: Counter[str] = Counter()
+        self.settled = 0
+        self.claims: list[int] = []
+        """Jobs that each claim brought."""
+        self._goal = 0
+        self._reached: Callable[[int], None] | None = None
+
+    def expect(self, count: int, reached: Callable[[int], None]) -> None:
+        """Count from zero, and tell the instant at which the store has acknowledged the end of so many jobs."""
+        self.trips.clear()
+        self.claims.clear()
+        self.settled, self._goal, self._reached = 0, count, reached
+
+    @property
+    def turn(self) -> Any:
+        return None if self._backend.turn is None else self._turn
+
+    async def finish(self, batch: Sequence[Any], at: Any = None) -> Any:
+        self.trips["finish"] += 1
+        states = await self._backend.finish(batch, at)
+        self._note(states)
+        return states
+
+    async def claim(self, req: Any, at: Any = None) -> Any:
+        self.trips["claim"] += 1
+        claimed = await self._backend.claim(req, at)
+        self.claims.append(len(claimed.jobs))
+        return claimed
+
+    async def _turn(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
+        self.trips["turn"] += 1
+        states, claimed = await self._backend.turn(batch, req, at)
+        self.claims.append(len(claimed.jobs))
+        self._note(states)
+        return states, claimed
+
+    def sibling(self) -> Any:
+        other = Probe(self._backend.sibling())
+        other.trips = self.trips
+        return other
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._backend, name)
+        if name in ("insert", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep"):
+            self.trips[name] += 1
+        return found
+
+    def _note(self, states: Sequence[Any]) -> None:
+        self.settled += len(states)
+        if self._reached is not None and self.settled >= self._goal:
+            self._reached(time.perf_counter_ns())
+            self._reached = None
+
+
+class Statements:
+    """Counts the SQL statements of every apsw connection opened from now on."""
+
+    def __init__(self) -> None:
+        import apsw
+
+        self._apsw = apsw
+        self.counts: Counter[str] = Counter()
+        apsw.connection_hooks.append(self._hook)
+
+    def clear(self) -> None:
+        """Count from zero."""
+        self.counts.clear()
+
+    def summary(self) -> dict[str, int]:
+        """How many statements, how many of them write, how many transactions were committed."""
+        writes = sum(self.counts[verb] for verb in ("INSERT", "UPDATE", "DELETE", "REPLACE"))
+        return {
+            "statements": sum(self.counts.values()),
+            "write_statements": writes,
+            "commits": self.counts["COMMIT"] + self.counts["END"] + self.counts["RELEASE"],
+        }
+
+    def _hook(self, connection: Any) -> None:
+        connection.trace_v2(self._apsw.SQLITE_TRACE_STMT, self._note, id=self)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if not event.get("trigger"):
+            words = event["sql"].split(None, 1)
+            verb = words[0].upper().rstrip(";") if words else ""
+            self.counts["WITH" if verb == "WITH" else verb] += 1

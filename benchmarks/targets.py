@@ -1,0 +1,95 @@
+"""The targets, as bounds on figures or on their ratios, and what a run says about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.results import Run, shown
+
+
+@dataclass(frozen=True)
+class Target:
+    """``system``'s figure against a bound; divided by another's if some are named, and by the best of them."""
+
+    what: str
+    system: str
+    metric: str
+    bound: float
+    at_least: bool = True
+    against: tuple[tuple[str, str], ...] = ()
+
+    def judge(self, run: Run) -> Verdict:
+        """What the run says."""
+        ours = run.find(self.system, self.metric)
+        theirs = [found for where in self.against if (found := run.find(*where)) is not None]
+        if ours is None or (self.against and not theirs):
+            return Verdict(self, None, "")
+        if not theirs:
+            return Verdict(self, ours.median, "")
+        best = max(theirs, key=lambda result: result.median)
+        figures = f"{shown(ours.median)} : {shown(best.median)} {ours.unit}"
+        return Verdict(self, ours.median / best.median if best.median else float("inf"), figures)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and the value that it was held against; None if a figure is missing."""
+
+    target: Target
+    value: float | None
+    figures: str
+
+    @property
+    def word(self) -> str:
+        if self.value is None:
+            return "not measured"
+        reached = self.value >= self.target.bound if self.target.at_least else self.value <= self.target.bound
+        return "reached" if reached else "MISSED"
+
+
+def _sqlite(level: str) -> list[Target]:
+    ours, ceiling, bare = f"headrace-sqlite-{level}", f"minimal-sqlite-{level}", f"bare-sqlite-{level}"
+    alike = "litequeue" if level == "normal" else "litequeue-full"
+    litequeue = (("litequeue", "drain"), ("litequeue", "drain_shallow"))
+    return [
+        Target("drain against litequeue at its default", ours, "drain", 5, against=litequeue),
+        Target("drain against Huey", ours, "drain", 9, against=(("huey-sqlite", "drain"),)),
+        Target("drain against the ceiling", ours, "drain", 0.25, against=((ceiling, "drain"),)),
+        Target("enqueue against litequeue, equally durable", ours, "enqueue", 0.5, against=((alike, "enqueue"),)),
+        Target("enqueue, 200 callers against one", ours, "concurrent", 8, against=((ours, "enqueue"),)),
+        Target("bulk enqueue against bare", ours, "bulk", 0.6, against=((bare, "bulk"),)),
+        Target("idle pick-up p50, ms", ours, "pickup_p50", 3, at_least=False),
+        Target("idle pick-up p99, ms", ours, "pickup_p99", 15, at_least=False),
+        Target("request/response p50, ms", ours, "reply_p50", 5, at_least=False),
+        Target("drain at depth against shallow", ours, "depth_ratio", 0.9),
+        Target("trips per drained job", ours, "trips", 0.05, at_least=False),
+        Target("worker memory, 1,000 slots of 4.5 KB, MB", ours, "memory_peak", 150, at_least=False),
+    ]
+
+
+TARGETS: tuple[Target, ...] = (
+    Target("no-op async jobs per second on memory", "headrace-memory", "drain", 40_000),
+    Target("CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 25, at_least=False),
+    Target("import headrace, ms", "headrace-memory", "import", 150, at_least=False),
+    Target("headrace --help, ms", "headrace-memory", "help", 300, at_least=False),
+    *_sqlite("full"),
+    *_sqlite("normal"),
+)
+
+
+def verdicts(run: Run, targets: Iterable[Target] = TARGETS) -> list[Verdict]:
+    """The targets of all systems that took part, held against the run."""
+    return [target.judge(run) for target in targets if target.system in run.versions]
+
+
+def report(found: Iterable[Verdict]) -> str:
+    """One line per target, the missed ones as plain to see as the others."""
+    lines = []
+    for verdict in found:
+        target = verdict.target
+        sign = "≥" if target.at_least else "≤"
+        value = "–" if verdict.value is None else shown(verdict.value)
+        line = f"{verdict.word:<12}  {target.system:<22}  {target.what:<54}  {value:>10}  {sign} {target.bound:g}"
+        lines.append(f"{line}  ({verdict.figures})" if verdict.figures else line)
+    return "\n".join(lines)

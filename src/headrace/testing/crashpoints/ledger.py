@@ -1,0 +1,61 @@
+"""What truly happened to each job, told from the store's answers, whether or not anybody got to read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from headrace.records import JobId
+
+
+class Event(Struct, frozen=True):
+    """One fact about one job.
+
+    ``granted``, ``settled``, ``lost``: a lease and how it ended. ``acked``: the one who enqueued the job got the
+    answer. ``ran``: its handler was started. ``asked``: the store was called at ``at``, whatever for.
+    """
+
+    kind: str
+    id: JobId = b""
+    epoch: int = 0
+    holder: str = ""
+    at: int = 0
+
+
+class Ledger:
+    """Facts in the order in which they happened; with a path, each is in that file before the next can happen."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.events: list[Event] = []
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        """What a process wrote down before it was killed."""
+        ledger = cls()
+        if path.exists():
+            ledger.events = [msgspec.json.decode(line, type=Event) for line in path.read_bytes().splitlines()]
+        return ledger
+
+    def write(self, event: Event) -> None:
+        """One more fact."""
+        self.events.append(event)
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(event) + b"\n")
+
+    @property
+    def now(self) -> int:
+        """The latest instant at which the store was called."""
+        return max(event.at for event in self.events)
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """The facts of one kind."""
+        return [event for event in self.events if event.kind == kind]
+
+    def count(self, kind: str) -> Counter[JobId]:
+        """How often a fact of one kind is told, by job."""
+        return Counter(event.id for event in self.of_kind(kind))

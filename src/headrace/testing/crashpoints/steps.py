@@ -1,0 +1,248 @@
+"""The steps that flows are made of: what producers, workers, the upkeep and operators do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.records import (
+    Cancel,
+    Configure,
+    Delete,
+    Hold,
+    Leased,
+    Move,
+    Pause,
+    Place,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Selector,
+    SweepClause,
+    Watch,
+)
+from headrace.testing.crashpoints.actor import HOUR, LEASE, SECOND, Actor, done, job_id, row
+from headrace.types import JobState
+
+# -- enqueue
+
+
+async def enqueue(actor: Actor) -> None:
+    await actor.insert(row(1, "a"))
+
+
+async def enqueue_key(actor: Actor) -> None:
+    await actor.insert(row(1, "a", key="k"))
+
+
+async def enqueue_key_anew(actor: Actor) -> None:
+    """A producer that died with its id comes back with a new one, and the same key."""
+    await actor.insert(row(1 if actor.holder == "w1" else 2, "a", key="k"))
+
+
+async def enqueue_bulk(actor: Actor) -> None:
+    batch = [row(1, "a"), row(2, "b", key="k"), row(3, "c", delay=SECOND), row(1, "a"), row(4, "d", key="k")]
+    await actor.insert(*batch)
+
+
+async def enqueue_two(actor: Actor) -> None:
+    await actor.insert(row(1, "a", key="k"), row(2, "b"))
+
+
+# -- work
+
+
+async def work(actor: Actor) -> None:
+    await actor.work()
+
+
+async def work_off(actor: Actor) -> None:
+    while await actor.work():
+        actor.now += LEASE // 3
+
+
+def spawn(job: Leased, repaired: bool) -> dict[str, Any]:
+    """A new child at each run, and a successor under the job's own key, which is free at once."""
+    if job.task != "a":
+        return done(job, repaired)
+    child, successor = row(100 + job.epoch, "child"), row(200 + job.epoch, "successor", key="k")
+    return {"state": JobState.COMPLETED, "spawn": [child, successor]}
+
+
+def fail_once(job: Leased, repaired: bool) -> dict[str, Any]:
+    if job.attempt:
+        return done(job, repaired)
+    patch = {"cells": {"vm_state": b"1"}, "priority": 5, "error": b"why"}
+    return {"state": JobState.AVAILABLE, "delay": SECOND, "failed_attempt": True} | patch
+
+
+def release(job: Leased, repaired: bool) -> dict[str, Any]:
+    """The first holder shuts down and gives the job back."""
+    return done(job, repaired) if job.epoch > 1 else {"state": JobState.AVAILABLE, "delay": None}
+
+
+def go_elsewhere(job: Leased, repaired: bool) -> dict[str, Any]:
+    if job.queue == "other":
+        return done(job, repaired)
+    return {"state": JobState.AVAILABLE, "queue": "other"}
+
+
+def leave_nothing(job: Leased, repaired: bool) -> dict[str, Any]:
+    return {"state": JobState.COMPLETED, "keep": False}
+
+
+def fail_until_repaired(job: Leased, repaired: bool) -> dict[str, Any]:
+    if repaired:
+        return done(job, repaired)
+    return {"state": JobState.FAILED, "error": b"broken", "reason": "boom", "failed_attempt": True}
+
+
+async def repair(actor: Actor) -> None:
+    actor.repaired = True
+    await actor.store.alter(Selector(states=frozenset({JobState.FAILED})), Requeue(), actor.now)
+
+
+async def fail_and_repair(actor: Actor) -> None:
+    await actor.work()
+    await repair(actor)
+    await actor.work()
+
+
+async def work_long(actor: Actor) -> None:
+    jobs = await actor.claim()
+    for _ in range(2):
+        actor.now += LEASE // 2
+        await actor.renew(jobs)
+    await actor.finish(jobs)
+
+
+async def turn(actor: Actor) -> None:
+    assert actor.store.turn is not None
+    jobs = await actor.claim(1)
+    while jobs:
+        actor.now += SECOND
+        _, claimed = await actor.store.turn(list(map(actor.settlement, jobs)), actor.wish(1), actor.now)
+        jobs = actor.start(claimed.jobs)
+
+
+# -- upkeep
+
+
+async def vanish(actor: Actor) -> None:
+    """Another holder takes everything and is never seen again; then its leases are over."""
+    await actor.insert(row(1, "a", key="k"), row(2, "b"))
+    await Actor(actor.store, actor.ledger, "gone", done, actor.now).claim()
+    actor.now += LEASE
+
+
+async def vanish_thrice(actor: Actor) -> None:
+    await vanish(actor)
+    for _ in range(2):
+        await actor.reap()
+        await Actor(actor.store, actor.ledger, "gone", done, actor.now).claim()
+        actor.now += LEASE
+
+
+async def vanish_cancelled(actor: Actor) -> None:
+    await vanish(actor)
+    await actor.alter(Cancel(), 1, 2)
+
+
+async def reap(actor: Actor) -> None:
+    await actor.reap()
+
+
+async def reap_and_work(actor: Actor) -> None:
+    await actor.reap()
+    await actor.work()
+
+
+async def let_expire(actor: Actor) -> None:
+    await actor.insert(row(1, "a", key="k", expires=SECOND))
+    actor.now += SECOND
+
+
+async def end_five(actor: Actor) -> None:
+    for number, task in enumerate("abcde", 1):
+        await actor.insert(row(number, task, key=task))
+        await actor.work()
+        actor.now += SECOND
+
+
+async def sweep(actor: Actor) -> None:
+    clause = SweepClause(place=Place.FAILED, max_count=2, limit=2)
+    await actor.store.sweep(SweepClause(place=Place.FAILED, max_count=2, limit=2, dry_run=True), actor.now)
+    while (await actor.store.sweep(clause, actor.now)).more:
+        pass
+
+
+async def complete_five(actor: Actor) -> None:
+    await end_five(actor)
+    actor.now += 25 * HOUR
+
+
+async def sweep_results(actor: Actor) -> None:
+    while (await actor.store.sweep(SweepClause(place=Place.RESULTS, limit=3), actor.now)).more:
+        pass
+
+
+# -- changes from outside
+
+
+async def cancel(actor: Actor) -> None:
+    await actor.alter(Cancel(), 1, 2)
+
+
+async def cancel_running(actor: Actor) -> None:
+    jobs = await actor.claim()
+    await cancel(actor)
+    assert set(await actor.renew(jobs)) == {job.id for job in jobs}
+    await actor.finish(jobs)
+
+
+async def pause_and_resume(actor: Actor) -> None:
+    await actor.alter(Pause(), 1, 2)
+    await resume(actor)
+
+
+async def resume(actor: Actor) -> None:
+    await actor.alter(Resume(), 1, 2)
+
+
+async def move(actor: Actor) -> None:
+    await actor.alter(Move("other"), 1, 2)
+
+
+async def reprioritise(actor: Actor) -> None:
+    await actor.alter(Reprioritise(-7), 1, 2)
+
+
+async def watch(actor: Actor) -> None:
+    await actor.alter(Watch("inbox"), 1, 2)
+
+
+async def complete_two(actor: Actor) -> None:
+    await enqueue_two(actor)
+    await actor.work()
+
+
+async def hold(actor: Actor) -> None:
+    await actor.alter(Hold(48 * HOUR), 1, 2)
+
+
+async def delete(actor: Actor) -> None:
+    await actor.alter(Delete(), 1, 2)
+
+
+async def pause_queue_and_resume(actor: Actor) -> None:
+    await actor.store.alter(Selector(queue="q"), Configure(paused=True), actor.now)
+    await resume_queue(actor)
+
+
+async def resume_queue(actor: Actor) -> None:
+    await actor.store.alter(Selector(queue="q"), Configure(paused=False), actor.now)
+
+
+async def look(actor: Actor) -> None:
+    await actor.store.fetch([job_id(1)], frozenset({"parameters"}), actor.now)
+    await actor.store.scan(Selector(), None, 1, actor.now)
+    await actor.store.stats(actor.now)

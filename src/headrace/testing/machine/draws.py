@@ -1,0 +1,323 @@
+"""What the rules are called with: records of the waist, drawn from the pools and from the world as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy, sampled_from
+from msgspec.structs import replace
+
+from headrace.records import (
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Delete,
+    Hold,
+    JobId,
+    JobKey,
+    Place,
+    Reap,
+    Record,
+    Reprioritise,
+    Requeue,
+    Row,
+    Selector,
+    Settlement,
+    SweepClause,
+)
+from headrace.testing.machine import pools
+from headrace.testing.machine.world import Fence, World
+from headrace.types import SECTIONS, JobState
+
+T = TypeVar("T")
+
+
+# Hypothesis draws bytes evenly, and large integers anything but.
+_dice = st.binary(min_size=4, max_size=4)
+
+
+def _mixed(*pool: Sequence[Any]) -> SearchStrategy[list[Any]]:
+    """One of each pool at the price of a single draw: drawing is what a sequence spends most of its time on."""
+
+    def split(dice: bytes) -> list[Any]:
+        number = int.from_bytes(dice)
+        picked = []
+        for choices in pool:
+            number, index = divmod(number, len(choices))
+            picked.append(choices[index])
+        return picked
+
+    assert prod(map(len, pool)) < 2**28
+    return _dice.map(split)
+
+
+flags = sampled_from(pools.FLAGS)
+seldom = sampled_from(pools.SELDOM)
+pauses = sampled_from(pools.PAUSES)
+queues = sampled_from(pools.QUEUES)
+limits = sampled_from(pools.LIMITS)
+sections = st.frozensets(sampled_from((*SECTIONS, "result", "error")))
+
+_runners = st.runner()
+_indexes = st.integers(0, 255)
+_row = (pools.TIMINGS, pools.TITLES, pools.LOADS, pools.IDS, pools.QUEUES, pools.PRIORITIES)
+_plain_rows = _mixed(*_row, pools.SOME_KEYS)
+_keyed_rows = _mixed(*_row, pools.KEYS, pools.FLAGS, pools.FLAGS)
+_fences = _mixed(pools.FAULTS, pools.IDS, pools.HOLDERS)
+_fence_counts = sampled_from(range(4))
+_outcomes = _mixed(
+    pools.ENDS, pools.PATCHES, pools.RESULTS, pools.REASONS, pools.DELAYS, pools.COUNTS, pools.SELDOM, pools.SELDOM
+)
+_claims = _mixed(pools.HOLDERS, pools.LINE_UPS, pools.CLAIM_LIMITS, pools.LEASES, pools.WANTS)
+_beats = _mixed(pools.HOLDERS, pools.LEASES, pools.LEASES, pools.BEATS)
+_reaps = _mixed(range(3), pools.SPREADS, pools.REAPS)
+_filters = _mixed(pools.LIMITS, pools.NARROWINGS)
+_selectors = _mixed(pools.SELDOM, pools.NARROWINGS, pools.SELDOM)
+_some_ids = st.lists(_indexes, max_size=4)
+_some_keys = st.lists(_mixed(pools.QUEUES, pools.KEYS[:3]), max_size=4)
+_changes = _mixed(pools.CHANGES, pools.FLAGS)
+_revisits = _mixed(("hold", "requeue displaced", "requeue", "requeue"), (0, 5, pools.HOUR))
+_names = _mixed(pools.SELDOM, pools.QUEUES, pools.KEYS)
+_clauses = _mixed(pools.PLACES, pools.BOUNDS, pools.LIMITS, pools.SELDOM)
+_instants = _mixed(pools.FLAGS, pools.NUDGES, pools.STEPS)
+
+
+def _world(draw: DrawFn) -> World:
+    world = draw(_runners).world
+    assert isinstance(world, World)
+    return world
+
+
+def _pick(draw: DrawFn, pool: Sequence[T]) -> T:
+    """One of a pool that is made anew for each draw, for which a strategy of its own would cost too much."""
+    return pool[draw(_indexes) % len(pool)]
+
+
+def _in_ticks(options: dict[str, Any], world: World, *names: str) -> dict[str, Any]:
+    return options | {name: options[name] * world.tick for name in names if name in options}
+
+
+@st.composite
+def rows(draw: DrawFn) -> Row:
+    """A job to insert, sometimes with a key."""
+    *picked, key = draw(_plain_rows)
+    return _row_of(_world(draw), *picked, key=key)
+
+
+@st.composite
+def keyed_rows(draw: DrawFn) -> Row:
+    """A job to insert, certainly with a key, and often with one that was used before."""
+    world = _world(draw)
+    *picked, key, hold_failed, used = draw(_keyed_rows)
+    row = _row_of(world, *picked, key=key, hold_failed=hold_failed)
+    if not used or not (pairs := world.used_keys()):
+        return row
+    queue, key = _pick(draw, pairs)
+    return replace(row, queue=queue, key=key)
+
+
+def _row_of(
+    world: World,
+    timing: dict[str, Any],
+    title: dict[str, Any],
+    load: dict[str, Any],
+    job_id: JobId,
+    queue: str,
+    priority: int,
+    **key: Any,
+) -> Row:
+    timing = _in_ticks(timing, world, "delay", "run_at", "expires")
+    if "run_at" in timing:
+        timing["run_at"] += world.now
+    return Row(id=job_id, queue=queue, priority=world.priority(priority), **timing, **title, **load, **key)
+
+
+_rows = rows()
+_spawns = st.lists(_rows, min_size=1, max_size=2)
+
+
+def _fence(draw: DrawFn, world: World) -> Fence:
+    """Mostly a lease that is good; else one that is over, or was never given out."""
+    fault, job_id, holder = draw(_fences)
+    pool = list(world.fences) if fault == "earlier epoch" else world.live_fences()
+    if not pool:
+        return Fence(job_id, 1, holder)
+    fence = _pick(draw, pool)
+    match fault:
+        case "later epoch":
+            return Fence(fence.id, fence.epoch + 1, fence.holder)
+        case "other holder":
+            return Fence(fence.id, fence.epoch, holder)
+        case "other job":
+            return Fence(job_id, fence.epoch, fence.holder)
+    return fence
+
+
+@st.composite
+def outcomes(draw: DrawFn) -> Settlement:
+    """What may come with the end of a lease, which is yet to be named."""
+    return _outcome(draw, _world(draw), Fence(pools.UNKNOWN, 0, ""))
+
+
+@st.composite
+def settlements(draw: DrawFn) -> Settlement:
+    """An outcome for a lease that is known."""
+    world = _world(draw)
+    return _outcome(draw, world, _fence(draw, world))
+
+
+def _outcome(draw: DrawFn, world: World, fence: Fence) -> Settlement:
+    state, patch, result, reason, delay, counts, forget, spawn = draw(_outcomes)
+    if "priority" in patch:
+        patch = patch | {"priority": world.priority(patch["priority"])}
+    if state is JobState.COMPLETED:
+        patch = patch | _in_ticks(result, world, "result_ttl")
+    return Settlement(
+        fence.id,
+        fence.epoch,
+        fence.holder,
+        state,
+        delay=None if delay is None else delay * world.tick,
+        reason=reason if state.terminal else "",
+        keep=not forget,
+        spawn=draw(_spawns) if spawn else (),
+        **counts,
+        **patch,
+    )
+
+
+@st.composite
+def claims(draw: DrawFn) -> Claim:
+    """A holder's wish for work."""
+    holder, queues, limit, lease, want = draw(_claims)
+    return Claim(holder, queues, limit, lease * _world(draw).tick, want)
+
+
+@st.composite
+def beats(draw: DrawFn) -> Beat:
+    """A beat with leases of its own, and sometimes of others."""
+    world = _world(draw)
+    fences = [_fence(draw, world) for _ in range(draw(_fence_counts))]
+    holder, lease, ttl, options = draw(_beats)
+    given: dict[str, Any] = {"worker": "pod", "queues": pools.QUEUES, "busy": len(fences)}
+    return Beat(
+        holder=fences[0].holder if fences else holder,
+        lease_for=lease * world.tick,
+        leases=[(fence.id, fence.epoch) for fence in fences],
+        ttl=ttl * world.tick,
+        **(given | options),
+    )
+
+
+@st.composite
+def reaps(draw: DrawFn) -> Reap:
+    """A reap, with an outage within the reach of a few jobs."""
+    max_lost, spread, options = draw(_reaps)
+    return Reap(max_lost=max_lost, spread=spread * _world(draw).tick, **options)
+
+
+def _filter(draw: DrawFn, world: World) -> Selector:
+    limit, narrowing = draw(_filters)
+    return Selector(limit=limit, **_in_ticks(narrowing, world, "older_than"))
+
+
+def _named(draw: DrawFn, world: World, pool: Sequence[Record] = ()) -> Selector:
+    """Jobs by id or by key, each at most once, now and then narrowed further, or none at all.
+
+    Ids are those of the pool, or any if it is empty.
+    """
+    narrowed, narrowing, by_key = draw(_selectors)
+    narrowing = _in_ticks(narrowing, world, "older_than") if narrowed else {}
+    if by_key:
+        keys = {(queue, key): JobKey(queue, key) for queue, key in draw(_some_keys)}
+        return Selector(keys=list(keys.values()), **narrowing)
+    ids = [record.id for record in pool] or [*world.books, pools.UNKNOWN]
+    return Selector(ids=list({ids[index % len(ids)]: None for index in draw(_some_ids)}), **narrowing)
+
+
+@st.composite
+def selectors(draw: DrawFn) -> Selector:
+    """Jobs by name, or by what they are like."""
+    world = _world(draw)
+    return _named(draw, world) if draw(flags) else _filter(draw, world)
+
+
+def _change(draw: DrawFn, world: World) -> tuple[Change, bool]:
+    change, applies = draw(_changes)
+    match change:
+        case Hold(ticks):
+            return Hold(ticks * world.tick), applies
+        case Reprioritise(wish):
+            return Reprioritise(world.priority(wish)), applies
+    return change, applies
+
+
+@st.composite
+def changes(draw: DrawFn) -> Change:
+    """A change of jobs: any, and a cancellation as often as all others together."""
+    change, cancel = _change(draw, _world(draw))
+    return Cancel() if cancel else change
+
+
+@st.composite
+def alterations(draw: DrawFn) -> tuple[Selector, Change]:
+    """A change of jobs that are named: of such that it applies to, or of such that it does not."""
+    world = _world(draw)
+    change, applies = _change(draw, world)
+    fitting = pools.APPLIES[type(change)]
+    pool = world.in_state(*(state for state in JobState if (state in fitting) == applies))
+    return _named(draw, world, pool), change
+
+
+@st.composite
+def revisits(draw: DrawFn) -> tuple[Selector, Change]:
+    """A change of jobs that have ended: of those whose result is held, whose key is taken, or of any."""
+    world = _world(draw)
+    kind, ticks = draw(_revisits)
+    ended = world.in_state(*pools.APPLIES[Requeue])
+    match kind:
+        case "hold":
+            return _named(draw, world, [record for record in ended if record.held] or ended), Hold(ticks * world.tick)
+        case "requeue displaced":
+            return _named(draw, world, world.displaced() or ended), Requeue()
+    return _named(draw, world, ended), Requeue()
+
+
+@st.composite
+def mass_alterations(draw: DrawFn) -> tuple[Selector, Change]:
+    """A change of all jobs of a kind, as far as the limit goes."""
+    world = _world(draw)
+    sel, (change, _) = _filter(draw, world), _change(draw, world)
+    # Everything at once would leave nothing to go on with.
+    return (replace(sel, limit=2) if isinstance(change, Delete | Cancel) else sel), change
+
+
+@st.composite
+def names(draw: DrawFn) -> JobId | JobKey:
+    """A job's id or key, known or not."""
+    by_key, queue, key = draw(_names)
+    return JobKey(queue, key) if by_key else _pick(draw, (*_world(draw).ids, pools.UNKNOWN))
+
+
+@st.composite
+def clauses(draw: DrawFn) -> SweepClause:
+    """A bound on a place."""
+    place, bounds, limit, dry_run = draw(_clauses)
+    bounds = {} if place is Place.RESULTS else _in_ticks(bounds, _world(draw), "older_than")
+    return SweepClause(place=place, limit=limit, dry_run=dry_run, **bounds)
+
+
+@st.composite
+def instants(draw: DrawFn) -> int:
+    """An instant ahead: a few ticks, or right at, before or after an instant at which something happens."""
+    world = _world(draw)
+    at_something, nudge, step = draw(_instants)
+    horizon = world.horizon()[:8]
+    instant = world.now + int(step) * world.tick
+    if at_something and horizon:
+        instant = _pick(draw, horizon) + int(nudge) * world.tick
+    return max(instant, world.now)

@@ -1,0 +1,106 @@
+"""What must hold whatever the model says: read from the store's own records before and after a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+
+from headrace.records import Claim, JobId, Reaped, Record, Stats
+from headrace.testing.machine.world import World
+from headrace.types import JobState
+
+Books = dict[JobId, Record]
+
+_FINAL = attrgetter(
+    "state", "epoch", "attempt", "lost", "finished_at", "reason", "error", "cells", "queue", "key", "priority", "run_at"
+)
+_LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
+
+
+def due(world: World) -> list[Record]:
+    """The due jobs in claim order, expired ones and those of paused queues included."""
+    found = [record for record in world.in_state(JobState.AVAILABLE) if record.run_at <= world.now]
+    return sorted(found, key=lambda record: (record.priority, record.run_at, record.id))
+
+
+def expired(record: Record, now: int) -> bool:
+    """Whether the job may not be started any more."""
+    return record.expires_at is not None and record.expires_at <= now
+
+
+def check_claim(world: World, req: Claim, taken: Sequence[JobId], cancelled: Sequence[JobId]) -> None:
+    """A claim takes the first claimable jobs in order, and cancels the expired ones that it meets before it is full."""
+    paused = {queue.queue for queue in world.stats.queues if queue.paused}
+    jobs: list[JobId] = []
+    met: list[JobId] = []
+    for record in due(world):
+        if len(jobs) == req.limit:
+            break
+        if record.queue in req.queues and record.queue not in paused:
+            (met if expired(record, world.now) else jobs).append(record.id)
+    assert list(taken) == jobs, "a claim must take the first claimable jobs by (priority, run_at, id)"
+    assert sorted(cancelled) == sorted(met), "a claim must cancel the expired jobs that it meets, and no other"
+
+
+def check_reap(world: World, reaped: Sequence[Reaped]) -> None:
+    """A reap touches what has expired, oldest lease first; a cancelled job lost nothing."""
+    assert len({answer.id for answer in reaped}) == len(reaped), f"a job that was reaped twice: {reaped!r}"
+    ends: list[int] = []
+    for answer in reaped:
+        record = world.books[answer.id]
+        if record.state is JobState.AVAILABLE:
+            assert expired(record, world.now), "a reap cancelled a job that has not expired"
+            continue
+        assert record.lease_until is not None, "a reap took back a job that was not running"
+        assert record.lease_until <= world.now, "a reap took back a lease that was good"
+        assert answer.lost <= record.lost + (answer.state is not JobState.CANCELLED), (
+            "lost rises by one, and for a loss"
+        )
+        ends.append(record.lease_until)
+    assert ends == sorted(ends), "a reap takes the oldest leases first"
+
+
+def check_step(before: Books, after: Books, now: int, *, requeued: bool) -> None:
+    """Ended jobs stay as they are unless they are requeued or inserted anew, and no key has two live jobs."""
+    for job_id, old in before.items():
+        new = after.get(job_id)
+        if new is None or not old.state.terminal or (requeued and new.state is JobState.AVAILABLE):
+            continue
+        born_again = new.epoch == 0 and new.enqueued_at == now
+        assert born_again or _FINAL(new) == _FINAL(old), f"an ended job changed: {old!r} became {new!r}"
+    holders = Counter((r.queue, r.key) for r in after.values() if r.key is not None and r.state in _LIVE)
+    assert not holders or max(holders.values()) == 1, f"a key with two live jobs: {holders.most_common(1)}"
+
+
+def check_records(books: Books, stats: Stats, now: int) -> None:
+    """Each record is sound in itself, and the stats count exactly the records."""
+    workers = {worker.worker for worker in stats.workers}
+    for record in books.values():
+        running = record.state is JobState.RUNNING
+        assert (record.lease_until is not None) == running
+        assert (record.finished_at is not None) == record.state.terminal
+        assert running or not (record.cancel_requested or record.worker)
+        assert not record.worker or record.worker in workers, "a record names a worker that is not listed"
+        assert record.held or record.result is None
+        assert record.state is JobState.COMPLETED or not record.held
+        assert record.epoch > 0 or record.state is not JobState.RUNNING
+        assert record.finished_at is None or record.finished_at <= now
+    _check_stats(books, stats, now)
+
+
+def _check_stats(books: Books, stats: Stats, now: int) -> None:
+    counted = Counter((record.queue, record.state) for record in books.values())
+    told: Counter[tuple[str, JobState]] = Counter()
+    for queue in stats.queues:
+        told[queue.queue, JobState.AVAILABLE] = queue.available
+        told[queue.queue, JobState.RUNNING] = queue.running
+        told[queue.queue, JobState.PAUSED] = queue.jobs_paused
+        told[queue.queue, JobState.COMPLETED] = queue.completed
+        told[queue.queue, JobState.CANCELLED] = queue.cancelled
+        told[queue.queue, JobState.FAILED] = queue.failed
+        waiting = [r for r in books.values() if r.state is JobState.AVAILABLE and r.queue == queue.queue]
+        ages = [now - record.run_at for record in waiting if record.run_at <= now]
+        assert queue.scheduled == len(waiting) - len(ages), f"{queue.scheduled} scheduled, of {len(waiting)} waiting"
+        assert queue.oldest_due_age == max(ages, default=None)
+    assert +told == counted, f"stats that count {+told}, where there are {counted}"

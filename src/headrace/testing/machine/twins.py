@@ -1,0 +1,110 @@
+"""The store under test and the model side by side, and how far their answers have to be equal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from msgspec.structs import astuple
+
+from headrace.backends.memory import MemoryBackend
+from headrace.protocol import Backend
+from headrace.records import Claim, Claimed, JobId, Record, Renewed, Selector, Stats
+from headrace.testing.machine.difference import difference
+
+T = TypeVar("T")
+
+
+class Twins:
+    """Two stores on one private event loop and in one private directory."""
+
+    def __init__(self, connect: Callable[[Path], Backend], root: Path | None = None) -> None:
+        with ExitStack() as stack:
+            self.place = Path(stack.enter_context(TemporaryDirectory(prefix="headrace-machine-", dir=root)))
+            self._loop = asyncio.new_event_loop()
+            stack.callback(self._loop.close)
+            self.connect = connect
+            self.model = MemoryBackend()
+            self.store = connect(self.place)
+            self.run(self.store.open())
+            stack.callback(lambda: self.run(self.store.close()))
+            self._exit = stack.pop_all()
+
+    def close(self) -> None:
+        """Let go of the store, the loop and the directory."""
+        self._exit.close()
+
+    def run(self, call: Awaitable[T]) -> T:
+        """Wait for one operation."""
+
+        async def wait() -> T:
+            return await call
+
+        return self._loop.run_until_complete(wait())
+
+    def ask(self, call: Callable[[Backend], Awaitable[T]], tidy: Callable[[T], Any] = lambda answer: answer) -> T:
+        """The store's answer, which is the model's too."""
+
+        async def both() -> tuple[T, T]:
+            return await call(self.store), await call(self.model)
+
+        given, expected = self.run(both())
+        check_equal(tidy(given), tidy(expected))
+        return given
+
+    def swap(self, successor: Backend) -> None:
+        """Close the store and go on with another handle on it."""
+        self.run(self.store.close())
+        self.store = successor
+        self.run(self.store.open())
+
+    def scan(self, backend: Backend, sel: Selector, limit: int, at: int) -> list[Record]:
+        """Every page of a scan, one after the other."""
+        found: list[Record] = []
+        after = None
+        for _ in range(1_000):
+            page = self.run(backend.scan(sel, after, limit, at))
+            assert len(page.records) <= limit, f"a page of {len(page.records)}, over its limit of {limit}"
+            found += page.records
+            if (after := page.after) is None:
+                return found
+        raise AssertionError("a scan of a few jobs does not come to its end")
+
+    def put_off(self, job_id: JobId, run_at: int) -> None:
+        """The model's job is due when the store's is, where the protocol leaves the instant to the store."""
+        entry = self.model.store.jobs[job_id]
+        entry.run_at = run_at
+        self.model.store.move(entry, entry.state)
+
+
+def check_equal(given: object, expected: object) -> None:
+    """The store's answer is the model's."""
+    assert given == expected, difference(given, expected)
+
+
+def tidy_claimed(req: Claim) -> Callable[[Claimed], Any]:
+    """``next_in`` means something only in an answer that is short of the limit."""
+
+    def tidy(claimed: Claimed) -> Any:
+        next_in = claimed.next_in if len(claimed.jobs) < req.limit else None
+        return claimed.jobs, next_in, sorted(claimed.expired)
+
+    return tidy
+
+
+def tidy_renewed(renewed: Renewed) -> Any:
+    """Three sets."""
+    return set(renewed.lost), set(renewed.cancels), set(renewed.paused)
+
+
+def tidy_stats(stats: Stats) -> Any:
+    """All but the bytes, in one order. Something takes up bytes exactly where something is."""
+    return {
+        "queues": sorted(stats.queues, key=astuple),
+        "workers": sorted(stats.workers, key=astuple),
+        "places": {place.place: (place.count, place.bytes > 0) for place in stats.places},
+    }

@@ -1,0 +1,171 @@
+"""The rules of producers and workers: insert, claim, finish, turn, renew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from msgspec.structs import replace
+
+from headrace.records import Beat, Claim, Claimed, Inserted, InsertStatus, JobId, Row, Settlement
+from headrace.testing.machine import draws, laws
+from headrace.testing.machine.base import EVERYTHING, MachineBase
+from headrace.testing.machine.twins import check_equal, tidy_claimed, tidy_renewed
+from headrace.testing.machine.world import Fence
+from headrace.types import JobState
+
+
+class WorkingRules(MachineBase):
+    # -- insert
+
+    @initialize(rows=st.lists(draws.rows(), min_size=6, max_size=12))
+    def begin(self, rows: list[Row]) -> None:
+        self._insert(rows)
+
+    @rule(rows=st.lists(draws.rows(), min_size=1, max_size=5), repeat=draws.seldom, after=draws.pauses)
+    def insert(self, rows: list[Row], repeat: bool, after: int) -> None:
+        self.begin_rule("insert", after)
+        self._insert(rows)
+        if repeat:
+            self._insert(rows)
+
+    @rule(rows=st.lists(draws.keyed_rows(), min_size=1, max_size=4), after=draws.pauses)
+    def insert_with_keys(self, rows: list[Row], after: int) -> None:
+        self.begin_rule("insert_with_keys", after)
+        self._insert(rows)
+
+    def _insert(self, rows: list[Row]) -> None:
+        answers = self.twins.ask(lambda backend: backend.insert(rows, self.now))
+        assert len(answers) == len(rows)
+        self.world.know(rows)
+        for answer in answers:
+            self._note_inserted(answer)
+
+    def _note_inserted(self, answer: Inserted) -> None:
+        self.note(f"insert: {answer.status}")
+        if answer.status in (InsertStatus.SAME, InsertStatus.DUPLICATE) and answer.id not in self.world.books:
+            self.note(f"insert: {answer.status} within the batch")
+        if answer.status is InsertStatus.DUPLICATE:
+            self.note(f"insert: duplicate of a job that is {answer.state}")
+        if answer.status is InsertStatus.DONE and answer.result is not None:
+            self.note("insert: done with a result")
+
+    # -- claim
+
+    @rule(req=draws.claims(), after=draws.pauses)
+    def claim(self, req: Claim, after: int) -> None:
+        self.begin_rule("claim", after)
+        self.take(req)
+
+    def take(self, req: Claim) -> Claimed:
+        """Claim."""
+        claimed = self.twins.ask(lambda backend: backend.claim(req, self.now), tidy_claimed(req))
+        laws.check_claim(self.world, req, [job.id for job in claimed.jobs], claimed.expired)
+        self._note_claimed(req, claimed)
+        return claimed
+
+    def _note_claimed(self, req: Claim, claimed: Claimed) -> None:
+        jobs = claimed.jobs
+        self.world.fences.update((Fence(job.id, job.epoch, req.holder), None) for job in jobs)
+        self.note(
+            *(f"claim: epoch {min(job.epoch, 3)}" for job in jobs),
+            *("claim: after a loss" for job in jobs if job.lost),
+            *("claim: after a failed attempt" for job in jobs if job.attempt),
+            *("claim: expired" for _ in claimed.expired),
+        )
+        if req.limit:
+            self.note(f"claim: {'nothing' if not jobs else 'full' if len(jobs) == req.limit else 'short'}")
+        if len(jobs) < req.limit and claimed.next_in is not None:
+            self.note("claim: told when the next is due")
+        if len({job.queue for job in jobs}) > 1:
+            self.note("claim: from several queues")
+
+    # -- finish
+
+    @rule(req=draws.claims(), outcomes=st.lists(draws.outcomes(), min_size=1, max_size=4), after=draws.pauses)
+    def work(self, req: Claim, outcomes: list[Settlement], after: int) -> None:
+        self.begin_rule("work", after)
+        self.take_and_settle(req, outcomes)
+
+    @precondition(lambda self: self.world.live_fences())
+    @rule(batch=st.lists(draws.settlements(), min_size=1, max_size=3), repeat=draws.seldom, after=draws.pauses)
+    def finish(self, batch: list[Settlement], repeat: bool, after: int) -> None:
+        self.begin_rule("finish", after)
+        if not any(self.settle(batch)):
+            self._check_nothing_changed()
+        if repeat:
+            assert not any(self.settle(batch)), "a settlement counted twice"
+
+    def take_and_settle(self, req: Claim, outcomes: list[Settlement]) -> None:
+        """Claim, and end as many leases as there are outcomes."""
+        ended = zip(self.take(req).jobs, outcomes, strict=False)
+        self.settle([replace(outcome, id=job.id, epoch=job.epoch, holder=req.holder) for job, outcome in ended])
+
+    def settle(self, batch: list[Settlement]) -> list[JobState | None]:
+        """Finish."""
+        answers = self.twins.ask(lambda backend: backend.finish(batch, self.now))
+        self._note_finished(batch, answers)
+        return answers
+
+    def _note_finished(self, batch: Sequence[Settlement], answers: Sequence[JobState | None]) -> None:
+        for settlement, state in zip(batch, answers, strict=True):
+            self.world.know(settlement.spawn)
+            if state is None:
+                self.note("finish: fenced off")
+                continue
+            self.note(f"finish: {state}")
+            if state is not settlement.state:
+                self.note("finish: a cancel request won")
+            if settlement.spawn:
+                self.note("finish: spawned")
+            if settlement.queue is not None:
+                self.note("finish: moved")
+            if state is JobState.COMPLETED:
+                held = "held" if settlement.result_ttl else "not held"
+                self.note(f"finish: {held if settlement.keep else 'nothing kept'}")
+                self.world.instants.add(self.now + settlement.result_ttl)
+
+    def _check_nothing_changed(self) -> None:
+        books = self.world.books
+        records = self.twins.run(self.store.fetch(list(books), EVERYTHING, self.now))
+        assert records == list(books.values()), "a settlement that was fenced off changed something"
+
+    # -- turn
+
+    @precondition(lambda self: self.store.turn is not None)
+    @rule(batch=st.lists(draws.settlements(), max_size=2), req=draws.claims(), after=draws.pauses)
+    def turn(self, batch: list[Settlement], req: Claim, after: int) -> None:
+        self.begin_rule("turn", after)
+        given, expected = (
+            self.twins.run(backend.turn(batch, req, self.now))
+            for backend in (self.store, self.twins.model)
+            if backend.turn is not None
+        )
+        tidy = tidy_claimed(req)
+        check_equal((given[0], tidy(given[1])), (expected[0], tidy(expected[1])))
+        self._note_finished(batch, given[0])
+        self._note_claimed(req, given[1])
+
+    # -- renew
+
+    @precondition(lambda self: self.world.live_fences())
+    @rule(beat=draws.beats(), after=draws.pauses)
+    def renew(self, beat: Beat, after: int) -> None:
+        self.begin_rule("renew", after)
+        self.beat(beat)
+
+    def beat(self, beat: Beat) -> None:
+        """Renew."""
+        renewed = self.twins.ask(lambda backend: backend.renew(beat, self.now), tidy_renewed)
+        self.world.instants.add(self.now + beat.ttl)
+        kept: set[JobId] = {job_id for job_id, _ in beat.leases} - set(renewed.lost)
+        late = [job_id for job_id in kept if (self.world.books[job_id].lease_until or 0) <= self.now]
+        self.note(
+            *("renew: extended" for _ in kept),
+            *("renew: a lease past its end" for _ in late),
+            *("renew: lost" for _ in renewed.lost),
+            *("renew: a cancel request" for _ in renewed.cancels),
+            *("renew: a paused queue" for _ in renewed.paused),
+            *("renew: leaving" for _ in range(beat.leaving)),
+        )
