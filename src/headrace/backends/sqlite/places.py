@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 
 import apsw
@@ -31,8 +32,11 @@ def release(tx: Transaction, row: ReadyRow) -> None:
 
 
 def release_new(tx: Transaction, rows: Sequence[ReadyRow]) -> None:
-    """New jobs become AVAILABLE; the caller counts them."""
+    """New jobs become AVAILABLE."""
     tx.executemany(_SQL["to_ready"], rows)
+    for qid, number in Counter([row[0] for row in rows]).items():
+        tx.count(qid, AVAILABLE, number)
+        tx.wake_queue(qid)
 
 
 def park(tx: Transaction, seq: int, qid: int, epoch: int, attempt: int, lost: int, size: int) -> None:

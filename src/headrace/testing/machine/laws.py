@@ -78,14 +78,16 @@ def check_records(books: Books, stats: Stats, now: int) -> None:
     workers = {worker.worker for worker in stats.workers}
     for record in books.values():
         running = record.state is JobState.RUNNING
-        assert (record.lease_until is not None) == running
-        assert (record.finished_at is not None) == record.state.terminal
-        assert running or not (record.cancel_requested or record.worker)
-        assert not record.worker or record.worker in workers, "a record names a worker that is not listed"
-        assert record.held or record.result is None
-        assert record.state is JobState.COMPLETED or not record.held
-        assert record.epoch > 0 or record.state is not JobState.RUNNING
-        assert record.finished_at is None or record.finished_at <= now
+        assert (record.lease_until is not None) == running, f"running, and only then, is under a lease: {record!r}"
+        assert running or not record.cancel_requested, f"a request to a job that does not run: {record!r}"
+        assert not record.worker or (running and record.worker in workers), f"a worker that is not listed: {record!r}"
+        assert record.epoch > 0 or not running, f"a lease without an epoch: {record!r}"
+        assert (record.finished_at is not None) == record.state.terminal, (
+            f"ended, and only then, has an end: {record!r}"
+        )
+        assert (record.finished_at or 0) <= now, f"an end that is yet to come: {record!r}"
+        assert record.state is JobState.COMPLETED or not record.held, f"held without being completed: {record!r}"
+        assert record.held or record.result is None, f"a result past its ttl: {record!r}"
     _check_stats(books, stats, now)
 
 
@@ -102,5 +104,5 @@ def _check_stats(books: Books, stats: Stats, now: int) -> None:
         waiting = [r for r in books.values() if r.state is JobState.AVAILABLE and r.queue == queue.queue]
         ages = [now - record.run_at for record in waiting if record.run_at <= now]
         assert queue.scheduled == len(waiting) - len(ages), f"{queue.scheduled} scheduled, of {len(waiting)} waiting"
-        assert queue.oldest_due_age == max(ages, default=None)
+        assert queue.oldest_due_age == max(ages, default=None), f"{queue.oldest_due_age} is not the age of the oldest"
     assert +told == counted, f"stats that count {+told}, where there are {counted}"

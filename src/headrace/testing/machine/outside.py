@@ -28,6 +28,8 @@ from headrace.types import JobState
 
 
 class OutsideRules(WorkingRules):
+    """Jobs and queues are changed, and looked at, by those who hold no lease."""
+
     # -- alter
 
     @rule(alteration=draws.alterations())

@@ -20,6 +20,8 @@ _BOUNDS = ("older_than", "max_count", "max_bytes")
 
 
 class UpkeepRules(WorkingRules):
+    """Holders vanish and their jobs are taken back; what has ended is cleared away."""
+
     # -- reap
 
     @rule(req=draws.reaps(), after=draws.pauses)

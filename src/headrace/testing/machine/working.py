@@ -17,6 +17,8 @@ from headrace.types import JobState
 
 
 class WorkingRules(MachineBase):
+    """Rows go in, leases are taken, kept and ended."""
+
     # -- insert
 
     @initialize(rows=st.lists(draws.rows(), min_size=6, max_size=12))

@@ -27,6 +27,7 @@ class Fleet:
         self._seats: list[Seat] = []
         self._lives: list[tuple[Seat, asyncio.Task[None]]] = []
         self._births = 0
+        self._dismissed = False
         for _ in range(size):
             self._hire()
 
@@ -58,7 +59,8 @@ class Fleet:
         self._hire()
 
     async def dismiss(self) -> None:
-        """Everybody goes home."""
+        """Everybody goes home, and nobody is hired any more."""
+        self._dismissed = True
         for seat in self._seats:
             seat.stop.set()
         await asyncio.wait([life for _, life in self._lives], timeout=_PATIENCE)
@@ -71,8 +73,9 @@ class Fleet:
     def _replace_dead(self) -> None:
         dead = [seat for seat in self._seats if seat.node.dead]
         self._seats = [seat for seat in self._seats if not seat.node.dead]
-        for _ in dead:
-            self._hire()
+        if not self._dismissed:
+            for _ in dead:
+                self._hire()
 
     def _hire(self) -> None:
         self._births += 1
