@@ -21,7 +21,7 @@ from benchmarks.systems import SYSTEMS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Everything that was asked for; the exit code is 1 when a measurement failed, whatever the targets say."""
     given = _parse(arguments)
-    bench = Bench(_sizes(given), Cores.pick(), given.place)
+    bench = Bench(_sizes(given), Cores.pick() if given.pin else Cores(None, None), given.place)
     if given.targets:
         print(targets.report(targets.verdicts(results.Run.read(given.output))))
         return 0
@@ -53,6 +53,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=_positive, help="rounds over all systems")
     parser.add_argument("--depth", type=int, help="jobs of the deep drain; 0 leaves it out")
     parser.add_argument("--place", type=Path, help="where stores are made; must be a disk, not memory")
+    parser.add_argument(
+        "--pin", action=argparse.BooleanOptionalAction, default=True, help="a core of its own for each side"
+    )
     parser.add_argument("--profile", action="store_true", help="profile Headrace's drain instead of measuring")
     parser.add_argument("--targets", action="store_true", help="judge the results written last, measure nothing")
     parser.add_argument("--output", type=Path, default=results.LATEST, help="where the results go, as JSON lines")

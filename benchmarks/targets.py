@@ -72,6 +72,7 @@ TARGETS: tuple[Target, ...] = (
     Target("no-op async jobs per second on memory", "headrace-memory", "drain", 40_000),
     Target("CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 25, at_least=False),
     Target("import headrace, ms", "headrace-memory", "import", 150, at_least=False),
+    Target("from headrace import App, ms", "headrace-memory", "import_app", 150, at_least=False),
     Target("headrace --help, ms", "headrace-memory", "help", 300, at_least=False),
     *_sqlite("full"),
     *_sqlite("normal"),
