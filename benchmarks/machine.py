@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,8 @@ def _filesystem(place: Path) -> str:
 
 def syncs_per_second(place: Path, seconds: float = 0.2) -> float:
     """How many small writes the disk makes durable in a second, one after the other."""
-    path = place / "sync-probe"
     sync = getattr(os, "fdatasync", os.fsync)
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    handle, path = tempfile.mkstemp(prefix="sync-probe-", dir=place)
     try:
         count, start = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
@@ -109,4 +109,4 @@ def syncs_per_second(place: Path, seconds: float = 0.2) -> float:
         return count / elapsed
     finally:
         os.close(handle)
-        path.unlink()
+        os.unlink(path)
