@@ -133,7 +133,8 @@ async def test_a_hint_reaches_another_process(tmp_path: Path) -> None:
     assert not os.path.exists(backend.hints._directory)
 
 
-async def test_the_socket_of_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["sending", "closing"])
+async def test_the_socket_of_a_process_that_was_killed_is_removed(tmp_path: Path, by: str) -> None:
     path = tmp_path / "jobs.db"
     backend = SqliteBackend(path)
     await backend.open()
@@ -145,11 +146,13 @@ async def test_the_socket_of_a_process_that_was_killed_is_removed(tmp_path: Path
         assert len(os.listdir(sockets)) == 1
         child.process.kill()
         child.process.join()
-        await backend.insert([row(1)])
-        assert os.listdir(sockets) == []
+        if by == "sending":
+            await backend.insert([row(1)])
+            assert os.listdir(sockets) == []
     finally:
         child.end()
         await backend.close()
+    assert not os.path.exists(sockets)
 
 
 async def test_a_long_path_wakes_by_way_of_the_temporary_directory(tmp_path: Path) -> None:

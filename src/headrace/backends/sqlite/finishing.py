@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import apsw
 from headrace.backends.sqlite.insertion import insert, key_taken
 from headrace.backends.sqlite.places import EndedRow, end, forget, leave_running, park, release, tell_waiters
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
 from headrace.records import JobId, Settlement
@@ -51,9 +52,11 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
             and not s.spawn
         ):  # fmt: skip
             if s.keep or code != COMPLETED:
-                ends.record(lease[4], code, _ended(tx, s, code, lease, s.reason, now))
+                ends.records[code].append(_ended(tx, s, code, lease, s.reason, now))
+                ends.qids[code].append(lease[4])
             else:
-                ends.forget(lease[4], lease[1])
+                ends.gone.append(lease[1])
+                ends.gone_qids.append(lease[4])
             answers.append(state)
         else:
             ends.write()
@@ -67,34 +70,36 @@ class _Ends:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._records: dict[tuple[int, int], list[EndedRow]] = {}
-        self._gone: dict[int, list[int]] = {}
-
-    def record(self, qid: int, code: int, row: EndedRow) -> None:
-        """A job of this queue ends in this state."""
-        self._records.setdefault((qid, code), []).append(row)
-
-    def forget(self, qid: int, seq: int) -> None:
-        """A job of this queue ends and leaves no record."""
-        self._gone.setdefault(qid, []).append(seq)
+        self.records: dict[int, list[EndedRow]] = {code: [] for code in ENDED}
+        self.qids: dict[int, list[int]] = {code: [] for code in ENDED}
+        self.gone: list[int] = []
+        """Jobs that leave no record."""
+        self.gone_qids: list[int] = []
 
     def write(self) -> None:
-        """One statement per table, queue and state."""
+        """One statement per table and state."""
         tx = self._tx
-        for (qid, code), rows in self._records.items():
-            seqs = array("q", [row[0] for row in rows])
-            leave_running(tx, seqs)
-            tx.count(qid, RUNNING, -len(rows))
-            end(tx, code, rows, seqs)
-            tx.count(qid, code, len(rows))
-        for qid, found in self._gone.items():
-            seqs = array("q", found)
-            leave_running(tx, seqs)
-            tx.count(qid, RUNNING, -len(found))
+        for code, rows in self.records.items():
+            if rows:
+                seqs = self._leave([row[0] for row in rows], self.qids[code])
+                end(tx, code, rows, seqs)
+                for qid, number in Counter(self.qids[code]).items():
+                    tx.count(qid, code, number)
+                rows.clear()
+                self.qids[code].clear()
+        if self.gone:
+            seqs = self._leave(self.gone, self.gone_qids)
             tell_waiters(tx, seqs)
             forget(tx, seqs)
-        self._records.clear()
-        self._gone.clear()
+            self.gone.clear()
+            self.gone_qids.clear()
+
+    def _leave(self, seqs: list[int], qids: list[int]) -> array[int]:
+        gone = array("q", seqs)
+        leave_running(self._tx, gone)
+        for qid, number in Counter(qids).items():
+            self._tx.count(qid, RUNNING, -number)
+        return gone
 
 
 def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:

@@ -70,10 +70,12 @@ class Wake:
                     self._post(address, letters)
 
     def close(self) -> None:
-        """Stop listening and sending; the directory goes with its last listener."""
+        """Stop listening and sending. What dead processes left is removed, and the directory with its last socket."""
         for ear in list(self._ears):
             ear.close()
         self._ears.clear()
+        for _, address in self._look():
+            self._post(address, [b""])
         if self._sender is not None:
             self._sender.close()
             self._sender = None
@@ -92,7 +94,10 @@ class Wake:
     def _look(self) -> list[tuple[int, str]]:
         """Who listens; the directory is read again only when it has changed."""
         try:
-            changed = os.stat(self._directory).st_mtime_ns
+            folder = os.stat(self._directory)
+            changed = folder.st_mtime_ns
+            if not _trusted(self._directory, folder):
+                return []
             if changed != self._listed_at:
                 found = [name for name in os.listdir(self._directory) if _NAME.fullmatch(name)]
                 self._listeners = [(int(name[:16], 16), os.path.join(self._directory, name)) for name in found]
@@ -184,11 +189,18 @@ def _bind(directory: str, address: str) -> socket.socket | None:
 
 
 def _make(directory: str) -> bool:
-    """Make the directory; whether it is fit for use: among temporary files, only one's own is."""
-    shared = os.path.dirname(directory) == tempfile.gettempdir()
-    os.makedirs(directory, mode=0o700 if shared else 0o777, exist_ok=True)
-    found = os.lstat(directory)
-    return stat.S_ISDIR(found.st_mode) and (not shared or found.st_uid == os.geteuid())
+    """Make the directory; whether it may be used."""
+    os.makedirs(directory, mode=0o700 if _among_temporary_files(directory) else 0o777, exist_ok=True)
+    return _trusted(directory, os.lstat(directory))
+
+
+def _trusted(directory: str, found: os.stat_result) -> bool:
+    """Where anybody may make directories, only one's own is trusted."""
+    return stat.S_ISDIR(found.st_mode) and (found.st_uid == os.geteuid() or not _among_temporary_files(directory))
+
+
+def _among_temporary_files(directory: str) -> bool:
+    return os.path.dirname(directory) == tempfile.gettempdir()
 
 
 def _bit(topic: str) -> int:
