@@ -9,6 +9,8 @@ from random import Random
 from typing import Any, Protocol
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from headrace.config import Settings
 from headrace.core.batcher import Batcher
 from headrace.core.clock import Clock, SystemClock
@@ -253,7 +255,7 @@ class Client:
         return altered[0] if altered else None
 
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
-        """Change jobs from outside; with a filter, call again until nothing changes."""
+        """Change jobs from outside: those named, or up to ``sel.limit`` that match."""
         await self.open()
         if isinstance(change, Configure) and sel.queue is None:
             raise InvalidJob("expected the name of the queue to change")
@@ -269,8 +271,11 @@ class Client:
     async def alter_all(self, sel: Selector, change: Change) -> int:
         """Apply a change to everything that matches, step by step; how many jobs changed."""
         total = 0
-        while changed := sum(one.changed for one in await self.alter(sel, change)):
-            total += changed
+        while altered := await self.alter(sel, change):
+            total += sum(one.changed for one in altered)
+            if len(altered) < sel.limit:
+                break
+            sel = replace(sel, above=altered[-1].id)
         return total
 
     async def pause(self, queue: str) -> None:

@@ -15,7 +15,18 @@ R = TypeVar("R")
 
 
 class Handle(Generic[R]):
-    """A job that was enqueued, or the one that already held its key."""
+    """A job that was enqueued, or the one that already held its key.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> async def main() -> int:
+    ...     async with App("memory://") as app:
+    ...         handle = await app.task(sum).enqueue([1, 2, 3])
+    ...         await app.drain()
+    ...         return await handle.result()
+    >>> asyncio.run(main())
+    6
+    """
 
     __slots__ = ("_client", "_inserted", "_serde")
 

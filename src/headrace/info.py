@@ -21,7 +21,17 @@ DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob", "result", "er
 
 
 class JobInfo(Struct, frozen=True):
-    """What the store knows of a job."""
+    """What the store knows of a job.
+
+    >>> from headrace import App, SyncApp
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... def welcome(user_id: int) -> None: ...
+    >>> with SyncApp(app) as jobs:
+    ...     info = jobs.enqueue(welcome, 42).info()
+    >>> info.queue, info.state.value, info.args
+    ('mail', 'available', {'user_id': 42})
+    """
 
     id: UUID
     queue: str

@@ -32,6 +32,18 @@ class CancelToken:
 
     An async handler is cancelled anyway. A handler in a thread looks at ``requested``, waits on ``wait``, or calls
     ``check`` at safe points.
+
+    >>> from headrace import CancelToken
+    >>> def export(rows: list[str], cancel: CancelToken) -> None:  # in a handler: export(rows, job.cancel)
+    ...     for row in rows:
+    ...         cancel.check()
+    ...         print(row)
+    >>> cancel = CancelToken()
+    >>> cancel.request("worker stopping")
+    >>> export(["one", "two"], cancel)
+    Traceback (most recent call last):
+        ...
+    asyncio.exceptions.CancelledError: worker stopping
     """
 
     __slots__ = ("_event", "_lock", "reason")
@@ -68,7 +80,18 @@ class CancelToken:
 
 
 class Lease:
-    """The right to run one job. ``epoch`` rises with every claim, so it may fence writes to other systems too."""
+    """The right to run one job. ``epoch`` rises with every claim, so it may fence writes to other systems too.
+
+    >>> from uuid import UUID
+    >>> from headrace import Lease
+    >>> reports = {UUID(int=7): (2, "by the new worker")}  # a table of yours: job id -> (epoch, text)
+    >>> def save(lease: Lease, text: str) -> None:  # in a handler: save(job.lease, text)
+    ...     if lease.epoch >= reports.get(lease.id, (0, ""))[0]:
+    ...         reports[lease.id] = (lease.epoch, text)
+    >>> save(Lease(UUID(int=7), epoch=1, holder="worker-1"), "by the stale worker")
+    >>> reports[UUID(int=7)]
+    (2, 'by the new worker')
+    """
 
     __slots__ = ("epoch", "holder", "id")
 
@@ -86,6 +109,16 @@ class Job(Generic[P]):
 
     ``attempt`` counts failed attempts so far (0 on the first run); ``lost`` counts consecutive times that a worker
     vanished while it held this job.
+
+    >>> from headrace import App, Job, SyncApp
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... def welcome(job: Job[None], user_id: int) -> None:
+    ...     print(f"user {user_id}, from {job.queue}, {job.attempt} failed before")
+    >>> with SyncApp(app) as jobs:
+    ...     handle = jobs.enqueue(welcome, 42)
+    ...     jobs.drain()
+    user 42, from mail, 0 failed before
     """
 
     __slots__ = ("_holder", "_leased", "cancel", "payload", "sections")

@@ -12,6 +12,7 @@ A stranger should be able to write a backend from this file, :mod:`headrace.reco
   under exactly these; otherwise it changes nothing, and the answer says so. An expired lease that nobody has reaped
   yet is still the holder's.
 * **One clock.** With ``at=None`` the store reads its own clock, once per operation. Clients' clocks decide nothing.
+  A clock that steps back makes leases, delays and retention last longer by the step, and harms nothing else.
 * **One way.** A backend never calls the core. What it has to say is in the answer, or in a :class:`Hint`.
 * **No policy.** Delays, retries, limits and what to delete come in as numbers.
 
@@ -127,7 +128,8 @@ class Backend(Protocol):
         """Store new jobs; answer each row, in order.
 
         A row whose ``id`` is stored already, in whatever state, changes nothing: SAME. So repeating an insert after
-        a lost reply is safe as long as the job's record is kept.
+        a lost reply is safe as long as the job's record is kept. Once the record is gone the id is unknown: the row is
+        a new job, with a new epoch 0.
 
         A row with a ``key`` looks at the job that last took ``(queue, key)``:
 
@@ -151,8 +153,12 @@ class Backend(Protocol):
         jobs of these queues. Concurrent claims share them out: no job goes to two, and a claim may then skip what
         another is just taking. Each becomes RUNNING with ``epoch`` + 1, leased until now + ``lease_for``.
 
-        Due jobs whose ``expires`` has passed are met on the way: they become CANCELLED with the reason ``expired``
-        and are listed in ``expired``, never returned.
+        Due jobs whose ``expires`` has passed and that come, in this order, before the last job returned (or anywhere,
+        if fewer than ``limit`` are returned) become CANCELLED with the reason ``expired`` and are listed in
+        ``expired``, never returned. A claim may leave some of a great many to the next claim or reap.
+
+        The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until the
+        leases expire and a reap takes them back, counting a loss for each.
 
         Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
         on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
@@ -181,7 +187,8 @@ class Backend(Protocol):
         """List the worker, and extend its leases named in ``beat`` to now + ``lease_for``.
 
         One call per heartbeat for a whole process. A lease past its expiry that nobody reaped is renewed all the
-        same. Leases that are not this holder's at this epoch are answered in ``lost`` and stay as they are.
+        same. Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as
+        they are.
         """
         ...
 
@@ -192,18 +199,22 @@ class Backend(Protocol):
         the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays.
         For a whole fleet away at once, see :class:`~headrace.records.Reap`.
 
-        Also cancels due jobs that have expired in queues that nobody claims from. Concurrent reaps share the work,
-        and a renew or finish that came first wins.
+        With what is left of ``limit``, also cancels due jobs that have expired, as in queues that nobody claims from.
+        One call answers once for a job: one that it takes back and that has expired is left to the next claim or
+        reap. Concurrent reaps share the work, and a renew or finish that came first wins.
         """
         ...
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         """Change jobs from outside, each in one atomic step; the changes are described in :mod:`headrace.records`.
 
-        With ``ids`` or ``keys``: one answer for each job that exists, in the order named, whether the change applied
-        or not; unknown ones are left out. Otherwise only jobs to which the change applies are met, oldest first, up
-        to ``limit``: fewer answers than ``limit`` mean that none is left. Waiters of a job that ends get a hint,
-        holders of a job whose cancellation is asked for too.
+        With ``ids`` or ``keys``: one answer for each job that exists and matches, in the order named, whether the
+        change applied or not; unknown ones are left out. Otherwise only jobs in a state to which the change applies
+        are met, in the order of their ids, up to ``limit``; fewer answers than ``limit`` mean that none is left above.
+        To change them all, call again with ``above`` the last id answered: so every job is met once, whether it then
+        changed, was refused, or still is in such a state. A running job whose cancellation was asked for already is
+        not met by a Cancel without names. Waiters of a job that ends get a hint, holders of a job whose cancellation
+        is asked for too.
         """
         ...
 

@@ -111,7 +111,7 @@ class Claimed(Struct, frozen=True):
     jobs: list[Leased]
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none."""
-    expired: Sequence[JobId] = ()
+    expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
 
 
@@ -124,7 +124,7 @@ class Settlement(Struct, frozen=True, gc=False):
     state: JobState
     """AVAILABLE, PAUSED, COMPLETED, CANCELLED or FAILED."""
     delay: int | None = 0
-    """AVAILABLE: due this long from now; None keeps ``run_at``, and so the job's place."""
+    """AVAILABLE, PAUSED: due this long from now; None keeps ``run_at``, and so the job's place."""
     failed_attempt: bool = False
     """Adds one to ``attempt``."""
     keep_lost: bool = False
@@ -167,7 +167,7 @@ class Beat(Struct, frozen=True):
 class Renewed(Struct, frozen=True):
     """The control channel back to the worker."""
 
-    lost: Sequence[JobId] = ()
+    lost: Sequence[tuple[JobId, int]] = ()
     """Of the leases named: those that are not this holder's any more."""
     cancels: Sequence[JobId] = ()
     """Every job under a lease of this holder whose cancellation was asked for."""
@@ -185,12 +185,15 @@ class Reap(Struct, frozen=True):
     """Jobs taken back are due again at instants spread evenly over this long."""
     outage_share: float = 0.8
     outage_floor: int = 10
-    """When at least ``outage_floor`` leases of at least two holders, making up ``outage_share`` of all running jobs,
-    have expired together, the fleet was away: ``lost`` stays as it is and nothing is dead-lettered."""
+    outage_overdue: int = 30_000_000
+    """At least ``outage_floor`` leases of at least two holders, making up ``outage_share`` of all running jobs, have
+    expired, and the oldest did at least ``outage_overdue`` ago, so for so long nobody has reaped: then the fleet was
+    away, ``lost`` stays as it is and nothing is dead-lettered. A worker that is killed and started again over and
+    over leaves as many holders behind, but its leases are taken back soon."""
 
 
 class Reaped(Struct, frozen=True):
-    """One job that a reap took back, dead-lettered (state FAILED) or expired (state CANCELLED)."""
+    """One job that a reap took back (AVAILABLE), dead-lettered (FAILED) or cancelled, or that expired (CANCELLED)."""
 
     id: JobId
     queue: str
@@ -198,6 +201,7 @@ class Reaped(Struct, frozen=True):
     state: JobState
     lost: int
     reason: str
+    key: str | None = None
 
 
 class JobKey(Struct, frozen=True):
@@ -208,7 +212,8 @@ class JobKey(Struct, frozen=True):
 
 
 class Selector(Struct, frozen=True, kw_only=True):
-    """Which jobs are meant. Every field that is set narrows; ``ids`` and ``keys`` name jobs outright."""
+    """Which jobs are meant: those that ``ids`` and ``keys`` name, or all if both are None; every other field that is
+    set narrows. A job that is named twice is met once, where it was named first."""
 
     ids: Sequence[JobId] | None = None
     keys: Sequence[JobKey] | None = None
@@ -218,8 +223,10 @@ class Selector(Struct, frozen=True, kw_only=True):
     states: frozenset[JobState] | None = None
     older_than: int | None = None
     """Enqueued at least this long ago."""
+    above: JobId | None = None
+    """Whose id is greater than this one: a change of many jobs goes on above the last that it answered."""
     limit: int = 1_000
-    """``alter``: at most so many jobs are changed in one call."""
+    """``alter`` without names: at most so many jobs are met in one call."""
 
 
 class Cancel(Struct, frozen=True):
@@ -233,7 +240,7 @@ class Pause(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """PAUSED → AVAILABLE, in its old place."""
+    """PAUSED → AVAILABLE, with the ``run_at`` that it had."""
 
 
 class Requeue(Struct, frozen=True):
@@ -262,7 +269,7 @@ class Watch(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """COMPLETED with a result that is still held: hold result and key for ``result_ttl`` from now instead."""
+    """COMPLETED and still held: hold the key, and the result if there is one, for ``result_ttl`` from now instead."""
 
     result_ttl: int
 
@@ -389,11 +396,12 @@ class Place(StrEnum):
 
 
 class SweepClause(Struct, frozen=True, kw_only=True):
-    """One bound on one place. What any set bound condemns goes, oldest end first, ``limit`` at most."""
+    """Bounds on one place. What any set bound condemns goes, oldest end first (those that ended at one instant in any
+    order), ``limit`` at most."""
 
     place: Place
     older_than: int | None = None
-    """Ended longer ago than this. A result that is still held protects its record from this bound."""
+    """Ended at least this long ago. A result that is still held protects its record from this bound."""
     max_count: int | None = None
     max_bytes: int | None = None
     """Hard bounds: they hold even where a result is still held."""

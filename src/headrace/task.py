@@ -52,7 +52,19 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 
 
 class Task(Generic[P, R]):
-    """A registered function. Calling it runs it here and now; ``enqueue`` has a worker run it."""
+    """A registered function. Calling it runs it here and now; ``enqueue`` has a worker run it.
+
+    >>> from headrace import App
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... def welcome(user_id: int) -> str:
+    ...     return f"hello {user_id}"
+    >>> welcome(42)
+    'hello 42'
+    >>> later = welcome.options(delay="10m")  # then: await later.enqueue(42)
+    >>> later.job(42).delay
+    '10m'
+    """
 
     def __init__(
         self,

@@ -103,7 +103,17 @@ class NewJob(Struct, frozen=True, kw_only=True):
 
 
 class Patch(Struct, frozen=True):
-    """Changes to the job itself, applied together with its outcome. What is left out stays as it is."""
+    """Changes to the job itself, applied together with its outcome. What is left out stays as it is.
+
+    >>> from headrace import App, Patch, Retry
+    >>> app = App("memory://")
+    >>> down = {"eu"}
+    >>> @app.task
+    ... def deploy(region: str) -> Retry | None:
+    ...     return Retry("1m", error="down", patch=Patch(priority=10)) if region in down else None
+    >>> deploy("eu").patch.priority
+    10
+    """
 
     queue: str | None = None
     priority: int | None = None
@@ -111,7 +121,18 @@ class Patch(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The job is complete. A handler that returns anything but an outcome returns ``Done(that)``."""
+    """The job is complete. A handler that returns anything but an outcome returns ``Done(that)``.
+
+    >>> from headrace import App, Done
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def receipt(order: int) -> None: ...
+    >>> @app.task
+    ... def pay(order: int) -> Done:
+    ...     return Done("paid", result_ttl="1d", spawn=[receipt.job(order)])
+    >>> pay(7).result
+    'paid'
+    """
 
     result: Any = None
     result_ttl: Duration | None = None
@@ -120,7 +141,17 @@ class Done(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """The attempt failed: try again after ``after``, or when the policy says; past the last attempt the job fails."""
+    """The attempt failed: try again after ``after``, or when the policy says; past the last attempt the job fails.
+
+    >>> from headrace import App, Retry
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def publish(post: int) -> Retry | None:
+    ...     status, seconds = 429, 30  # what the service answered
+    ...     return Retry(seconds, error="too many requests") if status == 429 else None
+    >>> publish(7).after
+    30
+    """
 
     after: Duration | None = None
     error: str = ""
@@ -129,7 +160,17 @@ class Retry(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """Not now, or once more: back to available after ``after``, without counting an attempt."""
+    """Not now, or once more: back to available after ``after``, without counting an attempt.
+
+    >>> from headrace import Again, App
+    >>> app = App("memory://")
+    >>> stock = {"tea": 0}
+    >>> @app.task
+    ... def pack(item: str) -> str | Again:
+    ...     return f"packed {item}" if stock[item] else Again("10m")
+    >>> pack("tea").after
+    '10m'
+    """
 
     after: Duration = 0
     patch: Patch | None = None
@@ -137,7 +178,16 @@ class Again(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """The job cannot succeed: to the dead letters at once, whatever attempts are left."""
+    """The job cannot succeed: to the dead letters at once, whatever attempts are left.
+
+    >>> from headrace import App, Fail
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def charge(cents: int) -> str | Fail:
+    ...     return f"charged {cents}" if cents > 0 else Fail("nothing to charge")
+    >>> charge(0).error
+    'nothing to charge'
+    """
 
     error: str = ""
     reason: str = "failed"
@@ -146,7 +196,17 @@ class Fail(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """The job ends as cancelled."""
+    """The job ends as cancelled.
+
+    >>> from headrace import App, Cancelled
+    >>> app = App("memory://")
+    >>> paid = {7}
+    >>> @app.task
+    ... def remind(order: int) -> str | Cancelled:
+    ...     return Cancelled("paid already") if order in paid else f"please pay {order}"
+    >>> remind(7).reason
+    'paid already'
+    """
 
     reason: str = "cancelled"
     patch: Patch | None = None
@@ -154,7 +214,18 @@ class Cancelled(Struct, frozen=True):
 
 
 Outcome = Done | Retry | Again | Fail | Cancelled
-"""What a handler may return. ``patch`` and ``spawn`` are applied atomically with it, or not at all."""
+"""What a handler may return. ``patch`` and ``spawn`` are applied atomically with it, or not at all.
+
+>>> from headrace import Again, App, Done, Fail, Outcome
+>>> app = App("memory://")
+>>> @app.task
+... def pack(item: str, left: int) -> Outcome:
+...     if left < 0:
+...         return Fail(f"we do not sell {item}")
+...     return Done(f"packed {item}") if left else Again("10m")
+>>> isinstance(pack("tea", 3), Outcome)
+True
+"""
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):

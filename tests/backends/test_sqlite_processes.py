@@ -225,7 +225,7 @@ def test_a_process_killed_while_it_writes_loses_nothing_and_leaves_nothing_by_ha
         child.end()
         assert integrity(path) == "ok"
     with closing(apsw.Connection(str(path))) as connection:
-        ids = [int.from_bytes(found[2:6], "big") for [found] in connection.execute("SELECT id FROM jobs")]
+        ids = [int.from_bytes(found[2:8], "big") for [found] in connection.execute("SELECT id FROM jobs")]
         places = "SELECT seq FROM ready UNION ALL SELECT seq FROM running UNION ALL SELECT seq FROM ended"
         assert sorted(connection.execute(places)) == sorted(connection.execute("SELECT seq FROM jobs"))
         counts = "SELECT sum(available), sum(running), sum(completed) FROM queues"

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace import Fail, Job, Queue, immediate, never
+from headrace import Fail, Job, NewJob, Queue, immediate, never
+from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, Unavailable
+from headrace.records import Claim
 from tests.facades.harness import Calls, Gate, Store, Tapped, World, serving, simulate, within
 
 NAMES = (
@@ -103,6 +105,41 @@ class TestEvents:
             await gate.reached()
             await queue.cancel("a")
             assert await heard.until() == [("a",)]
+
+    async def test_of_a_job_that_expired(self, memory: Store) -> None:
+        """An expired job is told as cancelled, under its own id."""
+        clock = ManualClock()
+        client = memory.client(clock=clock)
+        queue, heard = Queue[Any, Any]("jobs", client), Calls()
+        queue.on("cancelled", heard)
+
+        @queue.execute
+        async def never_run(job: Job[int]) -> None:
+            raise AssertionError("it had expired")
+
+        await client.insert([NewJob(task="jobs", queue="jobs", args={}, key="late", expires="1m")])
+        clock.advance("2m")
+        async with serving(queue):
+            assert await heard.until() == [("late",)]
+
+    def test_stalled_comes_from_the_reaper(self) -> None:
+        """002-45: a vanished worker's job is told as stalled, under its own id."""
+
+        async def main(world: World) -> list[Any]:
+            queue, heard = world.queue(), Calls()
+            queue.on("stalled", heard)
+
+            @queue.execute
+            async def echo(job: Job[int]) -> int:
+                return job.payload
+
+            await queue.enqueue("a", 1)
+            await world.memory.claim(Claim("ghost", ("jobs",), 1, 1_000_000))
+            await asyncio.sleep(2)
+            async with queue:
+                return await heard.until()
+
+        assert simulate(main) == [("a",)]
 
     async def test_requeued_by_a_stop(self, store: Store) -> None:
         """A job that a stop cut short is told as requeued."""

@@ -174,7 +174,7 @@ def an_outage_of_the_fleet_poisons_nobody(t: Tale) -> None:
     t.claim("w1", 3)
     t.claim("w2", 3)
     t.wait(4)
-    t.reap(max_lost=0, outage_floor=4)
+    t.reap(max_lost=0, outage_floor=4, outage_overdue=SECOND)
     t.look()
 
 
@@ -353,7 +353,7 @@ def an_acknowledged_job_is_gone(t: Tale) -> None:
 @illegal("I1")
 def a_job_is_cancelled_as_expired_that_has_not_expired(t: Tale) -> None:
     t.insert(row(1))
-    t.claim(lie=Claimed([], None, [job(1)]))
+    t.claim(lie=Claimed([], None, [Reaped(job(1), "q", "t", X, 0, "expired")]))
 
 
 @illegal("I1")
@@ -435,7 +435,7 @@ def a_lost_lease_is_renewed(t: Tale) -> None:
 def a_good_lease_is_called_lost(t: Tale) -> None:
     t.insert(row(1))
     t.claim()
-    t.beat("w1", 1, lie=Renewed([job(1)]))
+    t.beat("w1", 1, lie=Renewed([(job(1), 1)]))
 
 
 @illegal("I5")
@@ -488,7 +488,7 @@ def an_outage_is_charged_to_the_jobs(t: Tale) -> None:
     t.claim("w1", 3)
     t.claim("w2", 3)
     t.wait(4)
-    t.reap(outage_floor=4, lie=[Reaped(job(n), "q", "t", A, 1, "") for n in range(1, 7)])
+    t.reap(outage_floor=4, outage_overdue=SECOND, lie=[Reaped(job(n), "q", "t", A, 1, "") for n in range(1, 7)])
 
 
 @illegal("I6")

@@ -153,7 +153,9 @@ def test_every_operation_passes_and_is_recorded() -> None:
         assert await seen.finish([Settlement(one.id, 1, "h", JobState.COMPLETED)]) == [JobState.COMPLETED]
         assert seen.turn is not None
         assert [j.id for j in (await seen.turn([], claim))[1].jobs] == [job(2)]
-        assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, [(job(2), 1), (job(1), 1)]))).lost) == [job(1)]
+        assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, [(job(2), 1), (job(1), 1)]))).lost) == [
+            (job(1), 1)
+        ]
         await asyncio.sleep(2)
         assert [reaped.id for reaped in await seen.reap(Reap())] == [job(2)]
         assert [altered.id for altered in await seen.alter(Selector(ids=[job(3)]), Cancel())] == [job(3)]

@@ -48,7 +48,7 @@ def test_a_beat_that_names_two_epochs_of_one_job_is_answered_for_each() -> None:
     tale.finish(state=JobState.AVAILABLE, reply="lost")
     tale.claim()
     renewed = tale.call("w1", "renew", Beat("w1", "w1", ("q",), 3 * SECOND, [(job(1), 1), (job(1), 2)]))
-    assert list(renewed.lost) == [job(1)]
+    assert list(renewed.lost) == [(job(1), 1)]
     assert tale.verdict().ok, tale.verdict().story
 
 

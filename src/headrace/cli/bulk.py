@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli.options import Filters
@@ -63,11 +64,13 @@ async def purge(
     confirm(f"delete {matching} {what}?", yes=yes)
     deleted = 0
     with progress("deleting", matching.number if matching.exact else None) as advance:
+        above: JobId | None = None
         while not matching.exact or deleted < matching.number:
             step = min(_STEP, matching.number - deleted) if matching.exact else _STEP
-            altered = await client.alter(filters.selector(states, step), Delete())
+            altered = await client.alter(replace(filters.selector(states, step), above=above), Delete())
             deleted += len(altered)
             advance(len(altered))
             if len(altered) < step:
                 break
+            above = altered[-1].id
     return matching, deleted

@@ -35,7 +35,17 @@ _MIN_GAIN = 0.9
 
 
 class Serde(Protocol[T]):
-    """How values of one type become bytes. Bring your own for protobuf, Arrow, or anything else."""
+    """How values of one type become bytes. Bring your own for protobuf, Arrow, or anything else.
+
+    >>> from headrace import Queue, RawSerde
+    >>> class TextSerde:
+    ...     kind = RawSerde.kind
+    ...     def encode(self, value: str) -> bytes:
+    ...         return value.encode()
+    ...     def decode(self, body: bytes) -> str:
+    ...         return body.decode()
+    >>> notes = Queue[str, int]("notes", "memory://", payload_serde=TextSerde())
+    """
 
     @property
     def kind(self) -> int:

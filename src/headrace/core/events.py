@@ -14,7 +14,17 @@ log = logging.getLogger("headrace")
 
 
 class EventKind(StrEnum):
-    """Things that happen to jobs and workers."""
+    """Things that happen to jobs and workers.
+
+    >>> from collections import Counter
+    >>> from headrace import Event, EventKind
+    >>> counts = Counter()
+    >>> def count(event: Event) -> None:  # then: app.observe(count)
+    ...     counts[event.kind] += 1
+    >>> count(Event(EventKind.COMPLETED))
+    >>> counts[EventKind.COMPLETED], counts["failed"]
+    (1, 0)
+    """
 
     QUEUED = "queued"
     DEDUPLICATED = "deduplicated"
@@ -40,7 +50,17 @@ class EventKind(StrEnum):
 
 
 class Event(Struct, frozen=True):
-    """One thing that happened. Fields that do not apply are empty."""
+    """One thing that happened. Fields that do not apply are empty.
+
+    >>> from headrace import App, Event, EventKind
+    >>> app = App("memory://")
+    >>> @app.observe
+    ... def alarm(event: Event) -> None:
+    ...     if event.kind is EventKind.FAILED:
+    ...         print(f"{event.task} failed: {event.error}")
+    >>> alarm(Event(EventKind.FAILED, task="charge", error=ValueError("no card")))
+    charge failed: no card
+    """
 
     kind: EventKind
     id: bytes = b""

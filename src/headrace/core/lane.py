@@ -77,8 +77,10 @@ class Lane:
             self._settler.answered(batch, states, repeated=repeated)
         if claimed is not None and self._claimer:
             self._claimer.got(claimed, want, sent_at)
-            for job_id in claimed.expired:
-                self._observers.tell(Event(EventKind.EXPIRED, job_id))
+            for job in claimed.expired:
+                self._observers.tell(
+                    Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)
+                )
 
     async def _send(self, batch: list[Settlement], want: int) -> tuple[list[JobState | None], Claimed | None]:
         backend, at = self._backend, self._clock.stamp()

@@ -23,14 +23,22 @@ class Reaper:
     """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work."""
 
     def __init__(
-        self, backend: Backend, clock: Clock, rng: Random, observers: Observers, *, every: float, max_lost: int
+        self,
+        backend: Backend,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        *,
+        every: float,
+        max_lost: int,
+        overdue: float,
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = every
-        self._request = Reap(max_lost=max_lost, spread=int(every * 1e6))
+        self._request = Reap(max_lost=max_lost, spread=int(every * 1e6), outage_overdue=int(overdue * 1e6))
 
     async def run(self) -> None:
         """Reap until cancelled, the first time at once."""
@@ -48,5 +56,5 @@ class Reaper:
         reaped = await self._backend.reap(self._request, self._clock.stamp())
         for job in reaped:
             kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
-            self._observers.tell(Event(kind, job.id, job.queue, job.task, detail=job.reason))
+            self._observers.tell(Event(kind, job.id, job.queue, job.task, key=job.key, detail=job.reason))
         return len(reaped)

@@ -11,7 +11,7 @@ from headrace.core.clock import Clock
 from headrace.core.leases import Leases
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, JobId, Renewed
+from headrace.records import Beat, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -21,7 +21,7 @@ _BEATS_PER_LEASE = 6
 class Renewer:
     """Beats six times per lease, renewing leases past half their life; a quick job is never renewed at all.
 
-    ``tell`` gets every answer, and which leases are lost. A store that is away is asked again at the next beat: leases
+    ``tell`` gets every answer. A store that is away is asked again at the next beat: leases
     are judged by the store, never by ignorance.
     """
 
@@ -35,7 +35,7 @@ class Renewer:
         queues: tuple[str, ...],
         slots: int,
         busy: Callable[[], int],
-        tell: Callable[[Renewed, list[tuple[JobId, int]]], None],
+        tell: Callable[[Renewed], None],
     ) -> None:
         self._leases = leases
         self._clock = clock
@@ -89,8 +89,8 @@ class Renewer:
             return
         self.beat = now
         gone = set(renewed.lost)
-        self._leases.renewed([lease for lease in leases if lease[0] not in gone], now)
-        self._tell(renewed, [lease for lease in leases if lease[0] in gone])
+        self._leases.renewed([lease for lease in leases if lease not in gone], now)
+        self._tell(renewed)
 
     async def _leave(self, backend: Backend) -> None:
         beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)

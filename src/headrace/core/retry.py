@@ -83,7 +83,17 @@ def exponential(
     retry_on: tuple[type[Exception], ...] | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
 ) -> RetryPolicy:
-    """Wait longer after each failure. With ``base="1s"`` and the default cap: 1, 2, 4 … 3,600 seconds."""
+    """Wait longer after each failure. With ``base="1s"`` and the default cap: 1, 2, 4 … 3,600 seconds.
+
+    >>> from random import Random
+    >>> from headrace import App, exponential
+    >>> app = App("memory://")
+    >>> policy = exponential(8, base="2s", cap="10s", jitter=False, give_up_on=(ValueError,))
+    >>> @app.task(retry=policy)
+    ... def publish(post: int) -> None: ...
+    >>> [policy.delay(n, Random()) // 1_000_000 for n in (1, 2, 3, 4)]
+    [2, 4, 8, 10]
+    """
     return RetryPolicy(
         max_attempts=max_attempts,
         base=micros(base, "base"),
@@ -96,25 +106,71 @@ def exponential(
 
 
 def doubling_to_an_hour(max_attempts: int = 20, *, jitter: bool = True) -> RetryPolicy:
-    """2, 4, 8 … at most 3,600 seconds."""
+    """2, 4, 8 … at most 3,600 seconds.
+
+    >>> from random import Random
+    >>> from headrace import App, doubling_to_an_hour
+    >>> app = App("memory://")
+    >>> policy = doubling_to_an_hour(jitter=False)
+    >>> @app.task(retry=policy)
+    ... def publish(post: int) -> None: ...
+    >>> [policy.delay(n, Random()) // 1_000_000 for n in (1, 2, 3, 19)]
+    [2, 4, 8, 3600]
+    """
     return exponential(max_attempts, base="2s", cap="1h", jitter=jitter)
 
 
 def half_minute_to_ten(max_attempts: int = 5, *, jitter: bool = True) -> RetryPolicy:
-    """30, 60, 120 … at most 600 seconds: for services that need a while to recover."""
+    """30, 60, 120 … at most 600 seconds: for services that need a while to recover.
+
+    >>> from random import Random
+    >>> from headrace import App, half_minute_to_ten
+    >>> app = App("memory://")
+    >>> policy = half_minute_to_ten(8, jitter=False)
+    >>> @app.task(retry=policy)
+    ... def publish(post: int) -> None: ...
+    >>> [policy.delay(n, Random()) // 1_000_000 for n in (1, 2, 3, 7)]
+    [30, 60, 120, 600]
+    """
     return exponential(max_attempts, base="30s", cap="10m", jitter=jitter)
 
 
 def immediate(max_attempts: int = 3) -> RetryPolicy:
-    """Try again at once, behind the jobs that are due already."""
+    """Try again at once, behind the jobs that are due already.
+
+    >>> from random import Random
+    >>> from headrace import App, immediate
+    >>> app = App("memory://")
+    >>> @app.task(retry=immediate(2))
+    ... def publish(post: int) -> None: ...
+    >>> immediate(2).max_attempts, immediate(2).delay(1, Random())
+    (2, 0)
+    """
     return exponential(max_attempts, base=0, jitter=False)
 
 
 def never() -> RetryPolicy:
-    """One attempt."""
+    """One attempt.
+
+    >>> from headrace import App, never
+    >>> app = App("memory://")
+    >>> @app.task(retry=never())
+    ... def publish(post: int) -> None: ...
+    >>> never().max_attempts
+    1
+    """
     return exponential(1)
 
 
 def for_ever(*, base: Duration = "1s", cap: Duration = "1h") -> RetryPolicy:
-    """Never give up."""
+    """Never give up.
+
+    >>> from random import Random
+    >>> from headrace import App, for_ever
+    >>> app = App("memory://")
+    >>> @app.task(retry=for_ever(cap="10m"))
+    ... def publish(post: int) -> None: ...
+    >>> for_ever(cap="10m").delay(1_000_000, Random()) <= 600_000_000
+    True
+    """
     return exponential(_FOR_EVER, base=base, cap=cap)

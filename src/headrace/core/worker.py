@@ -28,7 +28,7 @@ from headrace.core.settler import Settler
 from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
-from headrace.records import Claim, Hint, JobId, Renewed
+from headrace.records import Claim, Hint, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -131,6 +131,7 @@ class Worker:
             self._observers,
             every=micros(worker.reap) / 1e6,
             max_lost=worker.max_lost,
+            overdue=self._leases.lease,
         )
         self._retention = Retention(
             self._backend, self._clock, self._rng, self._observers, self._settings.retention
@@ -249,16 +250,16 @@ class Worker:
         else:
             self._renewer.hurry()
 
-    def _hear_renewed(self, renewed: Renewed, lost: list[tuple[JobId, int]]) -> None:
+    def _hear_renewed(self, renewed: Renewed) -> None:
         """From the heartbeat's thread: act on it on the worker's loop."""
-        if lost or renewed.cancels or renewed.paused:
+        if renewed.lost or renewed.cancels or renewed.paused:
             try:
-                self._loop.call_soon_threadsafe(self._obey, renewed, lost)
+                self._loop.call_soon_threadsafe(self._obey, renewed)
             except RuntimeError:  # the worker's loop has ended already
                 return
 
-    def _obey(self, renewed: Renewed, lost: list[tuple[JobId, int]]) -> None:
-        for job_id, epoch in lost:
+    def _obey(self, renewed: Renewed) -> None:
+        for job_id, epoch in renewed.lost:
             self._runner.lose(job_id, epoch)
         for job_id in renewed.cancels:
             self._runner.cancel(job_id)

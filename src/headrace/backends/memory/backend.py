@@ -139,12 +139,12 @@ class MemoryBackend:
     def _claim(self, req: Claim, now: int) -> Claimed:
         queues = [queue for queue in dict.fromkeys(req.queues) if queue not in self.store.paused_queues]
         jobs: list[Leased] = []
-        expired: list[JobId] = []
+        expired: list[Reaped] = []
         with closing(self._candidates(queues, now)) as candidates:
             while len(jobs) < req.limit and (entry := next(candidates, None)) is not None:
                 if entry.expires_at is not None and entry.expires_at <= now:
                     self._end(entry, JobState.CANCELLED, now, "expired")
-                    expired.append(entry.id)
+                    expired.append(_reaped(entry))
                 else:
                     jobs.append(self._lease(entry, req, now))
         next_in = None
@@ -301,7 +301,7 @@ class MemoryBackend:
             for job_id, epoch in beat.leases:
                 entry = self._held_by(job_id, epoch, beat.holder)
                 if entry is None:
-                    lost.append(job_id)
+                    lost.append((job_id, epoch))
                 else:
                     entry.lease_until = now + beat.lease_for
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
@@ -318,16 +318,16 @@ class MemoryBackend:
                 len(over) >= req.outage_floor
                 and len(over) >= req.outage_share * len(self.store.running)
                 and len({e.holder for e in over}) > 1
+                and min(e.lease_until for e in over) <= now - req.outage_overdue
             )
             taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
-            reaped = [
+            expired = list(self.store.expired(now, req.limit - len(taken)))
+            for entry in expired:
+                self._end(entry, JobState.CANCELLED, now, "expired")
+            return [
                 self._reap(entry, req, now, outage=outage, offset=req.spread * i // len(taken))
                 for i, entry in enumerate(taken)
-            ]
-            for entry in self.store.expired(now, req.limit - len(taken)):
-                self._end(entry, JobState.CANCELLED, now, "expired")
-                reaped.append(_reaped(entry))
-            return reaped
+            ] + [_reaped(entry) for entry in expired]
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         if entry.cancel_requested:
@@ -350,7 +350,7 @@ class MemoryBackend:
                 return []
             if sel.ids is not None or sel.keys is not None:
                 named = [e for e in self._named(sel) if _matches(e, sel, now)]
-                return [self._alter(entry, change, now) for entry in dict.fromkeys(named)]
+                return [self._alter(entry, change, now) for entry in named]
             eligible = (
                 e
                 for e in self.store.jobs.values()
@@ -363,7 +363,7 @@ class MemoryBackend:
     def _named(self, sel: Selector) -> list[Entry]:
         by_id = [self.store.jobs.get(job_id) for job_id in sel.ids or ()]
         by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
-        return [entry for entry in by_id + by_key if entry is not None]
+        return [entry for entry in dict.fromkeys(by_id + by_key) if entry is not None]
 
     def _configure(self, sel: Selector, change: Configure) -> None:
         if sel.queue is None:
@@ -533,8 +533,9 @@ def _matches(entry: Entry, sel: Selector, now: int) -> bool:
         and (sel.task is None or entry.task == sel.task)
         and (sel.states is None or entry.state in sel.states)
         and (sel.older_than is None or entry.enqueued_at <= now - sel.older_than)
+        and (sel.above is None or entry.id > sel.above)
     )
 
 
 def _reaped(entry: Entry) -> Reaped:
-    return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason)
+    return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason, entry.key)

@@ -68,14 +68,7 @@ def configure(tx: Transaction, sel: Selector, change: Configure) -> None:
 
 def alter_named(tx: Transaction, sel: Selector, change: Change, now: int) -> list[Altered]:
     """Change the jobs that the selector names; answer for each that exists, in the order named."""
-    found = {entry.seq: entry for entry in entries(tx, named(tx, sel))}
-    matching = [seq for seq in named(tx, sel) if found[seq].matches(sel, now)]
-    answers = []
-    for seq in matching:
-        before = found.pop(seq, None) or next(iter(entries(tx, [seq])), None)
-        if before is not None:
-            answers.append(_alter(tx, before, change, now))
-    return answers
+    return [_alter(tx, entry, change, now) for entry in entries(tx, named(tx, sel)) if entry.matches(sel, now)]
 
 
 def alter_matching(sel: Selector, change: Change, seqs: Iterable[int], tx: Transaction, now: int) -> list[Altered]:

@@ -15,7 +15,7 @@ from headrace.backends.sqlite.altering import alter_named, configure
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
 from headrace.backends.sqlite.lane import Command
-from headrace.backends.sqlite.mass import MassAlteration
+from headrace.backends.sqlite.mass import alter_many
 from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
@@ -88,7 +88,6 @@ class SqliteBackend(guard.Watched):
         self._wake: Wake | None = Wake(self.path) if wake.available else None
         self._switching = asyncio.Lock()
         self._forked = False
-        self._mass = MassAlteration()
 
     @property
     def hints(self) -> Wake | None:
@@ -225,7 +224,7 @@ class SqliteBackend(guard.Watched):
             weight = len(sel.ids or ()) + len(sel.keys or ())
             answers = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
         else:
-            answers = await self._mass.run(sel, change, self._now() if at is None else at, self._read, self._write)
+            answers = await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
         return answers
 
     # -- reading

@@ -15,7 +15,7 @@ from headrace.backends.sqlite.places import expire
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import Claim, Claimed, JobId, Leased
+from headrace.records import Claim, Claimed, JobId, Leased, Reaped
 
 _SQL = load("claim")
 
@@ -55,7 +55,7 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     due = [head for head in heads(tx, req.queues) if head[3] <= now]
     dying = bool(due) and tx.first(_SQL["any_dying"], (now,)) is not None
     jobs: list[Leased] = []
-    expired: list[JobId] = []
+    expired: list[Reaped] = []
     for _, level in groupby(due, key=itemgetter(0)):
         queues = list(level)
         taken = _take_level(tx, queues, req, req.limit - len(jobs), now)
@@ -117,11 +117,9 @@ def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int) -> list
     return jobs
 
 
-def _expire(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], now: int, limit: int) -> list[JobId]:
+def _expire(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], now: int, limit: int) -> list[Reaped]:
     """Cancel the expired jobs that this claim met on its way to ``last``."""
     met: list[Any] = []
     for priority, qid, _, _ in queues:
         met += tx.rows(_SQL["dying"], (qid, priority, now, *last, limit - len(met)))
-    if met:
-        expire(tx, met, now)
-    return [row[3] for row in met]
+    return expire(tx, met, now)

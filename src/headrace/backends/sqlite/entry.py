@@ -68,6 +68,7 @@ class Entry(NamedTuple):
             and (sel.task is None or self.task == sel.task)
             and (sel.states is None or STATES[self.code] in sel.states)
             and (sel.older_than is None or self.enqueued_at <= now - sel.older_than)
+            and (sel.above is None or self.id > sel.above)
         )
 
     def record(self, session: Session, want: frozenset[str], now: int) -> Record:
@@ -138,7 +139,7 @@ def named(session: Session, sel: Selector) -> list[int]:
     """The numbers of the jobs that the selector names outright, in the order named; unknown ones are left out."""
     known = seqs_of_ids(session, sel.ids or ())
     found = [known.get(job_id) for job_id in sel.ids or ()] + [seq_of_key(session, name) for name in sel.keys or ()]
-    return [seq for seq in found if seq is not None]
+    return [seq for seq in dict.fromkeys(found) if seq is not None]
 
 
 def fetch(session: Session, names: Sequence[JobId | JobKey], want: frozenset[str], now: int) -> list[Record | None]:

@@ -35,7 +35,7 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
     for job_id, epoch in beat.leases:
         lease = held.get(job_id)
         if lease is None or lease[2] != epoch or lease[3] != beat.holder:
-            lost.append(job_id)
+            lost.append((job_id, epoch))
         else:
             kept.append(lease[1])
     if kept:
@@ -54,18 +54,23 @@ def nothing_over(session: Session, now: int) -> list[Reaped] | None:
 def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
     tx.execute(_SQL["unlist"], (now,))
-    over, holders = tx.one(_SQL["over"], (now,))
+    over, holders, oldest = tx.one(_SQL["over"], (now,))
     [running] = tx.one(_SQL["total"])
-    outage = over >= req.outage_floor and over >= req.outage_share * running and holders > 1
+    outage = (
+        over >= req.outage_floor
+        and over >= req.outage_share * running
+        and holders > 1
+        and oldest <= now - req.outage_overdue
+    )
     rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
     leave_running(tx, array("q", [row[0] for row in rows]))
     step = [req.spread * index // len(rows) for index in range(len(rows))]
-    reaped = [_take_back(tx, row, req, now, outage, now + step[index]) for index, row in enumerate(rows)]
-    return reaped + _cancel_expired(tx, req.limit - len(rows), now)
+    expired = _cancel_expired(tx, req.limit - len(rows), now)
+    return [_take_back(tx, row, req, now, outage, now + step[index]) for index, row in enumerate(rows)] + expired
 
 
 def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage: bool, run_at: int) -> Reaped:
-    seq, job_id, qid, queue, task, epoch, attempt, lost, size, cancel, priority, expires_at = row
+    seq, job_id, qid, queue, task, key, epoch, attempt, lost, size, cancel, priority, expires_at = row
     lost += not (cancel or outage)
     tx.count(qid, RUNNING, -1)
     code, reason = AVAILABLE, ""
@@ -80,14 +85,9 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage:
     else:
         end(tx, code, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)], array("q", [seq]))
         tx.count(qid, code, 1)
-    return Reaped(job_id, queue, task, STATES[code], lost, reason)
+    return Reaped(job_id, queue, task, STATES[code], lost, reason, key)
 
 
 def _cancel_expired(tx: Transaction, limit: int, now: int) -> list[Reaped]:
     rows = tx.rows(_SQL["expired"], (now, limit)) if limit > 0 else []
-    if rows:
-        expire(tx, [row[:9] for row in rows], now)
-    return [
-        Reaped(job_id, queue, task, STATES[CANCELLED], lost, "expired")
-        for _, _, _, job_id, _, _, _, lost, _, queue, task in rows
-    ]
+    return expire(tx, rows, now)

@@ -12,7 +12,8 @@ from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED, RUNNING
 from headrace.backends.sqlite.transaction import Stored, Transaction
-from headrace.records import JobId
+from headrace.records import JobId, Reaped
+from headrace.types import JobState
 
 _SQL = load("place")
 _INSERT = load("insert")
@@ -52,17 +53,27 @@ def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) 
     tell_waiters(tx, seqs)
 
 
-def expire(tx: Transaction, rows: Sequence[tuple[int, int, int, JobId, int, int, int, int, int]], now: int) -> None:
-    """AVAILABLE jobs, given as rows of ``ready`` without ``dies_at``, are cancelled because they have expired."""
+DyingRow = tuple[int, int, int, JobId, int, int, int, int, int, str, str, str | None]
+"""A row of ``ready`` without ``dies_at``; the queue's name, task and key."""
+
+
+def expire(tx: Transaction, rows: Sequence[DyingRow], now: int) -> list[Reaped]:
+    """AVAILABLE jobs are cancelled because they have expired."""
+    if not rows:
+        return []
     tx.executemany(_SQL["from_ready"], [row[:4] for row in rows])
     ended: list[EndedRow] = [
         (seq, CANCELLED, now, 0, epoch, attempt, lost, size, "expired", None)
-        for _, _, _, _, seq, epoch, attempt, lost, size in rows
+        for _, _, _, _, seq, epoch, attempt, lost, size, *_ in rows
     ]
     end(tx, CANCELLED, ended, array("q", [row[0] for row in ended]))
     for row in rows:
         tx.count(row[0], AVAILABLE, -1)
         tx.count(row[0], CANCELLED, 1)
+    return [
+        Reaped(job_id, queue, task, JobState.CANCELLED, lost, "expired", key)
+        for _, _, _, job_id, _, _, _, lost, _, queue, task, key in rows
+    ]
 
 
 def leave_running(tx: Transaction, seqs: array[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.backends.sqlite.altering import APPLIES
 from headrace.backends.sqlite.entry import Entry, entries, named
@@ -54,9 +54,9 @@ class Search:
         """Hits beyond ``start`` in the order of their ids, and from where the next step goes on; None: nowhere."""
         if self._unknown or not self._codes:
             return [], None
-        return (self._look_through(start), None) if self.few() else self._walk(start, wanted)
+        return (self._look_through(start), None) if self._few() else self._walk(start, wanted)
 
-    def few(self) -> bool:
+    def _few(self) -> bool:
         """Whether one step finds all."""
         if len(self._codes) == len(STATES) and self._qid is None:
             return False
@@ -120,21 +120,15 @@ def scan(session: Session, sel: Selector, after: str | None, limit: int, now: in
     return Page(records, None if onward is None else onward.hex())
 
 
-class Step(NamedTuple):
-    """What one look found, and from where the next goes on; None: nowhere."""
-
-    found: Hits
-    onward: JobId | None
-    few: bool
-
-
-def candidates(sel: Selector, change: Change, start: JobId, limit: int, session: Session, now: int) -> Step:
-    """Up to ``limit`` jobs beyond ``start`` that the selector means and the change applies to, oldest first."""
+def candidates(
+    sel: Selector, change: Change, start: JobId, limit: int, session: Session, now: int
+) -> tuple[list[int], JobId | None]:
+    """Up to ``limit`` jobs beyond ``start`` that the selector means and the change applies to, in the order of their
+    ids, and from where the next look goes on; None: nowhere."""
     codes = APPLIES[type(change)]
     if sel.states is not None:
         codes &= {CODES[state] for state in sel.states}
-    search = Search(session, sel, codes, now, newest=False)
-    hits, onward = search.step(start, limit)
+    hits, onward = Search(session, sel, codes, now, newest=False).step(start, limit)
     fit = (
         (entry.id, entry.seq)
         for entry in _load(session, hits)
@@ -143,4 +137,4 @@ def candidates(sel: Selector, change: Change, start: JobId, limit: int, session:
     found = list(islice(fit, limit))
     if found and len(found) == limit:
         onward = found[-1][0]
-    return Step(found, onward, search.few())
+    return [seq for _, seq in found], onward

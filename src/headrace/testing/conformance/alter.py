@@ -13,6 +13,7 @@ from headrace.records import (
     Delete,
     Hold,
     InsertStatus,
+    JobId,
     JobKey,
     Move,
     Pause,
@@ -20,6 +21,7 @@ from headrace.records import (
     Requeue,
     Resume,
     Selector,
+    Watch,
 )
 from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
@@ -172,6 +174,39 @@ class AlterTests(ConformanceBase):
         await self.put(store, *(row(n) for n in range(25)))
         sizes = [len(await store.alter(Selector(queue="q", limit=10), Cancel(), T0)) for _ in range(4)]
         assert sizes == [10, 10, 5, 0]
+
+    @pytest.mark.parametrize("change", [Reprioritise(3), Watch("inbox"), Pause(), Move("q"), Delete()])
+    async def test_going_on_above_the_last_meets_each_job_once(self, store: Backend, change: Change) -> None:
+        await self.put(store, *(row(n) for n in range(25)))
+        met: list[JobId] = []
+        above = None
+        for size in (10, 10, 5):
+            answers = await store.alter(Selector(queue="q", above=above, limit=10), change, T0)
+            assert len(answers) == size
+            met += [answer.id for answer in answers]
+            above = met[-1]
+        assert met == [job_id(n) for n in range(25)]
+        assert await store.alter(Selector(queue="q", above=above), change, T0) == []
+
+    async def test_a_filter_answers_for_those_that_it_had_to_refuse(self, store: Backend) -> None:
+        for n in (1, 2):
+            await self.put(store, row(n, key="k"))
+            await store.finish([settle(await self.take_one(store), FAILED)], T0)
+        await self.put(store, row(3, key="k"))
+        answers = await store.alter(Selector(queue="q"), Requeue(), T0)
+        assert [(a.id, a.after, a.changed) for a in answers] == [(job_id(n), FAILED, False) for n in (1, 2)]
+
+    async def test_a_job_that_is_named_twice_is_met_once(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k"), row(2), row(3))
+        twice = Selector(ids=[job_id(2), job_id(1), job_id(2)], keys=[JobKey("q", "k")])
+        assert [r.id for r in (await store.scan(twice, at=T0)).records] == [job_id(2), job_id(1)]
+        assert [a.id for a in await store.alter(twice, Cancel(), T0)] == [job_id(2), job_id(1)]
+
+    async def test_names_are_narrowed_by_everything_else(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, queue="r"), row(3))
+        ids = [job_id(3), job_id(2), job_id(1)]
+        assert [a.id for a in await store.alter(Selector(ids=ids, queue="q"), Pause(), T0)] == [job_id(3), job_id(1)]
+        assert [a.id for a in await store.alter(Selector(ids=ids, above=job_id(1)), Cancel(), T0)] == ids[:2]
 
     async def test_asking_all_running_jobs_to_stop_ends(self, store: Backend) -> None:
         await self.put(store, row(1), row(2))

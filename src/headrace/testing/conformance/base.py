@@ -44,7 +44,7 @@ def needs(capability: str) -> Callable[[F], F]:
 
 def job_id(number: int) -> JobId:
     """A valid id that sorts by its number."""
-    return bytes.fromhex(f"0190{number:08x}7000800000000000")
+    return bytes.fromhex(f"0190{number:012x}70008000{0:08x}")
 
 
 def row(number: int, **changes: Any) -> Row:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Pause, Selector
+from headrace.records import Claim, Configure, Pause, Reaped, Selector
 from headrace.testing.conformance.base import LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -95,7 +95,7 @@ class ClaimTests(ConformanceBase):
         await self.put(store, row(1, expires=10, key="k"), row(2, expires=11), row(3))
         claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 10)
         assert [j.id for j in claimed.jobs] == [job_id(2), job_id(3)]
-        assert list(claimed.expired) == [job_id(1)]
+        assert list(claimed.expired) == [Reaped(job_id(1), "q", "t", JobState.CANCELLED, 0, "expired", "k")]
         record = await self.get(store, 1)
         assert (record.state, record.reason, record.finished_at) == (JobState.CANCELLED, "expired", T0 + 10)
         await self.put(store, row(4, key="k"), at=T0 + 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.protocol import Backend
-from headrace.records import Reap
+from headrace.records import Reap, Reaped
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -25,8 +25,7 @@ class ReapTests(ConformanceBase):
         await store.finish([settle(job, JobState.AVAILABLE, failed_attempt=True)], T0)
         await self.take_one(store)
         [reaped] = await store.reap(Reap(), END)
-        assert (reaped.id, reaped.queue, reaped.task) == (job_id(1), "q", "t")
-        assert (reaped.state, reaped.lost, reaped.reason) == (JobState.AVAILABLE, 1, "")
+        assert reaped == Reaped(job_id(1), "q", "t", JobState.AVAILABLE, 1, "")
         assert await store.reap(Reap(), END) == []
         again = await self.take_one(store, at=END)
         assert (again.epoch, again.attempt, again.lost) == (3, 1, 1)
@@ -66,33 +65,52 @@ class ReapTests(ConformanceBase):
     async def test_a_whole_fleet_away_is_nobodys_fault(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(12)))
         for n in range(12):
-            await self.take_one(store, holder=f"w{n % 3}")
-        reaped = await store.reap(Reap(max_lost=0), END)
+            await self.take_one(store, holder=f"w{n % 3}", at=T0 + n)
+        reaped = await store.reap(Reap(max_lost=0, outage_overdue=MINUTE), END + MINUTE)
         assert len(reaped) == 12
         assert {(r.state, r.lost) for r in reaped} == {(JobState.AVAILABLE, 0)}
+
+    async def test_leases_that_expired_just_now_are_no_outage(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(12)))
+        for n in range(12):
+            await self.take_one(store, holder=f"w{n % 3}", at=T0 + n)
+        reaped = await store.reap(Reap(max_lost=0, outage_overdue=MINUTE), END + MINUTE - 1)
+        assert len(reaped) == 12
+        assert {(r.state, r.lost) for r in reaped} == {(JobState.FAILED, 1)}
 
     async def test_one_holder_gone_is_no_outage(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(12)))
         await self.take(store)
-        reaped = await store.reap(Reap(max_lost=0), END)
+        reaped = await store.reap(Reap(max_lost=0), END + MINUTE)
         assert {r.state for r in reaped} == {JobState.FAILED}
 
     async def test_a_small_share_is_no_outage(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(40)))
         await self.take(store, 6, holder="w1")
         await self.take(store, 6, holder="w2")
-        await self.take(store, 28, holder="w3", at=T0 + LEASE - 1)
-        reaped = await store.reap(Reap(max_lost=0), END)
+        await self.take(store, 28, holder="w3", at=T0 + MINUTE)
+        reaped = await store.reap(Reap(max_lost=0), END + MINUTE - 1)
         assert len(reaped) == 12
         assert {r.state for r in reaped} == {JobState.FAILED}
 
     async def test_expired_jobs_that_nobody_claims_are_cancelled(self, store: Backend) -> None:
         await self.put(store, row(1, expires=10, key="k"), row(2, expires=10, delay=50), row(3))
         [reaped] = await store.reap(Reap(), T0 + 20)
-        assert (reaped.id, reaped.state, reaped.reason) == (job_id(1), JobState.CANCELLED, "expired")
+        assert reaped == Reaped(job_id(1), "q", "t", JobState.CANCELLED, 0, "expired", "k")
         [later] = await store.reap(Reap(), T0 + 50)
         assert later.id == job_id(2)
         await self.put(store, row(4, key="k"))
+
+    async def test_a_job_taken_back_after_its_expiry_is_answered_once(self, store: Backend) -> None:
+        await self.put(store, row(1, expires=10), row(2, expires=LEASE, key="k"))
+        await self.take_one(store)
+        reaped = await store.reap(Reap(), END)
+        assert [(r.id, r.state, r.reason) for r in reaped] == [
+            (job_id(1), JobState.AVAILABLE, ""),
+            (job_id(2), JobState.CANCELLED, "expired"),
+        ]
+        [later] = await store.reap(Reap(), END)
+        assert (later.id, later.state, later.lost, later.reason) == (job_id(1), JobState.CANCELLED, 1, "expired")
 
     async def test_a_finish_that_came_first_wins(self, store: Backend) -> None:
         await self.put(store, row(1))

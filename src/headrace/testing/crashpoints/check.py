@@ -124,7 +124,7 @@ async def _check_zombies(actor: Actor, fences: list[Event]) -> None:
     for fence in fences:
         beat = Beat(fence.holder, "late", QUEUES, LEASE, [(fence.id, fence.epoch)], leaving=True)
         renewed = await actor.store.renew(beat, actor.now)
-        assert list(renewed.lost) == [fence.id], "a lease that is over was renewed"
+        assert list(renewed.lost) == [(fence.id, fence.epoch)], "a lease that is over was renewed"
 
 
 async def _check_keys(actor: Actor, books: Books) -> None:

@@ -217,7 +217,9 @@ def beats(draw: DrawFn) -> Beat:
 def reaps(draw: DrawFn) -> Reap:
     """A reap, with an outage within the reach of a few jobs."""
     max_lost, spread, options = draw(_reaps)
-    return Reap(max_lost=max_lost, spread=spread * _world(draw).tick, **options)
+    return Reap(
+        max_lost=max_lost, spread=spread * _world(draw).tick, **_in_ticks(options, _world(draw), "outage_overdue")
+    )
 
 
 def _filter(draw: DrawFn, world: World) -> Selector:
@@ -226,17 +228,16 @@ def _filter(draw: DrawFn, world: World) -> Selector:
 
 
 def _named(draw: DrawFn, world: World, pool: Sequence[Record] = ()) -> Selector:
-    """Jobs by id or by key, each at most once, now and then narrowed further, or none at all.
+    """Jobs by id or by key, some of them twice, now and then narrowed further, or none at all.
 
     Ids are those of the pool, or any if it is empty.
     """
     narrowed, narrowing, by_key = draw(_selectors)
     narrowing = _in_ticks(narrowing, world, "older_than") if narrowed else {}
     if by_key:
-        keys = {(queue, key): JobKey(queue, key) for queue, key in draw(_some_keys)}
-        return Selector(keys=list(keys.values()), **narrowing)
+        return Selector(keys=[JobKey(queue, key) for queue, key in draw(_some_keys)], **narrowing)
     ids = [record.id for record in pool] or [*world.books, pools.UNKNOWN]
-    return Selector(ids=list({ids[index % len(ids)]: None for index in draw(_some_ids)}), **narrowing)
+    return Selector(ids=[ids[index % len(ids)] for index in draw(_some_ids)], **narrowing)
 
 
 @st.composite

@@ -94,8 +94,9 @@ WANTS: Sequence[frozenset[str] | None] = (
 )  # fmt: skip
 BEATS: Pool = ({}, {}, {"queues": QUEUES[1:]}, {"queues": (), "leaving": True}, {"worker": "pod é", "slots": 8})
 REAPS: Pool = (
-    {}, {"limit": 1}, {"limit": 2}, {"outage_floor": 2}, {"outage_floor": 2, "outage_share": 0.5},
-    {"outage_floor": 2, "outage_share": 1.0},
+    {}, {"limit": 1}, {"limit": 2}, {"outage_floor": 2, "outage_overdue": 0},
+    {"outage_floor": 2, "outage_share": 0.5, "outage_overdue": 0},
+    {"outage_floor": 2, "outage_share": 1.0, "outage_overdue": 1}, {"outage_floor": 2, "outage_overdue": 10},
 )  # fmt: skip
 SPREADS = (0, 0, 10, HOUR)
 

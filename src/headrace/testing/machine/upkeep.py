@@ -46,8 +46,7 @@ class UpkeepRules(WorkingRules):
     def _reap(self, req: Reap) -> None:
         over = [record for record in self.world.in_state(JobState.RUNNING) if (record.lease_until or 0) <= self.now]
         if any(laws.expired(record, self.now) for record in over):
-            self._reap_twice(req)
-            return
+            self.note("reap: taken back after its expiry")
         req = replace(req, limit=self._fair_limit(req.limit))
         reaped = self.twins.ask(
             lambda backend: backend.reap(req, self.now), lambda answers: {answer.id: answer for answer in answers}
@@ -62,14 +61,6 @@ class UpkeepRules(WorkingRules):
             *("reap: outage" for answer in released if answer.lost == self.world.books[answer.id].lost),
             *("reap: bounded" for _ in range(len(reaped) == req.limit)),
         )
-
-    def _reap_twice(self, req: Reap) -> None:
-        """A job that is taken back after its expiry is cancelled by the same reap or by the next."""
-        req = replace(req, limit=_NO_LIMIT, spread=0)
-        for backend in (self.store, self.twins.model):
-            for _ in range(2):
-                self.twins.run(backend.reap(req, self.now))
-        self.note("reap: taken back after its expiry")
 
     def _fair_limit(self, limit: int) -> int:
         """A limit that leaves no choice: it cuts neither leases of one expiry nor jobs that have expired."""

@@ -63,7 +63,7 @@ class WorkingRules(MachineBase):
     def take(self, req: Claim) -> Claimed:
         """Claim."""
         claimed = self.twins.ask(lambda backend: backend.claim(req, self.now), tidy_claimed(req))
-        laws.check_claim(self.world, req, [job.id for job in claimed.jobs], claimed.expired)
+        laws.check_claim(self.world, req, [job.id for job in claimed.jobs], [job.id for job in claimed.expired])
         self._note_claimed(req, claimed)
         return claimed
 
@@ -161,7 +161,7 @@ class WorkingRules(MachineBase):
         """Renew."""
         renewed = self.twins.ask(lambda backend: backend.renew(beat, self.now), tidy_renewed)
         self.world.instants.add(self.now + beat.ttl)
-        kept: set[JobId] = {job_id for job_id, _ in beat.leases} - set(renewed.lost)
+        kept: set[JobId] = {job_id for job_id, _ in set(beat.leases) - set(renewed.lost)}
         late = [job_id for job_id in kept if (self.world.books[job_id].lease_until or 0) <= self.now]
         self.note(
             *("renew: extended" for _ in kept),

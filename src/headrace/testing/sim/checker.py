@@ -135,10 +135,8 @@ class _Reader:
         if event.op == "insert":
             self._clients.acknowledged(asked.data[0], event.data)
         elif event.op == "renew":
-            [beat] = asked.data
-            epochs = dict(beat.leases)
-            for job_id in event.data.lost:
-                self._runs.told_lost(event.node, job_id, epochs.get(job_id, 0))
+            for job_id, epoch in event.data.lost:
+                self._runs.told_lost(event.node, job_id, epoch)
 
     def _seen(self, snapshot: Snapshot) -> None:
         on_snapshot(self._book, snapshot)

@@ -74,6 +74,7 @@ def draw_scenario(seed: int | str) -> Scenario:
                 max_lost=rng.choice((1, 2)),
                 spread=rng.choice((0, SECOND)),
                 outage_floor=4,
+                outage_overdue=rng.choice((SECOND // 2, 3 * SECOND)),
             ),
         ),
         plan=Plan(

@@ -50,8 +50,10 @@ DELETE FROM ready
 WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
 
 -- name: dying
--- PRIMARY KEY of ready: the range that the claim has walked already.
-SELECT qid, priority, run_at, id, seq, epoch, attempt, lost, size FROM ready
-WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND dies_at <= ?3
-ORDER BY run_at, id
+-- PRIMARY KEY of ready: the range that the claim has walked already; INTEGER PRIMARY KEY of jobs and of queues.
+SELECT
+    r.qid, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, q.name, j.task, j.key
+FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
+WHERE r.qid = ?1 AND r.priority = ?2 AND (r.run_at, r.id) <= (?4, ?5) AND r.dies_at <= ?3
+ORDER BY r.run_at, r.id
 LIMIT ?6

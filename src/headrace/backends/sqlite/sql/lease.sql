@@ -35,7 +35,7 @@ SELECT 1 FROM running INDEXED BY running_lease WHERE lease_until <= ?1 LIMIT 1
 
 -- name: over
 -- Index running_lease: the expired ones only.
-SELECT count(*), count(DISTINCT holder) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
+SELECT count(*), count(DISTINCT holder), min(lease_until) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
 
 -- name: total
 -- The counters of the queues.
@@ -44,7 +44,7 @@ SELECT coalesce(sum(running), 0) FROM queues
 -- name: oldest_over
 -- Index running_lease, in its order; INTEGER PRIMARY KEY of jobs and of queues.
 SELECT
-    r.seq, j.id, r.qid, q.name, j.task, r.epoch, r.attempt, r.lost, r.size, r.cancel, j.priority, j.expires_at
+    r.seq, j.id, r.qid, q.name, j.task, j.key, r.epoch, r.attempt, r.lost, r.size, r.cancel, j.priority, j.expires_at
 FROM running AS r INDEXED BY running_lease CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
 WHERE r.lease_until <= ?1
 ORDER BY r.lease_until, r.seq
@@ -53,7 +53,7 @@ LIMIT ?2
 -- name: expired
 -- Partial index ready_dying, in its order; INTEGER PRIMARY KEY of jobs and of queues.
 SELECT
-    r.qid, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, q.name, j.task
+    r.qid, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, q.name, j.task, j.key
 FROM ready AS r INDEXED BY ready_dying CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
 WHERE r.dies_at IS NOT NULL AND r.dies_at <= ?1
 ORDER BY r.dies_at

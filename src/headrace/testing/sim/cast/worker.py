@@ -201,10 +201,10 @@ class ScriptedWorker:
             return
         lost, cancels = frozenset(renewed.lost), frozenset(renewed.cancels)
         for lease in beat.leases:
-            if lease in self._since and lease[0] not in lost:
+            if lease in self._since and lease not in lost:
                 self._since[lease] = sent_at
         for lease in sorted(self._performing):
-            if lease in beat.leases and lease[0] in lost:
+            if lease in lost:
                 self._held[lease].cancel()
             elif lease[0] in cancels and lease[0] not in self._asked_to_cancel:
                 self._asked_to_cancel.add(lease[0])
@@ -212,9 +212,7 @@ class ScriptedWorker:
 
     def _sign(self, *, leaving: bool = False) -> Beat:
         old = self._now() - self.duty.lease_for / 2e6
-        # The answer tells losses by id alone, so only the newest epoch of a job is named.
-        newest = {job_id: (epoch, since) for (job_id, epoch), since in self._since.items()}
-        leases = [(job_id, epoch) for job_id, (epoch, since) in newest.items() if since <= old]
+        leases = [lease for lease, since in self._since.items() if since <= old]
         return Beat(
             self.holder,
             self.seat.node.name,

@@ -78,7 +78,7 @@ def _configure(book: Ledger, sel: Selector, change: Configure) -> None:
 def _named(book: Ledger, sel: Selector, now: int) -> list[JobId]:
     lives = [book.jobs.get(job_id) for job_id in sel.ids or ()]
     lives += [book.by_key(name.queue, name.key) for name in sel.keys or ()]
-    return [life.id for life in lives if life is not None and _matches(life, sel, now)]
+    return [life.id for life in dict.fromkeys(lives) if life is not None and _matches(life, sel, now)]
 
 
 def _met(book: Ledger, sel: Selector, change: Change, now: int) -> list[JobId]:
@@ -117,6 +117,7 @@ def _matches(life: Life, sel: Selector, now: int) -> bool:
         and (sel.task is None or life.row.task == sel.task)
         and (sel.states is None or life.state in sel.states)
         and (sel.older_than is None or life.enqueued_at <= now - sel.older_than)
+        and (sel.above is None or life.id > sel.above)
     )
 
 

@@ -17,8 +17,8 @@ _NOT_AVAILABLE = {
 
 def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     """A claim was answered."""
-    for job_id in claimed.expired:
-        expire(book, job_id, now, "claim")
+    for one in claimed.expired:
+        expire(book, one.id, now, "claim")
     line = book.claimable(req.queues, now)
     if any(life.run_at <= now for queue in book.paused for life in _of(book, queue) if queue in req.queues):
         book.reach("paused queue passed over")

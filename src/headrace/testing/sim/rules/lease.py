@@ -18,11 +18,11 @@ def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
     for job_id, epoch in beat.leases:
         life = running.get(job_id)
         if life is None or (life.epoch, life.holder) != (epoch, beat.holder):
-            lost[job_id] -= 1
+            lost[job_id, epoch] -= 1
         else:
             book.reach("renewed past its expiry" if life.lease_until <= now else "renewed")
             life.lease_until = now + beat.lease_for
-    for job_id, surplus in lost.items():
+    for (job_id, _), surplus in lost.items():
         if surplus:
             said = "told as lost, but is current" if surplus > 0 else "renewed, but is not current"
             book.blame("I4", job_id, f"a lease of {beat.holder} was {said}")
@@ -45,6 +45,7 @@ def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tu
         len(over) >= req.outage_floor
         and len(over) >= req.outage_share * len(running)
         and len({life.holder for life in over}) > 1
+        and min(life.lease_until for life in over) <= now - req.outage_overdue
     )
     if len(reaped) > req.limit:
         book.blame("I16", None, f"a reap took {len(reaped)} jobs where {req.limit} were allowed")

@@ -15,17 +15,20 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
     results = clause.place is Place.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
     ids = {life.id for life in doomed[: clause.limit]}
+    free = {life.id for life in _tied(book, clause, doomed)}
     for job_id in gone:
         life = book.jobs.get(job_id)
-        if results or clause.dry_run or job_id not in ids:
+        if results or clause.dry_run or job_id not in ids | free:
             state = "unknown" if life is None else f"{life.state}, ended at {life.finished_at}"
             book.blame("I17", job_id, f"a sweep of {clause.place} removed it, which it may not: it is {state}")
         if life is not None:
             book.remove(life, "swept")
     if clause.max_bytes is not None:
         return
-    if not (results or clause.dry_run) and (kept := sorted(ids.difference(gone))):
-        book.blame("I17", kept[0], f"a sweep of {clause.place} left {len(kept)} jobs that its clause condemns")
+    if not (results or clause.dry_run):
+        left = sorted(ids.difference(gone) - free) or sorted(ids.difference(gone))[: len(ids) - len(gone)]
+        for job_id in left:
+            book.blame("I17", job_id, f"a sweep of {clause.place} left it, which its clause condemns")
     if (swept.removed, swept.more) != (len(ids), len(doomed) > clause.limit):
         message = f"a sweep of {clause.place} told of {swept.removed}, more: {swept.more}; should be {len(ids)}"
         book.blame("I17", None, message)
@@ -44,6 +47,22 @@ def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:
         for rank, life in enumerate(place.values())
         if rank < excess or (clause.older_than is not None and _old(life, clause.older_than, now))
     ]
+
+
+def _tied(book: Ledger, clause: SweepClause, doomed: list[Life]) -> list[Life]:
+    """Jobs that ended at the very instant at which a count or the limit cuts: any of them may go first."""
+    if clause.place is Place.RESULTS:
+        return []
+    place = list(book.places[JobState(clause.place.value)].values())
+    excess = 0 if clause.max_count is None else len(place) - clause.max_count
+    cuts = {life.finished_at for life in (*place[:excess][-1:], *doomed[: clause.limit][-1:])}
+    last = doomed[: clause.limit][-1:]
+    return [life for life in place if life.finished_at in cuts and last and _ended(life) <= _ended(last[0])]
+
+
+def _ended(life: Life) -> int:
+    assert life.finished_at is not None
+    return life.finished_at
 
 
 def _old(life: Life, age: int, now: int) -> bool:

@@ -1,0 +1,14 @@
+"""A bounded run of the poison scenario; ``make chaos`` runs the full one."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos import poison
+
+
+@pytest.mark.timeout(300)
+async def test_jobs_that_kill_their_worker_are_set_aside_and_no_other(tmp_path: Path) -> None:
+    """C09: blame falls on the killer alone, and a payload that cannot be read kills nobody."""
+    outcome = await poison.run(tmp_path, jobs=500, killers=3, processes=2, seed=11, budget=200)
+    assert outcome.ok, outcome.show()
