@@ -16,7 +16,7 @@ from headrace import JobState, NewJob, Sections
 from headrace.records import JobId
 
 MAX_LOST = 2
-GARBAGE = (b"", b"\x01", b"\x01\0\0\0\0{", b"\x7f" * 40, b"\x11" + b"\0" * 30, b'{"number": 1}')
+GARBAGE = (b"", b"\x01", b"\x01\0\0\0\0{", b"\x7f" * 40, b"\x11" + b"\0" * 30, b'{"number": "one"}')
 
 
 async def run(

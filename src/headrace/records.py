@@ -80,6 +80,8 @@ class Claim(Struct, frozen=True):
     lease_for: int
     want: frozenset[str] | None = None
     """Sections to bring along; None means all of them."""
+    lost_below: int | None = None
+    """Pass over jobs whose ``lost`` is not below this: one that may be what kills its workers is claimed alone."""
 
 
 class Leased(Struct, frozen=True, gc=False):
@@ -113,6 +115,9 @@ class Claimed(Struct, frozen=True):
     """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
+    passed_over: bool = False
+    """Whether a job that came before the last one in ``jobs`` (or anywhere, if ``jobs`` is short of the limit) was
+    passed over because of ``lost_below``."""
 
 
 class Settlement(Struct, frozen=True, gc=False):

@@ -21,6 +21,9 @@ class Claimer:
     A worker may hold ``slots`` jobs and, beyond that, as many as its handlers get through in 50 ms: a fast worker
     claims hundreds at once, a slow one no more than it can run. After a claim that came back short it sleeps until a
     hint comes, the next job is due, or the slow poll is.
+
+    A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
+    is certain, and no job is blamed for another.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class Claimer:
         prefetch: int,
         poll: float,
         deliver: Callable[[list[Leased]], None],
-        reserved: Callable[[], bool],
+        alone: Callable[[], bool],
         nudge: Callable[[], None],
     ) -> None:
         self._request = request
@@ -45,7 +48,7 @@ class Claimer:
         self._prefetch = prefetch
         self._poll = poll
         self._deliver = deliver
-        self._reserved = reserved
+        self._alone = alone
         self._nudge = nudge
         self._pace = 0.0
         self._last_count = 0
@@ -59,11 +62,18 @@ class Claimer:
         self.empty = asyncio.Event()
         """Set when a claim came back short and no job was held that could make another one due."""
         self._others_held = 0
+        self._making_room = False
+        """Whether a job on its last chance waits: nothing more is claimed until this worker holds nothing, and then
+        that one job."""
+        self._room_timer: asyncio.TimerHandle | None = None
+        self._no_room_before = 0.0
 
     def want(self) -> int:
         """How many jobs to ask for right now."""
-        if not (self.open and self._hungry) or self._reserved():
+        if not (self.open and self._hungry) or self._alone():
             return 0
+        if self._making_room:
+            return 0 if len(self._leases) else 1
         room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) - len(self._leases)
         return max(0, room)
 
@@ -72,7 +82,8 @@ class Claimer:
         given = self._request
         self._others_held = len(self._leases) - settling
         self._heard = False
-        return Claim(given.holder, given.queues, limit, given.lease_for, given.want)
+        lost_below = None if self._making_room else given.lost_below
+        return Claim(given.holder, given.queues, limit, given.lease_for, given.want, lost_below)
 
     def wake(self) -> None:
         """There may be something to claim."""
@@ -89,9 +100,13 @@ class Claimer:
             self._measure(sent_at)
             self._leases.grant(claimed.jobs, sent_at)
             self._deliver(claimed.jobs)
-        if len(claimed.jobs) < asked and not claimed.expired and not self._heard:
+        if claimed.passed_over and sent_at >= self._no_room_before:
+            self._make_room()
+        elif self._making_room:
+            self._room_made()
+        if len(claimed.jobs) < asked and not (claimed.expired or self._heard or self._making_room):
             self._hungry = False
-            self._sleep(claimed.next_in)
+            self._sleep(None if claimed.passed_over else claimed.next_in)
             if not self._others_held and not len(self._leases):
                 self.empty.set()
 
@@ -99,6 +114,23 @@ class Claimer:
         """Claim nothing more."""
         self.open = False
         self._disarm()
+        self._room_made()
+
+    def _make_room(self) -> None:
+        """Let what this worker holds come to its end, but not for ever: a long job must not idle all other slots."""
+        self._making_room = True
+        self._room_timer = asyncio.get_running_loop().call_later(self._leases.lease, self._give_up_room)
+
+    def _give_up_room(self) -> None:
+        self._room_made()
+        self._no_room_before = asyncio.get_running_loop().time() + self._leases.lease
+        self.wake()
+
+    def _room_made(self) -> None:
+        self._making_room = False
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
 
     def _measure(self, now: float) -> None:
         """Follow the pace at which jobs are settled, in jobs per second."""

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
-from random import Random
 
 from headrace.core.attempt import Attempts
 from headrace.core.deadlines import Deadlines
@@ -23,8 +22,6 @@ _STREAK = 32
 """Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
 _STUBBORN = 5.0
 """Seconds that a handler has to obey its cancellation."""
-_APART = 0.05
-"""Seconds that jobs on their last chance are set apart when several come at once."""
 
 
 def _differs(context: Context, clean: Context) -> bool:
@@ -35,12 +32,7 @@ def _differs(context: Context, clean: Context) -> bool:
 
 
 class Runner:
-    """Runs what the claimer delivers.
-
-    A job on its last chance (``lost`` at the limit) is run only when nothing else runs in this process, and keeps
-    others waiting until it is done: if the worker dies again, the blame is certain. A worker holds one such job at
-    most and returns the others, so that none is blamed for another.
-    """
+    """Runs what the claimer delivers."""
 
     def __init__(
         self,
@@ -48,23 +40,20 @@ class Runner:
         judge: Judge,
         settler: Settler,
         leases: Leases,
-        rng: Random,
         *,
         slots: int,
-        max_lost: int,
+        last_chance: int,
         nudge: Callable[[], None],
     ) -> None:
         self._attempts = attempts
         self._judge = judge
         self._settler = settler
         self._leases = leases
-        self._rng = rng
         self._slots = slots
-        self._last_chance = max(max_lost, 1)
+        self._last_chance = last_chance
         self._nudge = nudge
         self._buffer: deque[Leased] = deque()
-        self._suspect: Leased | None = None
-        self._quarantine = False
+        self._alone = False
         self._running: dict[JobId, Slot] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._deadlines = Deadlines()
@@ -80,9 +69,9 @@ class Runner:
         return len(self._running)
 
     @property
-    def reserved(self) -> bool:
-        """Whether a job on its last chance waits or runs: nothing more should be claimed until it is done."""
-        return self._quarantine or self._suspect is not None
+    def alone(self) -> bool:
+        """Whether a job on its last chance is here: nothing may be claimed until it is done."""
+        return self._alone
 
     def start(self) -> None:
         """Bring up the slots."""
@@ -94,14 +83,8 @@ class Runner:
     def deliver(self, jobs: list[Leased]) -> None:
         """Leased jobs from the claimer."""
         self._drained.clear()
-        for leased in jobs:
-            if leased.lost < self._last_chance:
-                self._buffer.append(leased)
-            elif not self.reserved:
-                self._suspect = leased
-            else:
-                delay = 1 + self._rng.random() * len(jobs) * _APART
-                self._settler.add(self._judge.release(leased, delay=int(delay * 1e6)))
+        self._buffer += jobs
+        self._alone = jobs[0].lost >= self._last_chance
         self._wake(len(jobs))
 
     # -- from outside
@@ -127,8 +110,7 @@ class Runner:
 
     def give_back(self, queues: frozenset[str] | None = None) -> None:
         """Return buffered jobs (of these queues) to the store, each to its old place."""
-        buffered = [*self._buffer, *([self._suspect] if self._suspect else [])]
-        for leased in buffered:
+        for leased in list(self._buffer):
             if queues is None or leased.queue in queues:
                 self._unbuffer(leased.id)
                 self._settler.add(self._judge.release(leased))
@@ -163,14 +145,10 @@ class Runner:
         await self._tasks.close(_STUBBORN)
 
     def _unbuffer(self, job_id: JobId) -> Leased | None:
-        found = None
-        if self._suspect is not None and self._suspect.id == job_id:
-            found, self._suspect = self._suspect, None
-            self._wake(self._slots)
-        else:
-            found = next((leased for leased in self._buffer if leased.id == job_id), None)
-            if found is not None:
-                self._buffer.remove(found)
+        found = next((leased for leased in self._buffer if leased.id == job_id), None)
+        if found is not None:
+            self._buffer.remove(found)
+            self._alone = False
         self._note_drained()
         return found
 
@@ -189,39 +167,28 @@ class Runner:
                 count -= 1
 
     def _note_drained(self) -> None:
-        if not (self._running or self._buffer or self._suspect):
+        if not (self._running or self._buffer):
             self._drained.set()
-
-    def _next(self) -> Leased | None:
-        """The job that a free slot may start now."""
-        if self._quarantine or (self._suspect is not None and self._running):
-            return None
-        if self._suspect is not None:
-            suspect, self._suspect = self._suspect, None
-            self._quarantine = True
-            return suspect
-        return self._buffer.popleft() if self._buffer else None
 
     async def _work(self, slot: Slot, number: int) -> None:
         loop = asyncio.get_running_loop()
         clean = copy_context()
         streak = 0
         while True:
-            leased = self._next()
-            if leased is None:
+            if not self._buffer:
                 streak = 0
                 future = loop.create_future()
                 self._idle.append(future)
                 await future
                 continue
+            leased = self._buffer.popleft()
             if self._leases.over(leased.id, loop.time()):
                 self._leases.drop(leased.id, leased.epoch)
                 self._attempts.tell(EventKind.LEASE_LOST, leased, detail="ran out before it was started")
             else:
                 await self._run(slot, leased, loop.time())
             if leased.lost >= self._last_chance:
-                self._quarantine = False
-                self._wake(self._slots)
+                self._alone = False
             self._nudge()
             self._note_drained()
             if _differs(copy_context(), clean):

@@ -86,6 +86,7 @@ class Worker:
     def _build(self, handlers: Mapping[str, Handler], packer: Packer) -> None:
         worker, holder = self._settings.worker, secret_name(self._rng)
         self._holder = holder
+        last_chance = max(worker.max_lost, 1)
         self._leases = Leases(micros(worker.lease) / 1e6)
         self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
         judge = Judge(holder, packer, self._clock, self._rng)
@@ -95,14 +96,13 @@ class Worker:
             judge,
             self._settler,
             self._leases,
-            self._rng,
             slots=worker.concurrency,
-            max_lost=worker.max_lost,
+            last_chance=last_chance,
             nudge=self._nudge,
         )
         poll = worker.poll_blind if self._backend.hints is None else worker.poll
         self._claimer = Claimer(
-            Claim(holder, self._queues, 0, micros(worker.lease)),
+            Claim(holder, self._queues, 0, micros(worker.lease), lost_below=last_chance),
             self._leases,
             self._settler,
             self._rng,
@@ -110,7 +110,7 @@ class Worker:
             prefetch=worker.prefetch,
             poll=micros(poll) / 1e6,
             deliver=self._runner.deliver,
-            reserved=lambda: self._runner.reserved,
+            alone=lambda: self._runner.alone,
             nudge=self._nudge,
         )
         self._renewer = Renewer(
@@ -243,6 +243,8 @@ class Worker:
     def _idle(self) -> None:
         if self._burst:
             self._claimer.wake()
+        else:
+            self._nudge()
 
     def _hear(self, hint: Hint) -> None:
         if hint.topic.startswith("queue:"):

@@ -140,18 +140,23 @@ class MemoryBackend:
         queues = [queue for queue in dict.fromkeys(req.queues) if queue not in self.store.paused_queues]
         jobs: list[Leased] = []
         expired: list[Reaped] = []
+        passed: list[Entry] = []
         with closing(self._candidates(queues, now)) as candidates:
             while len(jobs) < req.limit and (entry := next(candidates, None)) is not None:
                 if entry.expires_at is not None and entry.expires_at <= now:
                     self._end(entry, JobState.CANCELLED, now, "expired")
                     expired.append(_reaped(entry))
+                elif req.lost_below is not None and entry.lost >= req.lost_below:
+                    passed.append(entry)
                 else:
                     jobs.append(self._lease(entry, req, now))
+        for entry in passed:
+            self.store.put_back(entry)
         next_in = None
         if len(jobs) < req.limit:
             upcoming = [due for queue in queues if (due := self.store.next_due(queue)) is not None]
             next_in = max(0, min(upcoming) - now) if upcoming else None
-        return Claimed(jobs, next_in, expired)
+        return Claimed(jobs, next_in, expired, bool(passed))
 
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         """Due jobs in claim order; what was drawn ahead is put back when this is closed."""

@@ -26,6 +26,8 @@ _EXPIRED_AT_ONCE = 1_000
 """So many expired jobs a claim cancels at most; it passes over the others, and the reapers come for them."""
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
+_NEVER = 2**31
+"""More losses than any job has."""
 
 
 def heads(session: Session, queues: Sequence[str]) -> list[Head]:
@@ -56,17 +58,19 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     dying = bool(due) and tx.first(_SQL["any_dying"], (now,)) is not None
     jobs: list[Leased] = []
     expired: list[Reaped] = []
+    passed_over = False
     for _, level in groupby(due, key=itemgetter(0)):
         queues = list(level)
         taken = _take_level(tx, queues, req, req.limit - len(jobs), now)
         jobs += taken
         full = len(jobs) == req.limit
+        last = (taken[-1].run_at, taken[-1].id) if full else (now, _BEYOND)
+        passed_over = passed_over or _passed_over(tx, queues, last, req, now)
         if dying:
-            last = (taken[-1].run_at, taken[-1].id) if full else (now, _BEYOND)
             expired += _expire(tx, queues, last, now, _EXPIRED_AT_ONCE - len(expired))
         if full:
-            return Claimed(jobs, None, expired)
-    return Claimed(jobs, _next_in(heads(tx, req.queues), now), expired)
+            return Claimed(jobs, None, expired, passed_over)
+    return Claimed(jobs, _next_in(heads(tx, req.queues), now), expired, passed_over)
 
 
 def _next_in(found: Sequence[Head], now: int) -> int | None:
@@ -79,7 +83,7 @@ def _take_level(tx: Transaction, queues: Sequence[Head], req: Claim, limit: int,
         return _take(tx, queues[0], req, limit, now)
     first: list[Any] = []
     for priority, qid, _, _ in queues:
-        first += tx.rows(_SQL["order"], (qid, priority, now, limit))
+        first += tx.rows(_SQL["order"], (qid, priority, now, limit, _bound(req)))
     first.sort()
     shares = Counter(qid for _, _, qid in first[:limit])
     jobs = [job for head in queues if shares[head[1]] for job in _take(tx, head, req, shares[head[1]], now)]
@@ -90,10 +94,10 @@ def _take_level(tx: Transaction, queues: Sequence[Head], req: Claim, limit: int,
 def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int) -> list[Leased]:
     """The first jobs of one queue and priority."""
     priority, qid, queue, _ = head
-    rows = tx.rows(_SQL["take"], (qid, priority, now, limit))
+    rows = tx.rows(_SQL["take"], (qid, priority, now, limit, _bound(req)))
     if not rows:
         return []
-    taken = (qid, priority, now, rows[-1][0], rows[-1][1])
+    taken = (qid, priority, now, rows[-1][0], rows[-1][1], _bound(req))
     tx.execute(_SQL["lease"], (*taken, now + req.lease_for, req.holder))
     tx.execute(_SQL["leave"], taken)
     tx.count(qid, AVAILABLE, -len(rows))
@@ -115,6 +119,18 @@ def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int) -> list
             max_attempts, timeout, result_ttl, headers, error,
         ))  # fmt: skip
     return jobs
+
+
+def _bound(req: Claim) -> int:
+    return _NEVER if req.lost_below is None else req.lost_below
+
+
+def _passed_over(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], req: Claim, now: int) -> bool:
+    """Whether jobs before ``last`` were left out for having been lost too often."""
+    if req.lost_below is None:
+        return False
+    ranges = [(qid, priority, now, *last, req.lost_below) for priority, qid, _, _ in queues]
+    return any(tx.first(_SQL["passed_over"], one) is not None for one in ranges)
 
 
 def _expire(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], now: int, limit: int) -> list[Reaped]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from msgspec.structs import replace
+
 from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Pause, Reaped, Selector
+from headrace.records import Claim, Configure, Pause, Reap, Reaped, Selector
 from headrace.testing.conformance.base import LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -84,6 +86,32 @@ class ClaimTests(ConformanceBase):
         assert ([j.id for j in claimed.jobs], claimed.next_in) == ([job_id(2)], None)
         await store.alter(Selector(queue="r"), Configure(paused=False), T0)
         assert [j.id for j in await self.take(store, queues=("q", "r"))] == [job_id(3)]
+
+    async def test_jobs_that_were_lost_too_often_are_passed_over(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, priority=1), row(3, priority=1))
+        await self.take_one(store, holder="gone")
+        now = T0 + LEASE
+        await store.reap(Reap(), now)
+        claim = Claim("w1", ("q",), 1, LEASE, lost_below=1)
+        passing = await store.claim(claim, now)
+        assert ([j.id for j in passing.jobs], passing.passed_over) == ([job_id(2)], True)
+        passing = await store.claim(replace(claim, limit=10), now)
+        assert ([j.id for j in passing.jobs], passing.passed_over) == ([job_id(3)], True)
+        unready = await store.claim(replace(claim, limit=10), now - 1)
+        assert (unready.jobs, unready.passed_over) == ([], False)
+        all_ = await store.claim(replace(claim, lost_below=2), now)
+        assert ([j.id for j in all_.jobs], all_.passed_over) == ([job_id(1)], False)
+
+    async def test_a_job_behind_the_last_one_taken_is_not_passed_over(self, store: Backend) -> None:
+        await self.put(store, row(2), row(3, priority=1))
+        await self.take(store, holder="gone")
+        now = T0 + LEASE
+        await store.reap(Reap(), now)
+        await self.put(store, row(1, priority=-1), row(4, priority=1, queue="r"), at=now)
+        claimed = await store.claim(Claim("w1", ("q", "r"), 1, LEASE, lost_below=1), now)
+        assert ([j.id for j in claimed.jobs], claimed.passed_over) == ([job_id(1)], False)
+        claimed = await store.claim(Claim("w1", ("q", "r"), 1, LEASE, lost_below=1), now)
+        assert ([j.id for j in claimed.jobs], claimed.passed_over) == ([job_id(4)], True)
 
     async def test_only_wanted_sections_are_brought(self, store: Backend) -> None:
         await self.put(store, row(1, cells={"parameters": b"p", "vm_state": b"v"}), row(2, cells={"blob": b"b"}))

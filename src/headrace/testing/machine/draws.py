@@ -72,7 +72,7 @@ _fence_counts = sampled_from(range(4))
 _outcomes = _mixed(
     pools.ENDS, pools.PATCHES, pools.RESULTS, pools.REASONS, pools.DELAYS, pools.COUNTS, pools.SELDOM, pools.SELDOM
 )
-_claims = _mixed(pools.HOLDERS, pools.LINE_UPS, pools.CLAIM_LIMITS, pools.LEASES, pools.WANTS)
+_claims = _mixed(pools.HOLDERS, pools.LINE_UPS, pools.CLAIM_LIMITS, pools.LEASES, pools.WANTS, pools.LOST_BELOW)
 _beats = _mixed(pools.HOLDERS, pools.LEASES, pools.LEASES, pools.BEATS)
 _reaps = _mixed(range(3), pools.SPREADS, pools.REAPS)
 _filters = _mixed(pools.LIMITS, pools.NARROWINGS)
@@ -193,8 +193,8 @@ def _outcome(draw: DrawFn, world: World, fence: Fence) -> Settlement:
 @st.composite
 def claims(draw: DrawFn) -> Claim:
     """A holder's wish for work."""
-    holder, queues, limit, lease, want = draw(_claims)
-    return Claim(holder, queues, limit, lease * _world(draw).tick, want)
+    holder, queues, limit, lease, want, lost_below = draw(_claims)
+    return Claim(holder, queues, limit, lease * _world(draw).tick, want, lost_below)
 
 
 @st.composite

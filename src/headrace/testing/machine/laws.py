@@ -29,16 +29,21 @@ def expired(record: Record, now: int) -> bool:
     return record.expires_at is not None and record.expires_at <= now
 
 
-def check_claim(world: World, req: Claim, taken: Sequence[JobId], cancelled: Sequence[JobId]) -> None:
+def check_claim(
+    world: World, req: Claim, taken: Sequence[JobId], cancelled: Sequence[JobId], *, passed_over: bool
+) -> None:
     """A claim takes the first claimable jobs in order, and cancels the expired ones that it meets before it is full."""
     paused = {queue.queue for queue in world.stats.queues if queue.paused}
     jobs: list[JobId] = []
     met: list[JobId] = []
+    left_out: list[JobId] = []
     for record in due(world):
         if len(jobs) == req.limit:
             break
         if record.queue in req.queues and record.queue not in paused:
-            (met if expired(record, world.now) else jobs).append(record.id)
+            suspect = req.lost_below is not None and record.lost >= req.lost_below
+            (met if expired(record, world.now) else left_out if suspect else jobs).append(record.id)
+    assert passed_over == bool(left_out), f"passed_over is {passed_over}, of {left_out}"
     assert list(taken) == jobs, "a claim must take the first claimable jobs by (priority, run_at, id)"
     assert sorted(cancelled) == sorted(met), "a claim must cancel the expired jobs that it meets, and no other"
 

@@ -92,6 +92,7 @@ LEASES = (1, 10, 10, HOUR)
 WANTS: Sequence[frozenset[str] | None] = (
     None, None, frozenset(), frozenset({"parameters"}), frozenset({"vm_state", "blob"}), frozenset(SECTIONS),
 )  # fmt: skip
+LOST_BELOW = (None, None, None, 1, 2)
 BEATS: Pool = ({}, {}, {"queues": QUEUES[1:]}, {"queues": (), "leaving": True}, {"worker": "pod é", "slots": 8})
 REAPS: Pool = (
     {}, {"limit": 1}, {"limit": 2}, {"outage_floor": 2, "outage_overdue": 0},

@@ -91,7 +91,7 @@ def tidy_claimed(req: Claim) -> Callable[[Claimed], Any]:
 
     def tidy(claimed: Claimed) -> Any:
         next_in = claimed.next_in if len(claimed.jobs) < req.limit else None
-        return claimed.jobs, next_in, {job.id: job for job in claimed.expired}
+        return claimed.jobs, next_in, {job.id: job for job in claimed.expired}, claimed.passed_over
 
     return tidy
 

@@ -63,7 +63,13 @@ class WorkingRules(MachineBase):
     def take(self, req: Claim) -> Claimed:
         """Claim."""
         claimed = self.twins.ask(lambda backend: backend.claim(req, self.now), tidy_claimed(req))
-        laws.check_claim(self.world, req, [job.id for job in claimed.jobs], [job.id for job in claimed.expired])
+        laws.check_claim(
+            self.world,
+            req,
+            [job.id for job in claimed.jobs],
+            [job.id for job in claimed.expired],
+            passed_over=claimed.passed_over,
+        )
         self._note_claimed(req, claimed)
         return claimed
 
@@ -75,6 +81,7 @@ class WorkingRules(MachineBase):
             *("claim: after a loss" for job in jobs if job.lost),
             *("claim: after a failed attempt" for job in jobs if job.attempt),
             *("claim: expired" for _ in claimed.expired),
+            *("claim: passed over" for _ in range(claimed.passed_over)),
         )
         if req.limit:
             self.note(f"claim: {'nothing' if not jobs else 'full' if len(jobs) == req.limit else 'short'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from headrace.records import Cells, JobId, Row
+from headrace.records import Cells, Claim, JobId, Row
 from headrace.testing.sim.verdict import Violation
 from headrace.types import JobState
 
@@ -191,9 +191,14 @@ class Ledger:
         wanted = frozenset(queues) - self.paused
         return (life for life in self.places[JobState.AVAILABLE].values() if life.queue in wanted)
 
-    def claimable(self, queues: tuple[str, ...], now: int) -> list[Life]:
+    def claimable(self, req: Claim, now: int) -> list[Life]:
         """What a claim must choose from, in line."""
-        found = (life for life in self.waiting(queues) if life.run_at <= now and not life.expired(now))
+        bound = 2**31 if req.lost_below is None else req.lost_below
+        found = (
+            life
+            for life in self.waiting(req.queues)
+            if life.run_at <= now and not life.expired(now) and life.lost < bound
+        )
         return sorted(found, key=lambda life: life.place)
 
 

@@ -24,7 +24,7 @@ SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at
 -- name: order
 -- PRIMARY KEY of ready: (qid, priority, run_at <= now), already in claim order.
 SELECT run_at, id, qid FROM ready
-WHERE qid = ?1 AND priority = ?2 AND run_at <= ?3 AND (dies_at IS NULL OR dies_at > ?3)
+WHERE qid = ?1 AND priority = ?2 AND run_at <= ?3 AND (dies_at IS NULL OR dies_at > ?3) AND lost < ?5
 ORDER BY run_at, id
 LIMIT ?4
 
@@ -34,20 +34,27 @@ SELECT
     r.run_at, r.id, r.epoch, r.attempt, r.lost, j.task, j.tenant, j.key, j.enqueued_at, j.max_attempts, j.timeout,
     j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
 FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
-WHERE r.qid = ?1 AND r.priority = ?2 AND r.run_at <= ?3 AND (r.dies_at IS NULL OR r.dies_at > ?3)
+WHERE r.qid = ?1 AND r.priority = ?2 AND r.run_at <= ?3 AND (r.dies_at IS NULL OR r.dies_at > ?3) AND r.lost < ?5
 ORDER BY r.run_at, r.id
 LIMIT ?4
 
 -- name: lease
 -- PRIMARY KEY of ready: (qid, priority, (run_at, id) <= last taken).
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder)
-SELECT seq, qid, epoch + 1, attempt, lost, size, ?6, 0, ?7 FROM ready
-WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
+SELECT seq, qid, epoch + 1, attempt, lost, size, ?7, 0, ?8 FROM ready
+WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3) AND lost < ?6
 
 -- name: leave
 -- PRIMARY KEY of ready: (qid, priority, (run_at, id) <= last taken).
 DELETE FROM ready
-WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
+WHERE qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3) AND lost < ?6
+
+-- name: passed_over
+-- Partial index ready_lost: the range of one qid and priority.
+SELECT 1 FROM ready INDEXED BY ready_lost
+WHERE lost > 0 AND qid = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3)
+    AND lost >= ?6
+LIMIT 1
 
 -- name: dying
 -- PRIMARY KEY of ready: the range that the claim has walked already; INTEGER PRIMARY KEY of jobs and of queues.

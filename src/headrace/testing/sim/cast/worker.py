@@ -72,7 +72,8 @@ class ScriptedWorker:
 
     def request(self, limit: int) -> Claim:
         """The claim for so many jobs."""
-        return Claim(self.holder, self.duty.queues, limit, self.duty.lease_for, self.duty.want)
+        lost_below = 1 if self.seat.rng.random() < 0.3 else None
+        return Claim(self.holder, self.duty.queues, limit, self.duty.lease_for, self.duty.want, lost_below)
 
     def pause_after(self, claimed: Claimed) -> int:
         """How long to sleep, if nobody wakes us, after a claim that came back short."""

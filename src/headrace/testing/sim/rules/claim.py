@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from headrace.records import Claim, Claimed, JobId, Leased
 from headrace.testing.sim.ledger import Ledger, Life, short
 from headrace.types import JobState
@@ -19,7 +21,8 @@ def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     """A claim was answered."""
     for one in claimed.expired:
         expire(book, one.id, now, "claim")
-    line = book.claimable(req.queues, now)
+    line = book.claimable(req, now)
+    everybody = book.claimable(replace(req, lost_below=None), now)
     if any(life.run_at <= now for queue in book.paused for life in _of(book, queue) if queue in req.queues):
         book.reach("paused queue passed over")
     if len(claimed.jobs) > req.limit:
@@ -27,6 +30,7 @@ def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     for job in claimed.jobs:
         _grant(book, req, job, now)
     _check_order(book, req, claimed, line)
+    _check_passed_over(book, req, claimed, everybody)
     if len(claimed.jobs) < req.limit:
         _check_next(book, req, claimed, now)
 
@@ -66,6 +70,8 @@ def _grant(book: Ledger, req: Claim, job: Leased, now: int) -> None:
         book.blame("I8", job.id, f"granted from {life.queue!r}, which the claim does not name")
     if job.epoch != life.epoch + 1:
         book.blame("I6", job.id, f"granted with epoch {job.epoch} after epoch {life.epoch}")
+    if req.lost_below is not None and life.lost >= req.lost_below:
+        book.blame("I8", job.id, f"granted after {life.lost} losses, where fewer than {req.lost_below} were asked for")
     _check_counters(book, life, job)
     _check_payload(book, req, life, job)
     book.reach("granted again" if life.epoch else "granted")
@@ -113,6 +119,20 @@ def _check_order(book: Ledger, req: Claim, claimed: Claimed, line: list[Life]) -
     passed = [life.id for life in line[:reach] if life.id not in taken]
     if len(passed) > book.inversions:
         book.blame("I8", passed[0], f"passed over, and {len(passed) - 1} more, in favour of later ones or of nobody")
+
+
+def _check_passed_over(book: Ledger, req: Claim, claimed: Claimed, everybody: list[Life]) -> None:
+    """What ``lost_below`` leaves out is told, and only that."""
+    ranks = {life.id: rank for rank, life in enumerate(everybody)}
+    full = len(claimed.jobs) >= req.limit
+    reach = 1 + max((ranks.get(job.id, -1) for job in claimed.jobs), default=-1) if full else len(everybody)
+    left_out = [life.id for life in everybody[:reach] if req.lost_below is not None and life.lost >= req.lost_below]
+    if claimed.passed_over != bool(left_out):
+        book.blame(
+            "I22", left_out[0] if left_out else None, f"passed_over is {claimed.passed_over}, of {len(left_out)}"
+        )
+    if left_out:
+        book.reach("passed over a job that was lost too often")
 
 
 def _check_next(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
