@@ -21,11 +21,11 @@ from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import Job
-from headrace.records import Altered, JobKey
+from headrace.records import JobKey
 from headrace.shown import shown
 from headrace.stopper import Stopper
 from headrace.task import JobOptions, Task
-from headrace.types import Duration, NewJob
+from headrace.types import Duration, JobState, NewJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,7 +153,8 @@ class App:
         self.tasks[task.name] = task
 
     def middleware(self, middleware: Middleware) -> Middleware:
-        """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost."""
+        """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost. Each job of a
+        batch passes through it by itself."""
         if not callable(middleware):
             raise ConfigError(f"middleware: expected async def (job, next), got {shown(middleware)}")
         self._middleware.append(middleware)
@@ -199,8 +200,9 @@ class App:
         """All that is known of a job. Raises ``JobNotFound``."""
         return await self.client.get(job_id)
 
-    async def cancel(self, job_id: AnyId | JobKey) -> Altered | None:
-        """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
+        been asked), or the one that it had ended in; None if there is no such job."""
         return await self.client.cancel(job_id)
 
     # -- working
@@ -219,7 +221,9 @@ class App:
         """All tasks made ready to run."""
         middleware = tuple(self._middleware)
         return {
-            name: task.handler() if isinstance(task, BatchTask) else task.handler(middleware, threads, processes)
+            name: task.handler(middleware)
+            if isinstance(task, BatchTask)
+            else task.handler(middleware, threads, processes)
             for name, task in self.tasks.items()
         }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.handler import Handler
+from headrace.core.middleware import Middleware, compose_many
 from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
@@ -25,7 +26,7 @@ _NOTHING: JsonSerde[Any] = JsonSerde()
 
 
 class BatchTask(Generic[T]):
-    """A handler of ``list[Job[T]]`` that returns one outcome per job, or None when all are done.
+    """A handler of ``list[Job[T]]`` that returns one outcome, result or exception per job, or None when all are done.
 
     If it raises, every job of the batch has failed that attempt.
     """
@@ -64,7 +65,12 @@ class BatchTask(Generic[T]):
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
         cell = self._owner.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
-        given = {"task": self.name, "queue": self.queue, "args": Encoded(cell)} | options
+        given = {
+            "task": self.name,
+            "queue": self.queue,
+            "args": Encoded(cell),
+            "id": self._owner.client.packer.new_id(),
+        } | options
         try:
             return NewJob(**given)  # type: ignore[arg-type]
         except TypeError as error:
@@ -75,7 +81,7 @@ class BatchTask(Generic[T]):
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
-    def handler(self) -> Handler:
+    def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task made ready to run in one worker."""
         return Handler(
             task=self.name,
@@ -84,7 +90,7 @@ class BatchTask(Generic[T]):
             result_serde=_NOTHING,
             result_ttl=micros(self._owner.client.settings.result_ttl),
             timeout=self._timeout,
-            batch=self.function,
+            batch=compose_many(middleware, self.function),
             batch_size=self._size,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 from uuid import UUID
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from headrace.config import Settings
 from headrace.core.batcher import Batcher
 from headrace.core.clock import Clock, SystemClock
+from headrace.core.codec import Envelope
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Handler
 from headrace.core.ids import IdMaker, parse_id, seeded_by_system
@@ -34,6 +35,8 @@ from headrace.errors import (
     JobNotFound,
     ResultExpired,
     RetriesExhausted,
+    Unavailable,
+    WaitTimeout,
 )
 from headrace.info import DETAILS, JobInfo, job_info
 from headrace.protocol import Backend
@@ -122,7 +125,7 @@ class Client:
                 self._tasks,
                 self._rng,
                 max_batch=self._backend.limits.max_batch,
-                max_bytes=64 * 1024 * 1024,
+                max_bytes=_MAX_BYTES,
                 weigh=_weight,
                 patience=micros(self.settings.patience) / 1e6,
                 name="headrace-insert",
@@ -185,10 +188,9 @@ class Client:
         """
         await self.open()
         rows = [self.packer.pack(job) for job in jobs]
-        chunk = self._backend.limits.max_batch
         answers: list[Inserted] = []
-        for start in range(0, len(rows), chunk):
-            answers += await self._inserts.send(rows[start : start + chunk])
+        for chunk in _chunks(rows, self._backend.limits.max_batch):
+            answers += await self._inserts.send(chunk)
         if self.observers:
             for row, answer in zip(rows, answers, strict=True):
                 self._tell_inserted(row, answer)
@@ -225,8 +227,37 @@ class Client:
         await self.open()
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
         record = await self._waiter.wait(raw_id(job_id), seconds, watch=watch)
-        raise_unless_completed(record)
+        if record.state is JobState.FAILED:
+            record = await self._with_payload(record)
+        raise_unless_completed(record, self.packer.envelope)
         return record
+
+    async def _with_payload(self, record: Record) -> Record:
+        """A failed job's record with its arguments, if they can be had."""
+        try:
+            again = await self.fetch(record.id)
+        except Unavailable:
+            return record
+        return again if again is not None and again.state is JobState.FAILED else record
+
+    async def call(self, job: NewJob, timeout: Duration | None = "30s") -> bytes:
+        """Store a job, or join the one that has its key, and wait for its result: the cell that holds it. One timeout
+        bounds both. Raises what ``wait`` raises."""
+        seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(seconds):
+                inserted = await self.enqueue(job, reply=True)
+        except TimeoutError:
+            message = f"the store did not answer in {seconds} s; whether the job was stored is unknown"
+            raise WaitTimeout(message) from None
+        if inserted.result is not None:
+            return inserted.result
+        left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
+        result = (await self.wait(inserted.id, left, watch=inserted.state.terminal)).result
+        assert result is not None
+        return result
 
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
@@ -247,12 +278,13 @@ class Client:
 
     # -- change
 
-    async def cancel(self, job_id: AnyId | JobKey) -> Altered | None:
-        """Cancel a waiting job, or ask a running one to stop; None if there is no such job."""
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
+        been asked), or the one that it had ended in; None if there is no such job."""
         name = job_id if isinstance(job_id, JobKey) else raw_id(job_id)
         sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
         altered = await self.alter(sel, Cancel())
-        return altered[0] if altered else None
+        return altered[0].after if altered else None
 
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match."""
@@ -261,11 +293,10 @@ class Client:
             raise InvalidJob("expected the name of the queue to change")
         altered = await self._backend.alter(sel, change, self.clock.stamp())
         if self.observers and isinstance(change, Cancel):
-            name = sel.keys[0] if sel.keys is not None and len(sel.keys) == 1 else None
-            queue, key = (name.queue, name.key) if name else ("", None)
             for one in altered:
                 if one.changed and one.after is JobState.CANCELLED:
-                    self.observers.tell(Event(EventKind.CANCELLED, one.id, queue, key=key, detail=change.reason))
+                    news = Event(EventKind.CANCELLED, one.id, one.queue, key=one.key, detail=change.reason)
+                    self.observers.tell(news)
         return altered
 
     async def alter_all(self, sel: Selector, change: Change) -> int:
@@ -324,11 +355,29 @@ def _shown_id(job_id: AnyId | JobKey) -> str:
     )
 
 
+_MAX_BYTES = 64 * 1024 * 1024
+"""Of rows in one trip, unless a single one is larger."""
+
+
 def _weight(row: Row) -> int:
     return 256 + sum(map(len, row.cells.values()))
 
 
-def raise_unless_completed(record: Record) -> None:
+def _chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
+    """Rows in order, in pieces of bounded number and bytes."""
+    chunk: list[Row] = []
+    weight = 0
+    for row in rows:
+        weight += _weight(row)
+        if chunk and (len(chunk) == most or weight > _MAX_BYTES):
+            yield chunk
+            chunk, weight = [], _weight(row)
+        chunk.append(row)
+    if chunk:
+        yield chunk
+
+
+def raise_unless_completed(record: Record, envelope: Envelope) -> None:
     """Tell a waiter why there is no result."""
     job_id = str(UUID(bytes=record.id))
     match record.state:
@@ -339,10 +388,10 @@ def raise_unless_completed(record: Record) -> None:
             kind: type[JobError] = JobExpired if record.reason == "expired" else JobCancelled
             raise kind(f"job {job_id} was cancelled: {record.reason or 'no reason given'}")
         case JobState.FAILED:
-            raise failed(record)
+            raise failed(record, envelope)
 
 
-def failed(record: Record) -> JobFailed:
+def failed(record: Record, envelope: Envelope) -> JobFailed:
     """The error for a job that lies with the dead letters."""
     job_id = str(UUID(bytes=record.id))
     last: dict[str, Any] = {}
@@ -356,4 +405,5 @@ def failed(record: Record) -> JobFailed:
         attempts=record.attempt,
         error=last,
         reason=record.reason,
+        payload=job_info(record, envelope).args,
     )

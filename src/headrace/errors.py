@@ -142,12 +142,15 @@ class JobFailed(JobError):
         attempts: int = 0,
         error: dict[str, Any] | None = None,
         reason: str = "",
+        payload: Any = None,
     ) -> None:
         super().__init__(message)
         self.job_id = job_id
         self.attempts = attempts
         self.error = error or {}
         self.reason = reason
+        self.payload = payload
+        """The job's arguments as plain data, where they can be shown."""
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {
@@ -155,6 +158,7 @@ class JobFailed(JobError):
             "attempts": self.attempts,
             "error": self.error,
             "reason": self.reason,
+            "payload": self.payload,
         }
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.client import Client
 from headrace.core.codec import Serde
 from headrace.info import JobInfo
-from headrace.records import Altered, Inserted, InsertStatus
+from headrace.records import Inserted, InsertStatus
 from headrace.types import Duration, JobState
 
 R = TypeVar("R")
@@ -61,8 +61,8 @@ class Handle(Generic[R]):
         """All that is known of the job now."""
         return await self._client.get(self._inserted.id)
 
-    async def cancel(self) -> Altered | None:
-        """Cancel the job, or ask for it if it runs."""
+    async def cancel(self) -> JobState | None:
+        """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
         return await self._client.cancel(self._inserted.id)
 
     def __repr__(self) -> str:

@@ -151,7 +151,8 @@ class Backend(Protocol):
 
         The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
         jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
-        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING with ``epoch`` + 1, leased until now + ``lease_for``.
+        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING with ``epoch`` + 1,
+        leased until now + ``lease_for``.
 
         Due jobs whose ``expires`` has passed and that come, in this order, before the last job returned (or anywhere,
         if fewer than ``limit`` are returned) become CANCELLED with the reason ``expired`` and are listed in

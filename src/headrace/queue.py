@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -18,7 +18,6 @@ from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
 from headrace.core.handler import After, Handler
-from headrace.core.judge import OUTCOMES
 from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
@@ -28,7 +27,7 @@ from headrace.instants import to_datetime
 from headrace.job import Job
 from headrace.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.shown import shown
-from headrace.types import Done, Duration, Encoded, JobState, NewJob, Outcome
+from headrace.types import OUTCOMES, Done, Duration, Encoded, JobState, NewJob, Outcome
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -75,7 +74,7 @@ class Queue(Generic[P, R]):
         client: Client | str | None = None,
         *,
         concurrency: int = 1,
-        max_attempts: int = 3,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         lease: Duration = "30s",
         result_ttl: Duration = "1h",
@@ -95,7 +94,9 @@ class Queue(Generic[P, R]):
             raise ConfigError(f"retry: expected a RetryPolicy like exponential(3), got {shown(retry)}")
         self._payload_serde = payload_serde
         self._result_serde = result_serde
-        self._retry = retry or exponential(max_attempts)
+        if retry is not None and max_attempts is not None:
+            raise ConfigError("expected max_attempts or retry, got both; give the policy its own: exponential(10)")
+        self._retry = retry or exponential(3 if max_attempts is None else max_attempts)
         self._result_ttl = micros(result_ttl, "result_ttl")
         self._timeout = None if timeout is None else micros(timeout, "timeout")
         settings = self.client.settings
@@ -153,18 +154,19 @@ class Queue(Generic[P, R]):
     async def start(self) -> None:
         """Connect and, if there is a handler, begin to work. Starting twice is harmless."""
         await self.client.open()
-        if self._handler is None or self._worker is not None:
+        if self._handler is None or (self._work is not None and not self._work.done()):
             return
         worker = self.client.worker({self.name: self._make_handler()}, [self.name], self._settings)
         self._worker = worker
         self._work = asyncio.ensure_future(worker.run())
+        self._work.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
         worker, work = self._worker, self._work
         if worker is not None and work is not None:
             worker.stop()
-            await asyncio.shield(work)
+            await asyncio.wait([work])
             self._worker = self._work = None
             await self._threads.close()
         if self._owns_client:
@@ -189,11 +191,12 @@ class Queue(Generic[P, R]):
         delay: Duration | None = None,
         priority: int = 0,
         tenant: str = "",
+        headers: Mapping[str, str] | None = None,
         on_failed: str = "run",
     ) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, on_failed)
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
     async def enqueue_and_wait(
@@ -207,19 +210,16 @@ class Queue(Generic[P, R]):
         delay: Duration | None = None,
         priority: int = 0,
         tenant: str = "",
+        headers: Mapping[str, str] | None = None,
         on_failed: str = "run",
     ) -> R:
         """Store a job, or join the one that has the id, and wait for its result. Raises ``WaitTimeout`` (the job goes
         on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
         if timeout is not None:
             micros(timeout, "timeout")
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, on_failed)
-        inserted = await self.client.enqueue(job, reply=True)
-        answer = self._answer(inserted)
-        if isinstance(answer, Completed):
-            return answer.result
-        record = await self.client.wait(inserted.id, timeout, watch=inserted.state.terminal)
-        return self._decode_result(record)
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, headers, on_failed)
+        cell = await self.client.call(job, timeout)
+        return self.client.packer.envelope.decode(cell, self._results, "result")
 
     # -- managing
 
@@ -244,7 +244,7 @@ class Queue(Generic[P, R]):
             to_datetime(record.enqueued_at),
             record.attempt,
             self._decode_result(record) if record.result is not None else None,
-            failed(record) if record.state is JobState.FAILED else None,
+            failed(record, self.client.packer.envelope) if record.state is JobState.FAILED else None,
             record.worker,
         )
 
@@ -265,6 +265,12 @@ class Queue(Generic[P, R]):
 
     # -- inside
 
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        """A worker that ends by an error of its own is told of; ``start`` brings up another."""
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
+            self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
+
     def _job(
         self,
         id: str,
@@ -274,6 +280,7 @@ class Queue(Generic[P, R]):
         delay: Duration | None,
         priority: int,
         tenant: str,
+        headers: Mapping[str, str] | None,
         on_failed: str,
     ) -> NewJob:
         cell = self.client.packer.seal_value(payload, self._payloads, "payload")
@@ -287,6 +294,7 @@ class Queue(Generic[P, R]):
             delay=delay,
             priority=priority,
             tenant=tenant,
+            headers=headers,
             on_failed=on_failed,
         )
 
@@ -306,7 +314,7 @@ class Queue(Generic[P, R]):
         return altered[0] if altered else None
 
     def _decode_result(self, record: Record) -> R:
-        raise_unless_completed(record)
+        raise_unless_completed(record, self.client.packer.envelope)
         assert record.result is not None
         return self.client.packer.envelope.decode(record.result, self._results, "result")
 
@@ -356,6 +364,7 @@ class Queue(Generic[P, R]):
             value = await _with_callback(handler, job)
         else:
             value = await self._threads.run(lambda: handler(job))
+            value = await value if inspect.isawaitable(value) else value
         return value if isinstance(value, OUTCOMES) else Done(value)
 
     def _tell(self, event: Event) -> None:

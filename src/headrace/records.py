@@ -301,6 +301,9 @@ class Altered(Struct, frozen=True):
     """None: the job is gone."""
     changed: bool = True
     """Whether the change took effect, a cancel request to a running job included."""
+    queue: str = ""
+    """The queue that the job is in, or was."""
+    key: str | None = None
 
 
 class Record(Struct, frozen=True):

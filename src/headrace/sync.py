@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
@@ -14,7 +14,7 @@ from headrace.client import AnyId
 from headrace.errors import ConfigError
 from headrace.handle import Handle
 from headrace.info import JobInfo
-from headrace.records import Altered, JobKey, Selector, Stats
+from headrace.records import JobKey, Selector, Stats
 from headrace.task import Task
 from headrace.types import Duration, JobState, NewJob
 
@@ -51,8 +51,8 @@ class SyncHandle(Generic[R]):
         """All that is known of the job now."""
         return self._owner.wait_for(self._handle.info())
 
-    def cancel(self) -> Altered | None:
-        """Cancel the job, or ask for it if it runs."""
+    def cancel(self) -> JobState | None:
+        """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
         return self._owner.wait_for(self._handle.cancel())
 
 
@@ -134,8 +134,8 @@ class SyncApp:
         """All that is known of a job. Raises ``JobNotFound``."""
         return self.wait_for(self.app.get(job_id))
 
-    def cancel(self, job_id: AnyId | JobKey) -> Altered | None:
-        """Cancel a waiting job, or ask a running one to stop."""
+    def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+        """Cancel a waiting job, or ask a running one to stop: the state that it is in now, None if it is unknown."""
         return self.wait_for(self.app.cancel(job_id))
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
@@ -154,6 +154,6 @@ class SyncApp:
         """Workers may claim from the queue again."""
         self.wait_for(self.app.client.resume(queue))
 
-    def drain(self) -> None:
+    def drain(self, queues: Sequence[str] | None = None) -> None:
         """Run everything that is due, then return."""
-        self.wait_for(self.app.drain())
+        self.wait_for(self.app.drain(queues))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -16,7 +16,6 @@ from headrace.core.arguments import Arguments
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.core.handler import Handler
-from headrace.core.judge import OUTCOMES
 from headrace.core.middleware import Middleware, compose
 from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy
@@ -26,7 +25,7 @@ from headrace.handle import Handle
 from headrace.job import Job
 from headrace.records import Leased
 from headrace.shown import shown
-from headrace.types import Done, Duration, Encoded, NewJob, Outcome
+from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +87,7 @@ class Task(Generic[P, R]):
         self._arguments = Arguments(function, name)
         self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
         """How results of this task are stored."""
+        update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
         if not isinstance(retry, RetryPolicy):
             raise ConfigError(f"task {name}: retry: expected a RetryPolicy like exponential(5), got {shown(retry)}")
         owner.client.packer.priority(options.priority)
@@ -102,7 +102,9 @@ class Task(Generic[P, R]):
                 micros(given, f"task {name}: {what}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function itself, without any queue."""
+        """Run the function itself, without any queue. One that takes a job first needs one: call ``.function``."""
+        if self._arguments.takes_job:
+            raise TypeError(f"task {self.name} takes a job first; call its .function with one of your own making")
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -141,6 +143,7 @@ class Task(Generic[P, R]):
             result_ttl=given.result_ttl,
             headers=given.headers,
             on_failed=given.on_failed,
+            id=self._owner.client.packer.new_id(),
         )
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -153,12 +156,7 @@ class Task(Generic[P, R]):
         client = self._owner.client
         if self._options.wait is not None:
             micros(self._options.wait, "wait")
-        inserted = await client.enqueue(self.job(*args, **kwargs), reply=True)
-        cell = inserted.result
-        if cell is None:
-            ended = inserted.state.terminal
-            cell = (await client.wait(inserted.id, self._options.wait, watch=ended)).result
-        assert cell is not None
+        cell = await client.call(self.job(*args, **kwargs), self._options.wait)
         return client.packer.envelope.decode(cell, self.results, "result")  # type: ignore[no-any-return]
 
     # -- for the worker
@@ -212,9 +210,15 @@ class Task(Generic[P, R]):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
-                return threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs))
+                return _awaited(threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs)))
 
         return run
+
+
+async def _awaited(call: Awaitable[Any]) -> Any:
+    """The value of a plain function: where that is a coroutine, as of an async one in a plain wrapper, its value."""
+    value = await call
+    return await value if inspect.isawaitable(value) else value
 
 
 def _outcome(invoke: Callable[[Job[Any]], Awaitable[Any]]) -> Callable[[Job[Any]], Awaitable[Outcome]]:

@@ -213,6 +213,7 @@ class Cancelled(Struct, frozen=True):
     spawn: Sequence[NewJob] = ()
 
 
+OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
 Outcome = Done | Retry | Again | Fail | Cancelled
 """What a handler may return. ``patch`` and ``spawn`` are applied atomically with it, or not at all.
 

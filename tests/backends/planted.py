@@ -87,6 +87,16 @@ class StartsExpiredJobs(MemoryBackend):
             yield entry
 
 
+class ClaimsSuspectsLikeAnyOther(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        return super()._claim(replace(req, lost_below=None), now)
+
+
+class HidesWhatItPassedOver(MemoryBackend):
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        return replace(super()._claim(req, now), passed_over=False)
+
+
 class BringsEverySection(MemoryBackend):
     def _lease(self, entry: Entry, req: Claim, now: int) -> object:
         return super()._lease(entry, replace(req, want=None), now)
@@ -170,11 +180,17 @@ class CountsWhatIsGone(MemoryBackend):
 
 class LateRenewalsAreLost(MemoryBackend):
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        late = {job_id for job_id, _ in beat.leases if job_id in self.store.running}
-        late = {job_id for job_id in late if self.store.running[job_id].lease_until <= (at or 0)}
-        kept = [lease for lease in beat.leases if lease[0] not in late]
+        held = [lease for lease in beat.leases if self._held_by(*lease, beat.holder) is not None]
+        late = [lease for lease in held if self.store.running[lease[0]].lease_until <= (at or 0)]
+        kept = [lease for lease in beat.leases if lease not in late]
         renewed = await super().renew(replace(beat, leases=kept), at)
         return replace(renewed, lost=[*renewed.lost, *late])
+
+
+class NamesTheWrongLease(MemoryBackend):
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        renewed = await super().renew(beat, at)
+        return replace(renewed, lost=[(job_id, epoch + 1) for job_id, epoch in renewed.lost])
 
 
 class TellsCancelRequestsOnce(MemoryBackend):
@@ -195,6 +211,11 @@ class TakesAnOutageForPoison(MemoryBackend):
         return await super().reap(replace(req, outage_floor=10**9), at)
 
 
+class TakesARestartForAnOutage(MemoryBackend):
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        return await super().reap(replace(req, outage_overdue=0), at)
+
+
 class ReapsYoungestFirst(MemoryBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return list(reversed(await super().reap(req, at)))
@@ -203,6 +224,11 @@ class ReapsYoungestFirst(MemoryBackend):
 class NoIdsMeansAllIds(MemoryBackend):
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         return await super().alter(replace(sel, ids=sel.ids or None), change, at)
+
+
+class StartsOverInsteadOfGoingOn(MemoryBackend):
+    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+        return await super().alter(replace(sel, above=None), change, at)
 
 
 class RequeueKeepsTheAttempts(MemoryBackend):
@@ -274,4 +300,8 @@ class SweepsYoungestFirst(MemoryBackend):
         return swept
 
 
-FAULTY = tuple(faulty for faulty in MemoryBackend.__subclasses__() if faulty.__module__ == __name__)
+UNDRAWN = (StartsOverInsteadOfGoingOn,)
+"""The machine draws nothing that shows these: the conformance suite has to find them."""
+FAULTY = tuple(
+    faulty for faulty in MemoryBackend.__subclasses__() if faulty.__module__ == __name__ and faulty not in UNDRAWN
+)

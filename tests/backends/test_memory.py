@@ -1,9 +1,13 @@
-"""The memory backend keeps the contract."""
+"""The memory backend keeps the contract, and the suite finds what does not."""
 
 from pathlib import Path
 
+import pytest
+
 from headrace.backends.memory import MemoryBackend
+from headrace.records import Watch
 from headrace.testing.conformance import BackendConformance
+from tests.backends.planted import UNDRAWN
 
 
 class TestMemory(BackendConformance):
@@ -11,3 +15,9 @@ class TestMemory(BackendConformance):
 
     def connect(self, place: Path) -> MemoryBackend:
         return MemoryBackend()
+
+
+@pytest.mark.parametrize("faulty", UNDRAWN)
+async def test_a_planted_fault_is_found(faulty: type[MemoryBackend]) -> None:
+    with pytest.raises(AssertionError):
+        await TestMemory().test_going_on_above_the_last_meets_each_job_once(faulty(), Watch("inbox"))

@@ -95,7 +95,11 @@ def test_a_batch_task_takes_any_payload(run: Run, run_json: RunJson) -> None:
         (("hello", "--arg", "who"), 2, ["expected name=json"]),
         (("hello", "--arg", 'who="a"', "--arg", "x=1"), 2, ["unknown field `x`"]),
         (("hello", "--args", "[1]"), 2, ["JSON object"]),
-        (("hello", "--args", "{"), 2, ["expected JSON"]),
+        (("hello", "--args", "{"), 2, ["expected JSON", """--args '{"user_id": 42}'"""]),
+        (("hello", "--args", '{"who": "\udcff"}'), 2, ["it is not UTF-8", "\\u escapes"]),
+        (("hello", "--arg", 'who="\udcff"'), 2, ["who: expected JSON", "it is not UTF-8", "\\u escapes"]),
+        (("hello", "--args", "[" * 100_000), 2, ["nested too deeply", "give the job less"]),
+        (("hello", "--arg", "who=\x1b[2J"), 2, ["""--arg 'who="\\x1b[2J"'"""]),
         (("hello", "--arg", 'who="a"', "--priority", "99999"), 2, ["priority"]),
         (("", "--arg", 'who="a"'), 2, ["expected a name"]),
     ],
@@ -309,6 +313,30 @@ def test_dead_letters(run: Run, run_json: RunJson, work: Callable[..., None]) ->
     assert run_json("dead", "purge", ids[3], "--yes", *APP) == {"matched": 1, "deleted": 1}
     assert run_json("dead", "purge", "--yes", *APP) == {"matched": 2, "deleted": 2}
     assert run_json("dead", "list", *APP) == {"jobs": [], "more": False}
+
+
+@pytest.mark.parametrize("filters", [(), ("--task", "jobs.boom"), ("--older-than", "0s")], ids=str)
+def test_requeue_takes_the_oldest_however_many_there_are(
+    run: Run, run_json: RunJson, work: Callable[..., None], monkeypatch: pytest.MonkeyPatch, filters: tuple[str, ...]
+) -> None:
+    """Even where there are more than are counted one by one."""
+    monkeypatch.setattr("headrace.cli.bulk.CAP", 3)
+    ids = [run_json("enqueue", "boom", *APP)["id"] for _ in range(7)]
+    work()
+    result = run("dead", "requeue", *APP, *filters, "--limit", "2", "--json")
+    assert f"{'more than 3' if filters else '7'} dead letters match; requeueing 2, oldest first" in result.stderr
+    assert json.loads(result.stdout) == {"requeued": ids[:2], "refused": []}
+    assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == ids[:1:-1]
+
+
+def test_requeue_goes_on_past_those_that_must_stay(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    keys = ("a", "b", "c", "d")
+    ids = [run_json("enqueue", "boom", *APP, "--key", key)["id"] for key in keys]
+    work()
+    for key in ("a", "c"):
+        run("enqueue", "boom", *APP, "--key", key, "--delay", "1h")
+    again = run("dead", "requeue", "--queue", "mail", *APP, "--rate", "10", "--json", code=4)
+    assert json.loads(again.stdout) == {"requeued": [ids[1], ids[3]], "refused": [ids[0], ids[2]]}
 
 
 def test_requeue_is_paced(run_json: RunJson, work: Callable[..., None], run: Run) -> None:

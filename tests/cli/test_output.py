@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from headrace import Event, EventKind
 from headrace.cli import logs, output
 from headrace.cli.problems import Problem
+from headrace.cli.summary import Summary
 
 
 class Terminal(io.StringIO):
@@ -132,3 +136,93 @@ def test_auto_is_text_on_a_terminal_only() -> None:
         logs.configure("auto", "info", stream)
         logging.getLogger("headrace.worker").info("hello")
         assert stream.getvalue().startswith("{") is not text
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_the_usual_level_tells_of_trouble_only() -> None:
+    stream = io.StringIO()
+    logs.configure("json", "info", stream)
+    observe = logs.observer()
+    for kind in EventKind:
+        observe(Event(kind, uuid4().bytes))
+    told = {line["event"] for line in map(json.loads, stream.getvalue().splitlines())}
+    quiet = {"queued", "deduplicated", "started", "completed", "snoozed", "swept"}
+    assert told == {kind.value for kind in EventKind} - quiet
+
+
+# -- summaries
+
+
+class Told(logging.Handler):
+    """The records of a worker's log, as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.put_nowait(record)
+
+    async def next(self) -> dict[str, Any]:
+        """What the next one tells: its fields that are not nought, and its text."""
+        record = await asyncio.wait_for(self._records.get(), 20)
+        names = ("event", "worker", "completed", "failed", "retried", "snoozed", "cancelled", "lost", "running")
+        fields = {name: getattr(record, name) for name in names}
+        return {name: value for name, value in fields.items() if value} | {"text": record.getMessage()}
+
+    def empty(self) -> bool:
+        return self._records.empty()
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    log, handler = logging.getLogger("headrace.worker"), Told()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
+
+
+async def test_a_summary_tells_what_is_new_and_at_the_end_all(told: Told) -> None:
+    summary = Summary(every=0.01)
+    a, b, c = b"a", b"b", b"c"
+    async with summary.told():
+        summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
+        for job in (a, b, c):
+            summary.observe(Event(EventKind.STARTED, job))
+        summary.observe(Event(EventKind.COMPLETED, a))
+        first = await told.next()
+        assert first.pop("text").startswith("w in the last ")
+        assert first == {"event": "summary", "worker": "w", "completed": 1, "running": 2}
+        summary.observe(Event(EventKind.RETRYING, b))
+        summary.observe(Event(EventKind.FAILED, c))
+        second = await told.next()
+        assert second.pop("text").endswith(": 0 completed, 1 failed, 1 retried")
+        assert second == {"event": "summary", "worker": "w", "failed": 1, "retried": 1}
+    total = await told.next()
+    assert total.pop("text").startswith("w in all, in ")
+    assert total == {"event": "total", "worker": "w", "completed": 1, "failed": 1, "retried": 1}
+    assert told.empty()
+
+
+async def test_nothing_is_told_of_a_while_in_which_nothing_happened(told: Told) -> None:
+    summary = Summary(every=0.001)
+    async with summary.told():
+        summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
+        summary.observe(Event(EventKind.STARTED, b"a"))
+        await told.next()
+        # Nothing can be waited for: there is to be nothing. A few turns of the summary's own are enough to see.
+        await asyncio.sleep(0.02)
+        assert told.empty()
+
+
+@pytest.mark.parametrize(
+    "kind", [EventKind.SNOOZED, EventKind.CANCELLED, EventKind.RELEASED, EventKind.LEASE_LOST], ids=str
+)
+async def test_however_a_run_ends_it_runs_no_longer(told: Told, kind: EventKind) -> None:
+    summary = Summary()
+    async with summary.told():
+        for event in (EventKind.WORKER_STARTED, EventKind.STARTED, kind):
+            summary.observe(Event(event, b"a", worker="w"))
+    assert "running" not in await told.next()

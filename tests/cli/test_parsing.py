@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.__main__ import cli
-from headrace.cli.problems import Problem, explain, scrub
+from headrace.cli.problems import Problem, explain, report, scrub
 from headrace.errors import Corrupt, JobNotFound, StoreFull, Unavailable, UnknownTask
 from tests.cli.conftest import Run
 
@@ -159,3 +159,28 @@ def test_exit_codes(error: Exception, code: int) -> None:
     problem = explain(error)
     assert isinstance(problem, Problem)
     assert problem.code == code
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        ExceptionGroup("tasks", [Unavailable("it is away")]),
+        ExceptionGroup("tasks", [ExceptionGroup("more", [Unavailable("it is away")])]),
+        ExceptionGroup("tasks", [Unavailable("it is away"), Unavailable("it is away")]),
+    ],
+    ids=repr,
+)
+def test_an_error_in_a_group_is_told_like_the_error(group: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """What runs side by side in a worker fails as a group."""
+    assert report(Unavailable("it is away"), debug=False) == 75
+    alone = capsys.readouterr().err
+    assert report(group, debug=False) == 75
+    assert capsys.readouterr().err == alone
+    assert [line.partition(":")[0] for line in alone.splitlines()] == ["error", "cause", "run"]
+
+
+def test_a_group_of_different_errors_is_not_hidden() -> None:
+    group = ExceptionGroup("tasks", [Unavailable(), ValueError("a mistake of ours")])
+    with pytest.raises(ExceptionGroup) as caught:
+        report(group, debug=False)
+    assert caught.value is group

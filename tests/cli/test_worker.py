@@ -43,7 +43,7 @@ def wait_listed(run_json: RunJson) -> list[dict[str, Any]]:
 def test_burst_runs_what_is_due_and_ends(start: Start, run: Run, run_json: RunJson) -> None:
     stored = run_json("enqueue", "hello", *APP, "--arg", 'who="ada"')
     later = run_json("enqueue", "hello", *APP, "--arg", 'who="bob"', "--delay", "1h")
-    worker = start("worker", "jobs:app", "--burst")
+    worker = start("worker", "jobs:app", "--burst", *DEBUG)
     assert worker.ended() == 0
     completed = next(line for line in map(json.loads, worker.lines) if line.get("event") == "completed")
     assert completed.keys() >= {"time", "level", "logger", "message", "job_id", "task", "queue", "attempt", "seconds"}
@@ -51,6 +51,31 @@ def test_burst_runs_what_is_due_and_ends(start: Start, run: Run, run_json: RunJs
     assert not any("ada" in line for line in worker.lines), "arguments and results are not for logs"
     assert state(run_json, stored["id"]) == "completed"
     assert state(run_json, later["id"]) == "available"
+
+
+def test_jobs_that_go_well_are_only_counted(start: Start, run: Run, run_json: RunJson) -> None:
+    """A line for each of them would take more time than they do."""
+    for _ in range(3):
+        run("enqueue", "hello", *APP, "--arg", 'who="ada"')
+    again = run_json("enqueue", "unsteady", *APP)["id"]
+    failed = run_json("enqueue", "boom", *APP)["id"]
+    worker = start("worker", "jobs", "--burst", "--name", "sole")
+    assert worker.ended() == 0
+    events = [line for line in map(json.loads, worker.lines) if "event" in line]
+    assert [event["event"] for event in events if "job_id" not in event] == [
+        "worker_started",
+        "worker_stopped",
+        "total",
+    ]
+    assert {event["event"] for event in events if "job_id" in event} == {"retrying", "failed"}
+    assert next(event["job_id"] for event in events if event["event"] == "failed") == failed
+    total = events[-1]
+    completed = 3 + (state(run_json, again) == "completed")  # its second attempt may not have been due yet
+    counted = {name: total[name] for name in ("worker", "completed", "failed", "retried", "running", "level")}
+    assert counted == {
+        "worker": "sole", "completed": completed, "failed": 1, "retried": 1, "running": 0, "level": "INFO"
+    }  # fmt: skip
+    assert f"{completed} completed, 1 failed, 1 retried" in total["message"]
 
 
 def test_wait_prints_the_result(start: Start, run: Run) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-import headrace
 from headrace import App, Client, Event, EventKind, Queue, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.store import MemoryStore
@@ -29,13 +28,6 @@ LIMIT = 8.0
 
 
 STORES = ["memory", "sqlite"]
-
-
-def connect(*args: Any, **given: Any) -> Client:
-    """``headrace.connect``, which some import orders hide behind the module of that name (see ``test_doctests``)."""
-    found: Any = headrace.connect
-    client: Client = (found if callable(found) else found.connect)(*args, **given)
-    return client
 
 
 def settings(**given: Any) -> Settings:

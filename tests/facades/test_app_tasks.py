@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,11 +15,19 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from headrace import App, Handle, Job, JobState, NewJob, Task, never
+from headrace import App, Client, Handle, Job, JobState, NewJob, Task, never
 from headrace.core.clock import ManualClock
-from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobFailed, UnknownTask, WaitTimeout
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    InvalidJob,
+    JobFailed,
+    Unavailable,
+    UnknownTask,
+    WaitTimeout,
+)
 from headrace.records import JobKey, Selector
-from tests.facades.harness import Store, World, simulate, within, working
+from tests.facades.harness import Store, Tapped, World, settings, simulate, within, working
 
 
 class Colour(Enum):
@@ -117,8 +126,16 @@ class TestEnqueueAndCall:
         async def asynchronous(a: int) -> int:
             return a + 1
 
+        @app.task
+        def watched(job: Job[None], a: int) -> int:
+            """Looks at its job."""
+            return a + 1
+
         assert plain(1) == 2
         assert await asynchronous(1) == 2
+        with pytest.raises(TypeError, match="takes a job first"):
+            watched(1)
+        assert (watched.__name__, watched.__doc__) == ("watched", "Looks at its job.")
         assert await memory.count() == 0
 
     async def test_enqueue_many(self, store: Store) -> None:
@@ -151,6 +168,59 @@ class TestEnqueueAndCall:
         [many] = await app.enqueue_many([make.job(1)])
         await app.drain()
         assert await one.result() == await many.result() == Point(1)
+
+    async def test_enqueue_many_may_be_repeated(self, store: Store) -> None:
+        """A job has its id from its making on: what was stored the first time is not stored twice."""
+        app = store.app()
+
+        @app.task
+        async def work(n: int) -> None: ...
+
+        jobs = [work.job(n) for n in range(5)]
+        await app.enqueue_many(jobs[:3])
+        handles = await app.enqueue_many(jobs)
+        assert [handle.id for handle in handles] == [job.id for job in jobs]
+        assert await store.count() == 5
+
+    async def test_call_keeps_its_time_while_the_store_is_away(self, memory: Store) -> None:
+        """C05, I15: one timeout for storing and waiting."""
+
+        class Away(Tapped):
+            async def insert(self, *given: Any) -> None:
+                raise Unavailable("away")
+
+        app = App(Client(Away(memory.backend()), settings()))
+
+        @app.task
+        async def work() -> None: ...
+
+        with pytest.raises(WaitTimeout, match="whether the job was stored is unknown"):
+            await within(work.options(wait="50ms").call())
+        await within(app.client.close())
+
+    @pytest.mark.parametrize("result_ttl", [0, "1h"])
+    async def test_a_coroutine_in_a_plain_wrapper_is_run(self, store: Store, result_ttl: Any) -> None:
+        app, ran = store.app(), []
+
+        def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def wrapper(*args: Any) -> Any:
+                return function(*args)
+
+            return wrapper
+
+        @app.task(result_ttl=result_ttl)
+        @plain
+        async def work(n: int) -> int:
+            ran.append(n)
+            return 2 * n
+
+        handle = await work.enqueue(21)
+        await app.drain()
+        assert (await handle.info()).state is JobState.COMPLETED
+        assert ran == [21]
+        if result_ttl:
+            assert await handle.result() == 42
 
     async def test_all_or_nothing_is_checked(self, store: Store) -> None:
         """X13: one bad job among many, and none is stored."""
@@ -188,10 +258,7 @@ class TestEnqueueAndCall:
             raise AssertionError("it was cancelled")
 
         handle, keyed = await never_run.enqueue(), await never_run.options(key="k").enqueue()
-        by_handle, by_key = await handle.cancel(), await app.cancel(JobKey("default", "k"))
-        assert by_handle is not None
-        assert by_key is not None
-        assert by_handle.after is by_key.after is JobState.CANCELLED
+        assert await handle.cancel() is await app.cancel(JobKey("default", "k")) is JobState.CANCELLED
         assert await app.cancel("01900000-0000-7000-8000-000000000000") is None
         await app.drain()
         assert (await keyed.info()).state is JobState.CANCELLED

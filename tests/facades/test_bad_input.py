@@ -25,16 +25,18 @@ from headrace import (
     Queued,
     Sections,
     Settings,
+    connect,
     content_id,
     exponential,
     for_ever,
     immediate,
+    never,
 )
 from headrace.config import WorkerSettings
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, HeadraceError, InvalidJob
 from headrace.records import Configure, JobKey, Selector
-from tests.facades.harness import Store, connect, serving, settings, within
+from tests.facades.harness import Store, serving, settings, within
 
 HUGE = 10**5_000
 """A number that Python refuses to print."""
@@ -329,6 +331,26 @@ class TestQueueCalls:
         values = [Measured(math.nan), Reading(math.inf), {"a": [Reading(-math.inf)]}, {math.nan: 1}]
         await refused(values, lambda value: queue.enqueue("a", value))
         assert await memory.count() == 0
+
+    async def test_keys_that_json_would_turn_into_text(self, memory: Store) -> None:
+        """Where nothing says what they were, they are refused; where a type does, they come back as they went."""
+        free, loose = memory.queue(), Queue[dict[str, Any], Any]("loose", memory.client())
+        values = [{1: "a"}, {"deep": [{2.5: 1}]}, {UUID(int=1): "a"}]
+        await refused(values, lambda value: free.enqueue("a", value))
+        await refused(values[1:2], lambda value: loose.enqueue("a", value))
+        assert await memory.count() == 0
+        typed = Queue[dict[int, str], dict[int, str]]("typed", memory.client())
+
+        @typed.execute
+        async def echo(job: Job[dict[int, str]]) -> dict[int, str]:
+            return job.payload
+
+        async with serving(typed):
+            assert await within(typed.enqueue_and_wait("a", {1: "a"})) == {1: "a"}
+
+    def test_two_words_on_retries(self, memory: Store) -> None:
+        with pytest.raises(ConfigError, match="max_attempts or retry, got both"):
+            memory.queue(max_attempts=10, retry=never())
 
     async def test_result_ttl(self, memory: Store) -> None:
         queue = memory.queue()

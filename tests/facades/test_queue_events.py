@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace import Fail, Job, NewJob, Queue, immediate, never
+from headrace import Fail, Job, JobState, NewJob, Queue, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Claim
+from headrace.records import Claim, Selector
 from tests.facades.harness import Calls, Gate, Store, Tapped, World, serving, simulate, within
 
 NAMES = (
@@ -201,6 +201,42 @@ class TestListeners:
             await first.enqueue("b", 1, delay="1h")
             await first.cancel("b")
         assert heard == []
+
+    async def test_a_cancellation_by_number_is_told_under_its_own_id(self, store: Store) -> None:
+        client = store.client()
+        mine, other = Queue[Any, Any]("mine", client), Queue[Any, Any]("other", client)
+        heard, misled = Calls(), Calls()
+        mine.on("cancelled", heard)
+        other.on("cancelled", misled)
+        await mine.enqueue("my-id", 1, delay="1h")
+        [job] = await client.list_jobs(Selector(queue="mine"))
+        assert await client.cancel(job.id) is JobState.CANCELLED
+        assert heard.seen == [("my-id",)]
+        assert misled.seen == []
+
+    async def test_a_retry_that_a_cancellation_overtook_is_told_as_cancelled(self, store: Store) -> None:
+        """The store has the last word: what it did not accept is not told."""
+        queue, gate = store.queue(retry=immediate(5)), Gate()
+        heard: list[tuple[str, str]] = []
+        for name in ("failing", "cancelled"):
+            queue.on(name, lambda *given, name=name: heard.append((name, *given)))
+        over = asyncio.Event()
+        queue.on("cancelled", lambda *given: over.set())
+
+        @queue.execute
+        async def stubborn(job: Job[int]) -> int:
+            try:
+                await gate.pass_through()
+            except asyncio.CancelledError:
+                raise ValueError("I fail instead") from None
+            return 1
+
+        async with serving(queue):
+            await queue.enqueue("a", 1)
+            await gate.reached()
+            assert await queue.cancel("a") == "processing"
+            await within(over.wait())
+        assert heard == [("cancelled", "a")]
 
     async def test_one_that_raises_harms_nobody(self, store: Store) -> None:
         """P30: neither the job nor the other listeners."""

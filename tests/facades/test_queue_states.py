@@ -161,13 +161,14 @@ class TestTheJobItself:
             jobs.append(job)
 
         async with serving(queue):
-            await queue.enqueue_and_wait("msg-1", {"x": 1}, max_attempts=7, tenant="acme", priority=-3)
+            headers = {"correlation-id": "order-42"}
+            await queue.enqueue_and_wait("msg-1", {"x": 1}, max_attempts=7, tenant="acme", priority=-3, headers=headers)
         [job] = jobs
         assert (job.key, job.queue, job.payload) == ("msg-1", "mail", {"x": 1})
         assert (job.attempt, job.lost, job.max_attempts) == (0, 0, 7)
         assert (job.tenant, job.priority) == ("acme", -3)
         assert job.enqueued_at == job.run_at == datetime.fromtimestamp(clock.now() / 1e6, UTC)
-        assert (job.cancel.requested, job.headers, job.lease.epoch) == (False, {}, 1)
+        assert (job.cancel.requested, job.headers, job.lease.epoch) == (False, headers, 1)
 
     async def test_counts_its_attempts(self, store: Store) -> None:
         """002-14: 0 on the first run, and one more after each failure."""

@@ -356,8 +356,9 @@ class TestErrors:
 
         async with serving(queue):
             with pytest.raises(RetriesExhausted) as caught:
-                await within(queue.enqueue_and_wait("a", 1))
+                await within(queue.enqueue_and_wait("a", {"disk": 1}))
         told = json.loads(json.dumps(caught.value.to_dict()))
+        assert told["payload"] == {"disk": 1}
         assert (told["code"], told["attempts"], told["reason"]) == ("retries_exhausted", 2, "retries exhausted")
         assert (told["error"]["type"], told["error"]["message"]) == ("OSError", "disk 1 on fire")
         assert "on fire" in told["error"]["traceback"]

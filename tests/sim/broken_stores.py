@@ -79,6 +79,15 @@ class RenewRevivesLostLease(MemoryBackend):
         return await super().renew(beat, at)
 
 
+class RenewNamesAnotherLease(MemoryBackend):
+    """What was lost is told with the epoch that the job has by now."""
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        renewed = await super().renew(beat, at)
+        jobs = self.store.jobs
+        return replace(renewed, lost=[(i, jobs[i].epoch if i in jobs else 0) for i, _ in renewed.lost])
+
+
 class ReapTakesLiveLeases(MemoryBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return await super().reap(req, (at or 0) + 2 * SECOND)
@@ -150,6 +159,20 @@ class ClaimIgnoresPause(MemoryBackend):
             self.store.paused_queues = paused
 
 
+class ClaimGivesSuspectsToAnybody(MemoryBackend):
+    """A job that may be what kills its workers is claimed along with others, and takes them down with it."""
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        return super()._claim(replace(req, lost_below=None), now)
+
+
+class ClaimHidesSuspects(MemoryBackend):
+    """Nobody learns that a job was passed over, so nobody comes for it."""
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        return replace(super()._claim(req, now), passed_over=False)
+
+
 class ClaimKeepsEpoch(MemoryBackend):
     """A job that was taken back is granted under its old epoch, which its old holder still has."""
 
@@ -172,13 +195,13 @@ class ClaimDropsOne(MemoryBackend):
 
     def _claim(self, req: Claim, now: int) -> Claimed:
         claimed = super()._claim(req, now)
-        return Claimed(claimed.jobs[:2], claimed.next_in, claimed.expired)
+        return replace(claimed, jobs=claimed.jobs[:2])
 
 
 class ClaimForgetsNextDue(MemoryBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         claimed = super()._claim(req, now)
-        return Claimed(claimed.jobs, None, claimed.expired)
+        return replace(claimed, next_in=None)
 
 
 class InsertNotIdempotent(MemoryBackend):

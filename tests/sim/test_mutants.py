@@ -6,8 +6,16 @@ import pytest
 
 from headrace.testing.sim.invariants import INVARIANTS
 from headrace.testing.sim.scenarios import simulate
-from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim import broken_stores as stores
+from tests.sim import mutants
+from tests.sim.mutants import Mutant
 
+MUTANTS = [
+    *mutants.MUTANTS,
+    Mutant("RenewNamesAnotherLease", "I4", store=stores.RenewNamesAnotherLease),
+    Mutant("ClaimGivesSuspectsToAnybody", "I8", store=stores.ClaimGivesSuspectsToAnybody),
+    Mutant("ClaimHidesSuspects", "I22", store=stores.ClaimHidesSuspects),
+]
 SEEDS = range(40)
 
 

@@ -233,7 +233,7 @@ async def middleware(job: Job[Any], call: Next) -> Outcome:
 @app.observe
 def observer(event: Event) -> None:
     assert_type(event.kind, EventKind)
-    assert_type(event.job_id, UUID)
+    assert_type(event.job_id, UUID | None)
     assert_type(event.error, BaseException | None)
 
 

@@ -7,38 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from headrace import Again, App, Done, EventKind, JobState, immediate
+from headrace import App, Done, EventKind, JobState, immediate
+from headrace.config import RetentionSettings
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Claim, Claimed, Reap, Row
+from headrace.records import Claim, Claimed, Reap, Row, Settlement, Stamp
 from tests.worker.conftest import Told, working
-
-
-class Plain:
-    """A backend with no capabilities that can be cut off: what a poor store in bad weather looks like."""
-
-    def __init__(self, inner: Backend) -> None:
-        self._inner = inner
-        self.limits = inner.limits
-        self.hints = None
-        self.turn = None
-        self.away = False
-        self.calls: list[str] = []
-
-    def sibling(self) -> Backend:
-        return self._inner.sibling()
-
-    def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._inner, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            if self.away and name not in ("open", "close"):
-                raise Unavailable("cut off")
-            return await operation(*args, **kwargs)
-
-        return call
+from tests.worker.stores import Plain
 
 
 async def test_burst_runs_everything_due_and_what_that_makes_due(make_app: Callable[..., App]) -> None:
@@ -214,24 +191,6 @@ async def test_a_job_on_its_last_chance_runs_alone(make_app: Callable[..., App],
     assert set().union(*beside) == set()
 
 
-async def test_a_batch_handler_gets_many_jobs_and_answers_for_each(make_app: Callable[..., App]) -> None:
-    app = make_app(concurrency=1)
-    sizes: list[int] = []
-
-    @app.batch(size=10)
-    async def many(jobs: list[Any]) -> list[Any]:
-        sizes.append(len(jobs))
-        return [Again("1h") if job.payload % 2 else Done(job.payload) for job in jobs]
-
-    async with app:
-        handles = await app.enqueue_many([many.job(n) for n in range(40)])
-        await app.drain()
-        states = [(await handle.info()).state for handle in handles]
-    assert states == [JobState.AVAILABLE if n % 2 else JobState.COMPLETED for n in range(40)]
-    assert max(sizes) <= 10
-    assert sum(sizes) == 40
-
-
 async def test_pausing_a_queue_returns_what_was_buffered(make_app: Callable[..., App]) -> None:
     app = make_app(concurrency=1, prefetch=100, lease="600ms")
     go_on = asyncio.Event()
@@ -305,10 +264,109 @@ async def test_health_tells_whether_work_gets_done(make_app: Callable[..., App],
     async with working(app):
         assert app.worker is not None
         await work.enqueue()
-        async with asyncio.timeout(10):
-            while not app.worker.health().ok:
-                await asyncio.sleep(0.01)
+        await _until(lambda: app.worker is not None and app.worker.health().ok)
         assert app.worker.health().detail == "ok"
+        plain.away = True
+        await _until(lambda: app.worker is not None and not app.worker.health().consuming)
+        assert app.worker.health().detail == "no claim got through"
+        plain.away = False
+        await _until(lambda: app.worker is not None and app.worker.health().ok)
+
+
+async def test_a_worker_that_holds_back_for_a_last_chance_is_healthy(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    app = make_app(poll="10ms", lease="60s")
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="work")
+    async def work(name: str) -> None:
+        started.set()
+        await go_on.wait()
+
+    async with app:
+        await _lose(store, [app.client.packer.pack(work.job("suspect"))], 2)
+    async with working(app):
+        await started.wait()
+        await work.enqueue("other")
+        assert app.worker is not None
+        long_ago = asyncio.get_running_loop().time() - 3_600
+        app.worker._started = long_ago
+        for lane in app.worker._lanes:
+            lane.beat = long_ago
+        assert app.worker.health().consuming
+        assert app.worker.health().busy == 1
+        go_on.set()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+class Refusing(Plain):
+    """Refuses outcomes with a certain result, in a way that no store should."""
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        if any(b"poison" in (settlement.result or b"") for settlement in batch):
+            raise ValueError("no such outcome")
+        return await self._inner.finish(batch, at)
+
+
+async def test_an_outcome_that_the_store_refuses_takes_no_other_along(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    """C12: what is wrong with one job is that job's affair."""
+    app = make_app(Refusing(store.sibling()), concurrency=10, lease="60s")
+    told = Told()
+    app.observe(told)
+
+    @app.task
+    async def work(text: str) -> str:
+        return text
+
+    async with app:
+        handles = await app.enqueue_many([work.job("poison" if n == 3 else "fine") for n in range(10)])
+        await app.drain()
+        infos = [await handle.info() for handle in handles]
+    assert [info.state for info in infos] == [JobState.FAILED if n == 3 else JobState.COMPLETED for n in range(10)]
+    assert (infos[3].reason, infos[3].failures[-1].message) == ("outcome cannot be stored", "no such outcome")
+    assert [event.error.args for event in told.events if event.kind is EventKind.ERROR and event.error] == [
+        ("no such outcome",)
+    ]
+
+
+class Broken(Plain):
+    """Fails in ways that no store should, for a while."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.failures = {"claim": 2, "reap": 2, "sweep": 2}
+
+    def __getattr__(self, name: str) -> Any:
+        if self.failures.get(name):
+            self.failures[name] -= 1
+            raise RuntimeError(f"{name} is broken")
+        return super().__getattr__(name)
+
+
+async def test_a_worker_outlives_a_store_that_fails_in_unheard_of_ways(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    """C16: the loop never dies of an error that it does not know."""
+    broken = Broken(store.sibling())
+    app = make_app(broken)
+    app.client.settings = replace(app.client.settings, retention=RetentionSettings(every="10ms"))
+
+    @app.task
+    async def work() -> int:
+        return 7
+
+    async with working(app):
+        handle = await work.enqueue()
+        assert await handle.result("20s") == 7
+        await _until(lambda: not any(broken.failures.values()))
 
 
 async def test_the_worker_stays_listed_and_leaves_the_list(make_app: Callable[..., App]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli import bulk, options
@@ -38,7 +38,7 @@ def dead_command() -> None:
 @store_options
 def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
-    dead = msgspec.structs.replace(filters, states=_DEAD)
+    dead = replace(filters, states=_DEAD)
     asyncio.run(list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters"))
 
 
@@ -75,9 +75,12 @@ async def _requeue(
     store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, *, as_json: bool
 ) -> None:
     async with store.opened() as client:
-        chosen = await _named(client, job_ids) if job_ids else await _matching(client, filters, limit)
-        requeued = await _pace(client, chosen, rate)
-    refused = [job_id for job_id in chosen if job_id not in requeued]
+        if job_ids:
+            met = await _requeue_named(client, await _named(client, job_ids), rate)
+        else:
+            met = await _requeue_oldest(client, filters, limit, rate)
+    requeued = [job_id for job_id, changed in met.items() if changed]
+    refused = [job_id for job_id, changed in met.items() if not changed]
     if as_json:
         print_json({"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]})
     else:
@@ -106,30 +109,54 @@ async def _named(client: Client, job_ids: tuple[JobId, ...]) -> list[JobId]:
     return chosen
 
 
-async def _matching(client: Client, filters: Filters, limit: int) -> list[JobId]:
-    """The oldest matching dead letters, all chosen beforehand: one that fails again meanwhile is not met twice."""
-    found = await bulk.ids(client, filters.selector(_DEAD), bulk.CAP + 1)
-    number = bulk.Count(min(len(found), bulk.CAP), len(found) <= bulk.CAP)
-    chosen = found[::-1][:limit]
-    note(f"{number} dead letters match" + (f"; requeueing {len(chosen):,}, oldest first" if found else ""))
-    return chosen
-
-
-async def _pace(client: Client, chosen: list[JobId], rate: float) -> dict[JobId, None]:
-    """Requeue in steps of a tenth of a second's worth."""
-    step = max(1, int(rate / 10))
-    done: dict[JobId, None] = {}
-    loop = asyncio.get_running_loop()
+async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> dict[JobId, bool]:
+    """Which of them changed."""
+    met: dict[JobId, bool] = {}
+    pace = _Pace(rate)
     with progress("requeueing", len(chosen)) as advance:
-        for start in range(0, len(chosen), step):
-            began = loop.time()
-            part = chosen[start : start + step]
-            selector = Selector(ids=part, states=_DEAD)
-            done |= {one.id: None for one in await client.alter(selector, Requeue()) if one.changed}
+        for start in range(0, len(chosen), pace.step):
+            await pace.turn()
+            part = chosen[start : start + pace.step]
+            altered = await client.alter(Selector(ids=part, states=_DEAD), Requeue())
+            met |= dict.fromkeys(part, False) | {one.id: one.changed for one in altered}
             advance(len(part))
-            if start + step < len(chosen):
-                await asyncio.sleep(max(0.0, step / rate - (loop.time() - began)))
-    return done
+    return met
+
+
+async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float) -> dict[JobId, bool]:
+    """Which of those that match changed, in the order of their ids: one that fails again meanwhile is not met twice."""
+    matching = await bulk.count(client, filters, _DEAD)
+    most = min(limit, matching.number)
+    note(f"{matching} dead letters match" + (f"; requeueing {most:,}, oldest first" if most else ""))
+    met: dict[JobId, bool] = {}
+    above: JobId | None = None
+    pace = _Pace(rate)
+    with progress("requeueing", most) as advance:
+        while len(met) < most:
+            await pace.turn()
+            step = min(pace.step, most - len(met))
+            altered = await client.alter(replace(filters.selector(_DEAD, step), above=above), Requeue())
+            met |= {one.id: one.changed for one in altered}
+            advance(len(altered))
+            if len(altered) < step:
+                break
+            above = altered[-1].id
+    return met
+
+
+class _Pace:
+    """Steps of a tenth of a second's worth."""
+
+    def __init__(self, rate: float) -> None:
+        self.step = max(1, int(rate / 10))
+        self._seconds = self.step / rate
+        self._due = 0.0
+
+    async def turn(self) -> None:
+        """Wait until the next step may be taken."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._due - loop.time()))
+        self._due = loop.time() + self._seconds
 
 
 @dead_command.command("purge")

@@ -15,9 +15,11 @@ from headrace.cli.jobs import as_json_text
 from headrace.cli.lazy import Command
 from headrace.cli.loading import Store, load_app
 from headrace.cli.options import json_option, store_options
-from headrace.cli.output import note, print_json
+from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import NOT_FOUND, Problem
 from headrace.core.codec import JsonSerde
+
+_BY_NAME = """expected --args to be a JSON object of arguments by name, such as '{"user_id": 42}'"""
 
 
 def argument(text: str) -> tuple[str, Any]:
@@ -25,19 +27,25 @@ def argument(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise click.BadParameter(f"expected name=json, such as user_id=42, got {text!r}")
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
-        hint = f"""for text, quote it twice: --arg '{name}="{value}"'"""
-        raise click.BadParameter(f"{name}: expected JSON, got {value!r} ({error}); {hint}") from None
+    hint = f"""for text, quote it twice: --arg '{clean(name)}="{clean(value)}"'"""
+    return name, _decoded(value, f"{clean(name)}: ", hint)
 
 
 def json(text: str) -> Any:
     """Any JSON, decoded."""
+    return _decoded(text, "", """write it like this, quotes and all: --args '{"user_id": 42}'""")
+
+
+def _decoded(text: str, what: str, hint: str) -> Any:
     try:
         return msgspec.json.decode(text)
+    except UnicodeError:  # bytes that are no text come as lone surrogates
+        why, hint = "it is not UTF-8", r"convert it, or write what is beyond ASCII as \u escapes"
+    except RecursionError:
+        why, hint = "it is nested too deeply", "give the job less, such as the name of a file that holds it"
     except msgspec.DecodeError as error:
-        raise click.BadParameter(f"expected JSON, got {text!r:.80} ({error})") from None
+        why = str(error)
+    raise click.BadParameter(f"{what}expected JSON, got {text!r:.80} ({why}); {hint}")
 
 
 @click.command("enqueue", cls=Command)
@@ -110,7 +118,7 @@ async def _store(store: Store, client: Client, task: str, payload: Any, options:
     if store.app is not None:
         return await _checked(load_app(store.app), task, payload, options)
     if not isinstance(payload, dict):
-        raise click.UsageError("expected --args to be a JSON object of arguments by name")
+        raise click.UsageError(_BY_NAME)
     inserted = await client.enqueue(NewJob(task=task, args=payload, **options))
     return Handle(client, inserted, JsonSerde())
 
@@ -120,7 +128,7 @@ async def _checked(app: App, name: str, payload: Any, options: dict[str, Any]) -
     if isinstance(task, BatchTask):
         return await task.enqueue(payload, **options)
     if not isinstance(payload, dict):
-        raise click.UsageError("expected --args to be a JSON object of arguments by name")
+        raise click.UsageError(_BY_NAME)
     return await app.enqueue_named(task.name, payload, **options)
 
 

@@ -21,6 +21,8 @@ _LOUD = {
     EventKind.QUEUED: logging.DEBUG,
     EventKind.DEDUPLICATED: logging.DEBUG,
     EventKind.STARTED: logging.DEBUG,
+    EventKind.COMPLETED: logging.DEBUG,
+    EventKind.SNOOZED: logging.DEBUG,
     EventKind.SWEPT: logging.DEBUG,
     EventKind.RETRYING: logging.WARNING,
     EventKind.EXPIRED: logging.WARNING,
@@ -84,7 +86,8 @@ def _json() -> logging.Formatter:
 
 
 def observer() -> Callable[[Event], None]:
-    """An observer that logs every event of a worker. Arguments and results are never logged."""
+    """An observer that logs every event of a worker, those of a job that goes well for debugging only: at thousands a
+    second they would take most of its time. Arguments and results are never logged."""
 
     def observe(event: Event) -> None:
         level = _LOUD.get(event.kind, logging.INFO)

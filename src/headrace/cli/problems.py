@@ -97,15 +97,24 @@ def report(error: BaseException, *, debug: bool) -> int:
 
     if debug and not isinstance(error, click.Abort | click.UsageError):
         print(scrub("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    if isinstance(error, click.Abort):
+    told = _alone(error)
+    if isinstance(told, click.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(error, HeadraceError):
-        error = explain(error)
-    if isinstance(error, Problem):
-        error.show()
-        return error.code
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
+    if isinstance(told, HeadraceError):
+        told = explain(told)
+    if isinstance(told, Problem):
+        told.show()
+        return told.code
+    if isinstance(told, click.ClickException):
+        told.show()
+        return told.exit_code
     raise error
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error in a group: what runs side by side fails as a group, several of it maybe for the same reason."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [_alone(one) for one in error.exceptions]
+    return inner[0] if len({(type(one), str(one)) for one in inner}) == 1 else error

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace import App
 from headrace.cli.loading import shown_url
+from headrace.cli.summary import Summary
 from headrace.stopper import Stopper
 
 T = TypeVar("T")
@@ -73,7 +74,10 @@ async def work(app: App, queues: Sequence[str], *, burst: bool, tethered: bool) 
                 stopper.tether()
             await _introduce(app, queues)
             if not stopper.asked:
-                await app.work(list(queues) or None, burst=burst)
+                summary = Summary()
+                app.observe(summary.observe)
+                async with summary.told():
+                    await app.work(list(queues) or None, burst=burst)
 
 
 async def _introduce(app: App, queues: Sequence[str]) -> None:

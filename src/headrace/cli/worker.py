@@ -34,7 +34,9 @@ from headrace.cli.supervisor import Supervisor
 )
 @click.option("--name", type=options.name, help="What the worker is called.  [env var: HEADRACE_WORKER__NAME]")
 @click.option("--log-format", type=click.Choice(FORMATS), default="auto", help="auto: text on a terminal, else JSON.")
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", help="debug also tells of every start.")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", help="debug also tells of every job that goes well."
+)
 @click.option("--tethered", is_flag=True, hidden=True, help="Stop when stdin ends.")
 @click.pass_context
 def worker_command(

@@ -12,9 +12,8 @@ from msgspec import UNSET, UnsetType
 from headrace.core.codec import JsonSerde
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.job import Job
-from headrace.types import Again, Cancelled, Done, Fail, Retry
+from headrace.types import OUTCOMES
 
-_OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -95,7 +94,7 @@ def _is_job(hint: Any) -> bool:
 
 def _result_type(hint: Any) -> Any:
     options = getattr(hint, "__args__", ()) or (hint,)
-    return Any if any(option in _OUTCOMES for option in options) or hint in _OUTCOMES else hint
+    return Any if any(option in OUTCOMES for option in options) or hint in OUTCOMES else hint
 
 
 def _record(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> type[msgspec.Struct]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.handler import Ending, Handler
-from headrace.core.judge import OUTCOMES, Judge, unwrap
+from headrace.core.handler import Ended, Ending, Handler
+from headrace.core.judge import Judge, unwrap
 from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
@@ -16,13 +17,10 @@ from headrace.core.slot import Slot, StopReason
 from headrace.errors import CodecError, PayloadError, UnknownTask
 from headrace.job import CancelToken, Job
 from headrace.records import Leased, Settlement
-from headrace.types import Done, Fail, JobState, Outcome, Retry
+from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
 
 _UNKNOWN = exponential(10, base="10s", cap="10m")
 """A task that this worker does not know may be known to the next deployment: try for a while."""
-
-Ended = Outcome | BaseException
-"""What came of a handler."""
 
 
 class Attempts:
@@ -35,6 +33,7 @@ class Attempts:
         packer: Packer,
         settler: Settler,
         observers: Observers,
+        clock: Clock,
         holder: str,
     ) -> None:
         self.handlers = handlers
@@ -42,7 +41,13 @@ class Attempts:
         self._packer = packer
         self._settler = settler
         self._observers = observers
+        self._clock = clock
         self._holder = holder
+
+    def batch_size(self, task: str) -> int:
+        """How many jobs of the task one call takes at most."""
+        handler = self.handlers.get(task)
+        return 1 if handler is None else handler.batch_size
 
     def unknown(self, leased: Leased) -> None:
         """There is no handler for this job here."""
@@ -55,7 +60,7 @@ class Attempts:
         [leased] = slot.jobs
         observed = bool(self._observers)
         if observed:
-            self.tell(EventKind.STARTED, leased)
+            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
         job: Job[Any] | None = None
         try:
             payload = _loaded(handler, leased)
@@ -91,7 +96,7 @@ class Attempts:
         loaded: list[Leased] = []
         jobs: list[Job[Any]] = []
         for leased in slot.jobs:
-            self.tell(EventKind.STARTED, leased)
+            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
             try:
                 jobs.append(self._job(slot, leased, _loaded(handler, leased)))
                 loaded.append(leased)
@@ -100,12 +105,9 @@ class Attempts:
         if not jobs:
             return
         assert handler.batch is not None
+        endings: Sequence[Ended]
         try:
-            answers = await handler.batch(jobs)
-            outcomes = [None] * len(jobs) if answers is None else list(answers)
-            if len(outcomes) != len(jobs):
-                raise ValueError(f"expected one outcome per job, {len(jobs)} in all, got {len(outcomes)}")
-            endings: list[Ended] = [one if isinstance(one, OUTCOMES) else Done(one) for one in outcomes]
+            endings = await handler.batch(jobs)
         except asyncio.CancelledError as error:
             if slot.stopped:
                 self._settle_stopped(slot, loaded, handler)
@@ -114,9 +116,10 @@ class Attempts:
         except GeneratorExit:
             raise
         except BaseException as error:
-            endings = [unwrap(error) or error] * len(jobs)
+            endings = [error] * len(jobs)
         for leased, ended in zip(loaded, endings, strict=True):
-            self._conclude(leased, self._judged(leased, handler, ended), ended, slot)
+            outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
+            self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
 
     def _job(self, slot: Slot, leased: Leased, payload: Any) -> Job[Any]:
         slot.token = slot.token or CancelToken()
@@ -172,16 +175,19 @@ class Attempts:
                 case StopReason.CANCELLED:
                     self._conclude(leased, self._judge.cancelled(leased), None, slot)
                 case StopReason.STOPPING:
-                    self._settler.add(self._judge.release(leased))
-                    self.tell(EventKind.RELEASED, leased)
+                    self.release(leased)
                 case StopReason.LEASE_LOST:
                     self.tell(EventKind.LEASE_LOST, leased, detail="handler cancelled")
 
     # -- telling
 
+    def _waited(self, leased: Leased) -> float:
+        """Seconds since it was due, by this process's clock."""
+        return max(0.0, (self._clock.now() - leased.run_at) / 1e6)
+
     def _conclude(self, leased: Leased, settlement: Settlement, ended: Ended | None, slot: Slot | None = None) -> None:
-        self._settler.add(settlement)
         if not self._observers:
+            self._settler.add(settlement)
             return
         match settlement.state:
             case JobState.COMPLETED:
@@ -192,7 +198,7 @@ class Attempts:
                 kind = EventKind.CANCELLED
             case _:
                 kind = EventKind.RETRYING if settlement.failed_attempt else EventKind.SNOOZED
-        self.tell(
+        news = _event(
             kind,
             leased,
             error=ended if isinstance(ended, BaseException) else None,
@@ -200,12 +206,25 @@ class Attempts:
             result=ended.result if isinstance(ended, Done) else None,
             seconds=_ran(slot) if slot else 0.0,
         )
+        self._settler.add(settlement, news)
+
+    def release(self, leased: Leased, detail: str = "") -> None:
+        """Give the job back unfinished, to its old place."""
+        news = _event(EventKind.RELEASED, leased, detail=detail) if self._observers else None
+        self._settler.add(self._judge.release(leased), news)
+
+    def cancel(self, leased: Leased) -> None:
+        """The job is cancelled before it was started."""
+        self._conclude(leased, self._judge.cancelled(leased), None)
 
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
         """Something happened to this job."""
         if self._observers:
-            event = Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
-            self._observers.tell(event)
+            self._observers.tell(_event(kind, leased, **more))
+
+
+def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:
+    return Event(kind, leased.id, leased.queue, leased.task, leased.key, leased.attempt, **more)
 
 
 def _loaded(handler: Handler, leased: Leased) -> Any:

@@ -18,13 +18,16 @@ from headrace.errors import StoreFull, Unavailable
 T = TypeVar("T")
 R = TypeVar("R")
 
+_Entry = tuple[T, asyncio.Future[R], float]
+"""An item, its answer, and when it came."""
+
 
 class Batcher(Generic[T, R]):
     """Sends items in batches and hands each its answer.
 
     A trip that fails with ``Unavailable`` is repeated, the same batch first, until ``patience`` seconds have gone by
-    (None: for ever); the operations behind it are safe to repeat. A full store is told at once. ``weigh`` and
-    ``max_bytes`` bound a batch by size.
+    since its first item came (None: for ever); the operations behind it are safe to repeat. A full store is told at
+    once. ``weigh`` and ``max_bytes`` bound a batch by size.
     """
 
     def __init__(
@@ -47,15 +50,16 @@ class Batcher(Generic[T, R]):
         self._weigh = weigh
         self._patience = patience
         self._name = name
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._waiting: list[_Entry[T, R]] = []
         self._busy = False
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Put an item in the buffer; the future is its answer, and its proof that it was stored."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((item, future, loop.time()))
         if not self._busy:
             self._busy = True
             self._quiet.clear()
@@ -73,10 +77,10 @@ class Batcher(Generic[T, R]):
         finally:
             self._busy = False
             self._quiet.set()
-            for _, future in self._waiting:
+            for _, future, _ in self._waiting:
                 future.cancel()
 
-    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+    def _take(self) -> list[_Entry[T, R]]:
         waiting = [entry for entry in self._waiting if not entry[1].done()]
         count = min(len(waiting), self._max_batch)
         if self._weigh is not None and self._max_bytes is not None:
@@ -89,28 +93,35 @@ class Batcher(Generic[T, R]):
         self._waiting = waiting[count:]
         return waiting[:count]
 
-    async def _deliver(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
-        items = [item for item, _ in batch]
+    async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
+        items = [item for item, _, _ in batch]
         try:
-            answered = list(zip(batch, await self.send(items), strict=True))
+            answers = await self._send_patiently(
+                items, batch[0][2], lambda: any(not entry[1].done() for entry in batch)
+            )
+            answered = list(zip(batch, answers, strict=True))
         except Exception as error:
-            for _, future in batch:
+            for _, future, _ in batch:
                 if not future.done():
                     future.set_exception(error)
         except BaseException:
-            for _, future in batch:
+            for _, future, _ in batch:
                 future.cancel()
             raise
         else:
-            for (_, future), answer in answered:
+            for (_, future, _), answer in answered:
                 if not future.done():
                     future.set_result(answer)
 
     async def send(self, items: list[T]) -> Sequence[R]:
         """Send a batch that is whole already, with the same patience, past the buffer."""
+        return await self._send_patiently(items, asyncio.get_running_loop().time(), lambda: True)
+
+    async def _send_patiently(self, items: list[T], since: float, wanted: Callable[[], bool]) -> Sequence[R]:
+        """Send until it gets through, patience ends, or nobody waits for the answers any more."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
-        deadline = None if self._patience is None else loop.time() + self._patience
+        deadline = None if self._patience is None else since + self._patience
         while True:
             try:
                 return await self._send(items)
@@ -118,6 +129,7 @@ class Batcher(Generic[T, R]):
                 raise
             except Unavailable:
                 pause = backoff.pause()
-                if deadline is not None and loop.time() + pause > deadline:
+                late = deadline is not None and loop.time() + pause > deadline
+                if late or not wanted():
                     raise
                 await asyncio.sleep(pause)

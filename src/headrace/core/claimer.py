@@ -18,9 +18,9 @@ _SMOOTHING = 0.3
 class Claimer:
     """Credits and wake-ups.
 
-    A worker may hold ``slots`` jobs and, beyond that, as many as its handlers get through in 50 ms: a fast worker
-    claims hundreds at once, a slow one no more than it can run. After a claim that came back short it sleeps until a
-    hint comes, the next job is due, or the slow poll is.
+    A worker may hold ``slots`` jobs and, beyond that, those that fill up the batches of its handlers of many jobs, and
+    as many as it gets through in 50 ms: a fast worker claims hundreds at once, a slow one no more than it can run.
+    After a claim that came back short it sleeps until a hint comes, the next job is due, or the slow poll is.
 
     A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
     is certain, and no job is blamed for another.
@@ -38,6 +38,7 @@ class Claimer:
         poll: float,
         deliver: Callable[[list[Leased]], None],
         alone: Callable[[], bool],
+        companions: Callable[[], int],
         nudge: Callable[[], None],
     ) -> None:
         self._request = request
@@ -49,6 +50,7 @@ class Claimer:
         self._poll = poll
         self._deliver = deliver
         self._alone = alone
+        self._companions = companions
         self._nudge = nudge
         self._pace = 0.0
         self._last_count = 0
@@ -68,14 +70,19 @@ class Claimer:
         self._room_timer: asyncio.TimerHandle | None = None
         self._no_room_before = 0.0
 
+    @property
+    def holding_back(self) -> bool:
+        """Whether it claims nothing on purpose, for the sake of a job on its last chance."""
+        return self._making_room or self._alone()
+
     def want(self) -> int:
         """How many jobs to ask for right now."""
         if not (self.open and self._hungry) or self._alone():
             return 0
         if self._making_room:
             return 0 if len(self._leases) else 1
-        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) - len(self._leases)
-        return max(0, room)
+        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
+        return max(0, room - len(self._leases))
 
     def request(self, limit: int, settling: int) -> Claim:
         """The claim for so many jobs, on a trip that settles ``settling`` others."""
@@ -100,6 +107,8 @@ class Claimer:
             self._measure(sent_at)
             self._leases.grant(claimed.jobs, sent_at)
             self._deliver(claimed.jobs)
+        if not self.open:
+            return
         if claimed.passed_over and sent_at >= self._no_room_before:
             self._make_room()
         elif self._making_room:

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
 from zlib import crc32
 
 import msgspec
@@ -79,9 +79,12 @@ class JsonSerde(Generic[T]):
         self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
         self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
         self._typed = type is not Any
+        self._untyped_keys = _has_untyped_keys(type)
 
     def encode(self, value: T) -> bytes:
         body = _encoding(self._encoder.encode, value)
+        if self._untyped_keys and b"{" in body:
+            _refuse_keys(value)
         if b"null" in body or b'"nan"' in body.lower():
             refuse_nan(value)
         if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
@@ -246,6 +249,33 @@ def refuse_nan(value: Any) -> None:
         elif is_dataclass(item) or isinstance(item, msgspec.Struct):
             todo.extend(getattr(item, field, None) for field in _fields(item))
         elif isinstance(item, list | tuple | set | frozenset):
+            todo.extend(item)
+
+
+def _has_untyped_keys(hint: Any) -> bool:
+    """Whether values of the type may hold dicts whose keys nothing turns back into what they were."""
+    if hint in (Any, object, dict):
+        return True
+    inner = get_args(hint)
+    if get_origin(hint) is dict and inner[0] not in (str, Any):
+        return False
+    return any(_has_untyped_keys(one) for one in inner)
+
+
+def _refuse_keys(value: Any) -> None:
+    """JSON has text for keys and nothing else; what comes back would differ from what was given."""
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    raise CodecError(
+                        f"cannot encode the key {shown(key)}: JSON has only text for keys; "
+                        f"use text, or declare the type, like dict[int, str]"
+                    )
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple):
             todo.extend(item)
 
 

@@ -76,9 +76,9 @@ class Event(Struct, frozen=True):
     detail: str = ""
 
     @property
-    def job_id(self) -> UUID:
-        """The id as a UUID."""
-        return UUID(bytes=self.id)
+    def job_id(self) -> UUID | None:
+        """The id as a UUID; None where no job is concerned."""
+        return UUID(bytes=self.id) if self.id else None
 
 
 Observer = Callable[[Event], None]

@@ -13,9 +13,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from headrace.core.raised import ChildTraceback, Raised, carried, raised
 from headrace.errors import ConfigError
 
 
@@ -80,16 +82,13 @@ def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-        # None of these can travel through a future and a task as what it is.
-        future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
-        future.set_exception(error)
+        future.set_exception(carried(error))
 
 
 class ProcessExecutor:
     """Processes that are reused while they return. One whose job was given up on is killed; one that dies fails its own
-    job and no other. They are spawned, never forked: the parent has threads."""
+    job and no other. They are spawned, never forked: the parent has threads. None outlives the parent."""
 
     def __init__(self) -> None:
         self._idle: list[_Child] = []
@@ -98,7 +97,7 @@ class ProcessExecutor:
         """Run the function at ``module:qualname`` in a process."""
         child = self._idle.pop() if self._idle else _Child()
         try:
-            value = await child.run(function, args, kwargs)
+            answer = await child.run(function, args, kwargs)
         except asyncio.CancelledError:
             child.kill()
             raise
@@ -109,7 +108,12 @@ class ProcessExecutor:
             self._idle.append(child)
             raise
         self._idle.append(child)
-        return value
+        if isinstance(answer, Raised):
+            raise answer.error() from ChildTraceback(answer.trace)
+        try:
+            return ForkingPickler.loads(answer)
+        except Exception as error:
+            raise TypeError(f"what {function} returned cannot be read in another process: {error}") from error
 
     async def close(self) -> None:
         """End the idle processes."""
@@ -122,10 +126,10 @@ class _Child:
     """A process pool of one, so that its process can be told apart and killed."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
         self._pid: int | None = None
 
-    async def run(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def run(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | Raised:
         loop = asyncio.get_running_loop()
         if self._pid is None:
             self._pid = await loop.run_in_executor(self._pool, os.getpid)
@@ -148,12 +152,35 @@ def function_path(function: Callable[..., Any]) -> str:
     return path
 
 
-def _call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    module, _, qualname = function.partition(":")
-    found: Any = import_module(module)
-    for name in qualname.split("."):
-        found = getattr(found, name)
+# -- in the child
+
+
+def _begin() -> None:
+    """Leave an interrupt from the terminal to the parent, which knows about grace, and end with it. Nothing else tells
+    a child that its parent was killed: it holds both ends of the pipe that it waits at."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="headrace-parent", daemon=True).start()
+
+
+def _call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | Raised:
+    """What came of the call. Only bytes and plain data leave the child: what the pool itself cannot read in the parent,
+    it takes for the death of the child."""
     try:
-        return getattr(found, "function", found)(*args, **kwargs)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"the handler raised {error!r}") from None
+        module, _, qualname = function.partition(":")
+        found: Any = import_module(module)
+        for name in qualname.split("."):
+            found = getattr(found, name)
+        value = getattr(found, "function", found)(*args, **kwargs)
+        try:
+            return bytes(ForkingPickler.dumps(value))
+        except Exception as error:
+            raise TypeError(f"what {function} returned cannot be sent to another process: {error}") from error
+    except BaseException as error:
+        return raised(error)

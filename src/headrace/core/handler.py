@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,10 +12,14 @@ from headrace.core.middleware import Next
 from headrace.core.retry import RetryPolicy
 from headrace.job import Job
 from headrace.records import Leased
-from headrace.types import Duration
+from headrace.types import Duration, Outcome
 
 Load = Callable[[Leased], Any]
 """The decoded payload of a leased job; raises ``PayloadError`` when it cannot be had."""
+
+
+Ended = Outcome | BaseException
+"""What came of a handler."""
 
 
 class Ending(Struct):
@@ -44,6 +48,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     """The payload is all the handler needs: no ``Job`` is built."""
     call: Next | None = None
     """The whole chain of middleware around a handler that sees the job."""
-    batch: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None
+    batch: Callable[[list[Job[Any]]], Awaitable[Sequence[Ended]]] | None = None
+    """The whole chain of middleware around a handler of many jobs: one ending for each, in order."""
     batch_size: int = 1
     after: After | None = None

@@ -41,14 +41,19 @@ class IdMaker:
         return value.to_bytes(16, "big")
 
 
+class _Unguessable(Random):
+    """Randomness of a real process. It makes public ids, which give its state away: secrets come from elsewhere."""
+
+
 def secret_name(rng: Random) -> str:
-    """A name that nobody can guess: holders and inboxes."""
-    return f"{rng.getrandbits(128):032x}"
+    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that."""
+    bits = secrets.randbits(128) if isinstance(rng, _Unguessable) else rng.getrandbits(128)
+    return f"{bits:032x}"
 
 
 def seeded_by_system() -> Random:
     """Randomness that differs in every process, forked ones included."""
-    return Random(secrets.randbits(256))
+    return _Unguessable(secrets.randbits(256))
 
 
 def parse_id(text: str) -> bytes:

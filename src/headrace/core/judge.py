@@ -16,7 +16,7 @@ from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
 from headrace.errors import InvalidJob, Stop
 from headrace.records import Leased, Settlement
-from headrace.types import Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
+from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
 _MESSAGE_KEPT = 2_000
@@ -26,8 +26,8 @@ _DECODER = msgspec.msgpack.Decoder(list[Failure])
 _ENCODER = msgspec.msgpack.Encoder()
 
 EXHAUSTED = "retries exhausted"
+_UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
-OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
 
 
 class Judge:
@@ -69,6 +69,18 @@ class Judge:
     def refuse(self, leased: Leased, error: BaseException, reason: str) -> Settlement:
         """The job cannot be run at all: to the dead letters, whatever attempts are left."""
         return self._fail(leased, _failure(error, leased.attempt + 1, self._clock.now()), reason)
+
+    def refused(self, settlement: Settlement, error: BaseException) -> Settlement:
+        """What to settle instead of an outcome that the store will not take."""
+        return Settlement(
+            settlement.id,
+            settlement.epoch,
+            self._holder,
+            JobState.FAILED,
+            failed_attempt=True,
+            error=_remember(None, _failure(error, 0, self._clock.now())),
+            reason=_UNSTORABLE,
+        )
 
     def release(self, leased: Leased, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
         """Given back unfinished: available again, in its old place unless a delay is given, no attempt counted."""
@@ -142,7 +154,7 @@ class Judge:
 
     def _unstorable(self, leased: Leased, error: BaseException) -> Settlement:
         """The work is done but its outcome cannot be stored; doing it again would not help."""
-        return self.refuse(leased, error, "outcome cannot be stored")
+        return self.refuse(leased, error, _UNSTORABLE)
 
 
 def failures(error: bytes | None) -> list[Failure]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headrace.job import Job
-from headrace.types import Outcome
+from headrace.types import OUTCOMES, Done, Outcome
 
 Next = Callable[[Job[Any]], Awaitable[Outcome]]
 Middleware = Callable[[Job[Any], Next], Awaitable[Outcome]]
 """Gets the job and the rest of the way; returns the outcome, its own or the one it was given."""
+
+Many = Callable[[list[Job[Any]]], Awaitable[Any]]
+"""A handler of many jobs: None, or one outcome, result or exception for each."""
+Ends = list[Outcome | BaseException]
 
 
 def compose(chain: Sequence[Middleware], innermost: Next) -> Next:
@@ -26,3 +31,84 @@ def _wrap(middleware: Middleware, call: Next) -> Next:
         return await middleware(job, call)
 
     return step
+
+
+def compose_many(chain: Sequence[Middleware], handler: Many) -> Callable[[list[Job[Any]]], Awaitable[Ends]]:
+    """One call that runs the chain around each job, and the handler once, for all jobs that get through to it."""
+
+    async def call(jobs: list[Job[Any]]) -> Ends:
+        return _each(jobs, await handler(jobs))
+
+    async def call_in_chain(jobs: list[Job[Any]]) -> Ends:
+        return await _Gathering(chain, call, jobs).run()
+
+    return call_in_chain if chain else call
+
+
+def _each(jobs: list[Job[Any]], answers: Any) -> Ends:
+    outcomes = [None] * len(jobs) if answers is None else list(answers)
+    if len(outcomes) != len(jobs):
+        raise ValueError(f"expected one outcome per job, {len(jobs)} in all, got {len(outcomes)}")
+    return [one if isinstance(one, (*OUTCOMES, BaseException)) else Done(one) for one in outcomes]
+
+
+class _Gathering:
+    """Each job walks through the chain by itself; the last one to arrive, or to turn back, starts the handler."""
+
+    def __init__(
+        self, chain: Sequence[Middleware], call: Callable[[list[Job[Any]]], Awaitable[Ends]], jobs: list[Job[Any]]
+    ) -> None:
+        self._walk = compose(chain, self._arrive)
+        self._call = call
+        self._jobs = jobs
+        self._on_the_way = len(jobs)
+        self._arrived: dict[int, tuple[Job[Any], asyncio.Future[Outcome]]] = {}
+        self._complete = asyncio.Event()
+
+    async def run(self) -> Ends:
+        async with asyncio.TaskGroup() as group:
+            walks = [group.create_task(self._see_through(job)) for job in self._jobs]
+            await self._complete.wait()
+            if self._arrived:
+                await self._handle()
+        return [walk.result() for walk in walks]
+
+    async def _see_through(self, job: Job[Any]) -> Outcome | BaseException:
+        try:
+            return await self._walk(job)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return error
+        finally:
+            if id(job) not in self._arrived:
+                self._one_less()
+
+    async def _arrive(self, job: Job[Any]) -> Outcome:
+        if self._complete.is_set():
+            raise RuntimeError("the handler of a batch runs once: next was called a second time")
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._arrived[id(job)] = (job, future)
+        self._one_less()
+        return await future
+
+    def _one_less(self) -> None:
+        self._on_the_way -= 1
+        if not self._on_the_way:
+            self._complete.set()
+
+    async def _handle(self) -> None:
+        arrived = list(self._arrived.values())
+        try:
+            ends = await self._call([job for job, _ in arrived])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            ends = [error] * len(arrived)
+        for (_, future), end in zip(arrived, ends, strict=True):
+            if future.done():
+                continue
+            if isinstance(end, BaseException):
+                future.set_exception(end)
+            else:
+                future.set_result(end)

@@ -98,6 +98,10 @@ class Packer:
         except KeyError:
             raise PayloadMissing("the job has no parameters section; it was enqueued without arguments") from None
 
+    def new_id(self) -> UUID:
+        """The id for a job that is about to be made."""
+        return UUID(bytes=self._ids.new())
+
     def _id(self, given: object) -> bytes:
         if given is None:
             return self._ids.new()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 
 from headrace.core.clock import Clock
@@ -11,6 +12,8 @@ from headrace.errors import Unavailable
 from headrace.protocol import Backend
 from headrace.records import Reap
 from headrace.types import JobState
+
+log = logging.getLogger("headrace")
 
 _KINDS = {
     JobState.AVAILABLE: EventKind.STALLED,
@@ -46,6 +49,9 @@ class Reaper:
             try:
                 full = await self.reap() >= self._request.limit
             except Unavailable:
+                full = False
+            except Exception:
+                log.exception("a reap failed; the next one comes")
                 full = False
             # At most one full batch per tenth of a beat: after a mass expiry the herd comes back at a walk.
             pace = 0.1 if full else 0.75 + self._rng.random() / 2

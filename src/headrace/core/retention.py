@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 
 from headrace.config import Keep, RetentionSettings
@@ -13,12 +14,14 @@ from headrace.errors import Unavailable
 from headrace.protocol import Backend
 from headrace.records import Place, SweepClause
 
-_STEPS = 50
-"""Bounded steps per place and run: a long backlog is worked off over several runs, between other work."""
+log = logging.getLogger("headrace")
 
 
 class Retention:
-    """Sweeps every place on a jittered beat, in small steps."""
+    """Sweeps every place on a jittered beat, in small steps, until each is within its bounds.
+
+    Between steps it rests for as long as the last one took: a long backlog leaves half of the store to other work.
+    """
 
     def __init__(
         self, backend: Backend, clock: Clock, rng: Random, observers: Observers, settings: RetentionSettings
@@ -43,18 +46,23 @@ class Retention:
                 await self.sweep()
             except Unavailable:
                 continue
+            except Exception:
+                log.exception("a sweep failed; the next one comes")
 
     async def sweep(self) -> int:
         """One run over all places; how much it removed."""
         total = 0
+        loop = asyncio.get_running_loop()
         for clause in self._clauses:
-            for _ in range(_STEPS):
+            more = True
+            while more:
+                began = loop.time()
                 swept = await self._backend.sweep(clause, self._clock.stamp())
                 total += swept.removed
                 if swept.removed:
                     self._observers.tell(Event(EventKind.SWEPT, detail=f"{swept.removed} from {clause.place.value}"))
-                if not swept.more:
-                    break
+                if more := swept.more:
+                    await asyncio.sleep(loop.time() - began)
         return total
 
 

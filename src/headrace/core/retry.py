@@ -7,7 +7,7 @@ from random import Random
 
 from msgspec import Struct
 
-from headrace.durations import micros
+from headrace.durations import LONGEST, micros
 from headrace.errors import ConfigError
 from headrace.shown import shown
 from headrace.types import Duration
@@ -36,8 +36,8 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         checks = (
             ("max_attempts", _whole(self.max_attempts) and self.max_attempts >= 1, "a whole number of at least 1"),
-            ("base", _whole(self.base) and self.base >= 0, "microseconds"),
-            ("cap", _whole(self.cap) and self.cap >= 0, "microseconds"),
+            ("base", _length(self.base), "microseconds, ten years at most"),
+            ("cap", _length(self.cap), "microseconds, ten years at most"),
             ("factor", _number(self.factor) and self.factor >= 1, "a number of at least 1"),
             ("retry_on", self.retry_on is None or _kinds(self.retry_on), "a tuple of exception classes"),
             ("give_up_on", _kinds(self.give_up_on), "a tuple of exception classes"),
@@ -63,6 +63,10 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _length(value: object) -> bool:
+    return isinstance(value, int) and _whole(value) and 0 <= value <= LONGEST
 
 
 def _number(value: object) -> bool:

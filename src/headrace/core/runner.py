@@ -7,21 +7,22 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
+from itertools import islice
 
 from headrace.core.attempt import Attempts
 from headrace.core.deadlines import Deadlines
 from headrace.core.events import EventKind
-from headrace.core.judge import Judge
 from headrace.core.leases import Leases
-from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
 from headrace.core.tasks import Tasks
 from headrace.records import JobId, Leased
 
 _STREAK = 32
 """Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
-_STUBBORN = 5.0
-"""Seconds that a handler has to obey its cancellation."""
+_STUBBORN = 0.5
+"""Seconds that a handler has to obey its cancellation when the worker stops."""
+
+_LEARNING = 0.3
 
 
 def _differs(context: Context, clean: Context) -> bool:
@@ -37,8 +38,6 @@ class Runner:
     def __init__(
         self,
         attempts: Attempts,
-        judge: Judge,
-        settler: Settler,
         leases: Leases,
         *,
         slots: int,
@@ -46,14 +45,15 @@ class Runner:
         nudge: Callable[[], None],
     ) -> None:
         self._attempts = attempts
-        self._judge = judge
-        self._settler = settler
         self._leases = leases
         self._slots = slots
         self._last_chance = last_chance
         self._nudge = nudge
         self._buffer: deque[Leased] = deque()
         self._alone = False
+        sizes = [handler.batch_size for handler in attempts.handlers.values()]
+        self._largest_batch = max(sizes, default=1)
+        self._batched = sum(size > 1 for size in sizes) / max(len(sizes), 1)
         self._running: dict[JobId, Slot] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._deadlines = Deadlines()
@@ -73,6 +73,11 @@ class Runner:
         """Whether a job on its last chance is here: nothing may be claimed until it is done."""
         return self._alone
 
+    def companions(self) -> int:
+        """How many jobs more than one per slot this worker can use: those that fill up batches. What share of its jobs
+        come in batches it learns from those that came."""
+        return int(self._batched * self._slots * (self._largest_batch - 1))
+
     def start(self) -> None:
         """Bring up the slots."""
         self._clean = copy_context()
@@ -84,6 +89,9 @@ class Runner:
         """Leased jobs from the claimer."""
         self._drained.clear()
         self._buffer += jobs
+        if self._largest_batch > 1:
+            batched = sum(1 for job in jobs if self._attempts.batch_size(job.task) > 1) / len(jobs)
+            self._batched += _LEARNING * (batched - self._batched)
         self._alone = jobs[0].lost >= self._last_chance
         self._wake(len(jobs))
 
@@ -95,15 +103,15 @@ class Runner:
             if len(slot.jobs) == 1:
                 slot.stop(StopReason.CANCELLED)
         elif (leased := self._unbuffer(job_id)) is not None:
-            self._settler.add(self._judge.cancelled(leased))
+            self._attempts.cancel(leased)
 
     def lose(self, job_id: JobId, epoch: int) -> None:
-        """This lease is gone: whatever the job does under it will be refused."""
+        """This lease is gone: whatever the job does under it will be refused. A batch is stopped with its last one."""
         if not self._leases.current(job_id, epoch):
             return
         self._leases.drop(job_id, epoch)
         if (slot := self._running.get(job_id)) is not None:
-            if len(slot.jobs) == 1:
+            if not any(self._leases.current(job.id, job.epoch) for job in slot.jobs):
                 slot.stop(StopReason.LEASE_LOST)
         elif (leased := self._unbuffer(job_id)) is not None:
             self._attempts.tell(EventKind.LEASE_LOST, leased, detail="before it was started")
@@ -113,8 +121,7 @@ class Runner:
         for leased in list(self._buffer):
             if queues is None or leased.queue in queues:
                 self._unbuffer(leased.id)
-                self._settler.add(self._judge.release(leased))
-                self._attempts.tell(EventKind.RELEASED, leased)
+                self._attempts.release(leased)
 
     async def drain(self, seconds: float) -> None:
         """Wait for running jobs; those that are not done in time are cancelled and go back to the queue."""
@@ -134,8 +141,7 @@ class Runner:
         """Handlers that would not be cancelled are left behind; what they still do is refused."""
         for slot in {id(slot): slot for slot in self._running.values()}.values():
             for leased in slot.jobs:
-                self._settler.add(self._judge.release(leased))
-                self._attempts.tell(EventKind.RELEASED, leased, detail="its handler would not stop")
+                self._attempts.release(leased, "its handler would not stop")
 
     async def close(self) -> None:
         """Take down the slots."""
@@ -212,6 +218,8 @@ class Runner:
         for job in jobs:
             self._running[job.id] = slot
         timeout = handler.timeout if leased.timeout is None else leased.timeout
+        if handler.batch is not None:
+            timeout = min((job.timeout for job in jobs if job.timeout is not None), default=timeout)
         deadline = None
         if timeout is not None:
             deadline = self._deadlines.add(timeout / 1e6, partial(slot.stop, StopReason.TIMED_OUT))
@@ -229,8 +237,10 @@ class Runner:
                     del self._running[job.id]
 
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
-        """Buffered jobs of the same task, for a handler of many."""
-        found = [other for other in self._buffer if other.task == leased.task][:count]
+        """Buffered jobs of the same task whose leases hold, for a handler of many."""
+        now = asyncio.get_running_loop().time()
+        fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, now))
+        found = list(islice(fit, count))
         for other in found:
             self._buffer.remove(other)
         return found

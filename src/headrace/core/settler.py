@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.leases import Leases
-from headrace.records import Settlement
+from headrace.records import JobId, Settlement
 from headrace.types import JobState
 
 
@@ -26,6 +28,8 @@ class Settler:
         """Set while every settlement has its answer."""
         self.quiet.set()
         self._waiting: list[Settlement] = []
+        self._news: dict[tuple[JobId, int], Event] = {}
+        """What to tell of a settlement once the store has accepted it."""
         self._under_way = 0
         self.settled = 0
         """Settlements that the store has answered."""
@@ -38,8 +42,10 @@ class Settler:
         """Settlements that no trip has taken yet."""
         return len(self._waiting)
 
-    def add(self, settlement: Settlement) -> None:
-        """Put an outcome on its way."""
+    def add(self, settlement: Settlement, news: Event | None = None) -> None:
+        """Put an outcome on its way; ``news`` is told when the store has accepted it."""
+        if news is not None:
+            self._news[settlement.id, settlement.epoch] = news
         if not self._waiting:
             self.quiet.clear()
         self._waiting.append(settlement)
@@ -61,13 +67,20 @@ class Settler:
         drop = self._leases.drop
         for settlement, state in zip(batch, states, strict=True):
             drop(settlement.id, settlement.epoch)
-            if state is settlement.state:
-                continue
-            if state is not None:
-                self._observers.tell(Event(EventKind.CANCELLED, settlement.id, detail="instead of another run"))
-            elif not repeated:
-                self._observers.tell(Event(EventKind.LEASE_LOST, settlement.id, detail="outcome refused"))
+            if self._news:
+                self._tell(settlement, state, repeated=repeated)
         if not self._waiting and not self._under_way:
             self.quiet.set()
             if not len(self._leases):
                 self._idle()
+
+    def _tell(self, settlement: Settlement, state: JobState | None, *, repeated: bool) -> None:
+        news = self._news.pop((settlement.id, settlement.epoch), None)
+        if news is None:
+            return
+        if state is settlement.state or (state is None and repeated):
+            self._observers.tell(news)
+        elif state is None:
+            self._observers.tell(replace(news, kind=EventKind.LEASE_LOST, detail="outcome refused"))
+        else:
+            self._observers.tell(replace(news, kind=EventKind.CANCELLED, detail="instead of another run"))

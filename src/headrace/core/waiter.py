@@ -116,7 +116,7 @@ class Waiter:
             if future.done():
                 continue
             if record is None:
-                future.set_exception(JobNotFound("the job ended and left no record; give it a result_ttl to wait for"))
+                future.set_exception(JobNotFound("no such job: it never was, or it ended and its record is gone"))
             else:
                 future.set_result(record)
 

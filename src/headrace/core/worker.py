@@ -90,11 +90,9 @@ class Worker:
         self._leases = Leases(micros(worker.lease) / 1e6)
         self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
         judge = Judge(holder, packer, self._clock, self._rng)
-        attempts = Attempts(handlers, judge, packer, self._settler, self._observers, holder)
+        attempts = Attempts(handlers, judge, packer, self._settler, self._observers, self._clock, holder)
         self._runner = Runner(
             attempts,
-            judge,
-            self._settler,
             self._leases,
             slots=worker.concurrency,
             last_chance=last_chance,
@@ -111,6 +109,7 @@ class Worker:
             poll=micros(poll) / 1e6,
             deliver=self._runner.deliver,
             alone=lambda: self._runner.alone,
+            companions=self._runner.companions,
             nudge=self._nudge,
         )
         self._renewer = Renewer(
@@ -123,7 +122,7 @@ class Worker:
             busy=lambda: self._runner.busy,
             tell=self._hear_renewed,
         )
-        self._lanes = self._make_lanes()
+        self._lanes = self._make_lanes(judge)
         self._reaper = Reaper(
             self._backend,
             self._clock,
@@ -137,14 +136,22 @@ class Worker:
             self._backend, self._clock, self._rng, self._observers, self._settings.retention
         )  # fmt: skip
 
-    def _make_lanes(self) -> list[Lane]:
+    def _make_lanes(self, judge: Judge) -> list[Lane]:
         pairs: list[tuple[Settler | None, Claimer | None]]
         if self._backend.turn is not None:
             pairs = [(self._settler, self._claimer)]
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
         return [
-            Lane(self._backend, self._clock, self._rng, self._observers, settler=settler, claimer=claimer)
+            Lane(
+                self._backend,
+                self._clock,
+                self._rng,
+                self._observers,
+                settler=settler,
+                claimer=claimer,
+                refused=judge.refused,
+            )
             for settler, claimer in pairs
         ]
 
@@ -164,7 +171,7 @@ class Worker:
         claims = max(self._started, *(lane.beat for lane in self._lanes))
         beats = max(self._started, self._renewer.beat)
         full = self._runner.busy >= self._settings.worker.concurrency
-        consuming = full or now - claims <= patience
+        consuming = full or self._claimer.holding_back or now - claims <= patience
         beating = now - beats <= max(self._leases.lease / 2, 1.0)
         detail = "ok" if consuming and beating else "no claim got through" if not consuming else "no heartbeat"
         return Health(
@@ -224,9 +231,18 @@ class Worker:
             empty.cancel()
 
     async def _wind_down(self) -> None:
+        """Claim nothing more, wait for a claim that is under way, give back what waits, finish what runs."""
         self._claimer.close()
+        grace = micros(self._settings.worker.grace) / 1e6
+        deadline = self._loop.time() + grace
+        try:
+            async with asyncio.timeout(grace):
+                for lane in self._lanes:
+                    await lane.landed.wait()
+        except TimeoutError:
+            log.warning("a claim is still under way; what it brings comes back when its lease runs out")
         self._runner.give_back()
-        await self._runner.drain(micros(self._settings.worker.grace) / 1e6)
+        await self._runner.drain(max(0.0, deadline - self._loop.time()))
         self._nudge()
         try:
             async with asyncio.timeout(self._leases.lease):

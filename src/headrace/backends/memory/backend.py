@@ -280,11 +280,8 @@ class MemoryBackend:
     def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
         """Move a job and its key; a job whose key is taken there goes without it, and False is answered."""
         free = not self._key_taken(entry, queue, now)
-        state = entry.state
-        self.store.counts[entry.queue, state] -= 1
         self.store.drop_key(entry)
-        entry.queue = queue
-        self.store.counts[queue, state] += 1
+        self.store.move(entry, entry.state, queue=queue)
         if entry.key is not None and free:
             self.store.keys[queue, entry.key] = entry.id
         elif not free:
@@ -382,8 +379,9 @@ class MemoryBackend:
     def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
         before = entry.state
         if before not in _APPLIES[type(change)] or not self._apply(entry, change, now):
-            return Altered(entry.id, before, before, changed=False)
-        return Altered(entry.id, before, entry.state if entry.id in self.store.jobs else None)
+            return Altered(entry.id, before, before, False, entry.queue, entry.key)
+        after = entry.state if entry.id in self.store.jobs else None
+        return Altered(entry.id, before, after, True, entry.queue, entry.key)
 
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         match change:
@@ -403,11 +401,9 @@ class MemoryBackend:
                 if queue == entry.queue or self._key_taken(entry, queue, now):
                     return False
                 self._change_queue(entry, queue, now)
-                self.store.move(entry, entry.state)
                 self.store.publish(f"queue:{queue}")
             case Reprioritise(priority):
-                entry.priority = priority
-                self.store.move(entry, entry.state)
+                self.store.move(entry, entry.state, priority=priority)
             case Watch(inbox):
                 self.store.inboxes.setdefault(entry.id, set()).add(inbox)
             case Hold(result_ttl):
@@ -520,14 +516,12 @@ class MemoryBackend:
             return Swept(len(doomed), freed, kept, more)
 
     def _sweep_results(self, clause: SweepClause, now: int) -> Swept:
-        past = self.store.results_past(now, clause.limit + 1, take=False)
+        past = self.store.results_past(now, clause.limit + 1)
         doomed = past[: clause.limit]
         freed = sum(len(entry.result or b"") for entry in doomed)
         if not clause.dry_run:
-            for entry in self.store.results_past(now, clause.limit, take=True):
-                self.store.sizes[entry.state] -= len(entry.result or b"")
-                entry.size -= len(entry.result or b"")
-                entry.result = None
+            for entry in doomed:
+                self.store.drop_result(entry)
         return Swept(len(doomed), freed, 0, len(past) > clause.limit)
 
 

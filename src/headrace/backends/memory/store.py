@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from heapq import heappop, heappush
 
 from headrace.backends.mailbox import Mailbox
+from headrace.backends.memory.agenda import Agenda
 from headrace.records import Cells, Hint, JobId, Record, Row, WorkerStats
 from headrace.types import JobState
 
@@ -78,9 +78,11 @@ class MemoryStore:
         self.workers: dict[str, tuple[WorkerStats, int]] = {}
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self.sizes: Counter[JobState] = Counter()
-        self._ready: defaultdict[str, dict[int, list[tuple[int, JobId]]]] = defaultdict(dict)
-        self._expiring: list[tuple[int, JobId]] = []
-        self._holding: list[tuple[int, JobId]] = []
+        self._ready: dict[str, dict[int, Agenda]] = {}
+        """AVAILABLE jobs by queue, priority and ``run_at``."""
+        self._expiring = Agenda()
+        self._holding = Agenda()
+        """Kept results by the end of their ttl."""
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
 
     # -- jobs and places
@@ -91,18 +93,23 @@ class MemoryStore:
         if entry.key is not None:
             self.keys[entry.queue, entry.key] = entry.id
         if entry.expires_at is not None:
-            heappush(self._expiring, (entry.expires_at, entry.id))
+            self._expiring.put(entry.id, entry.expires_at)
         self._enter(entry)
 
-    def move(self, entry: Entry, state: JobState) -> None:
+    def move(self, entry: Entry, state: JobState, *, queue: str | None = None, priority: int | None = None) -> None:
         """Take the job out of the place it lies in and put it into another."""
         self._leave(entry)
         entry.state = state
+        if queue is not None:
+            entry.queue = queue
+        if priority is not None:
+            entry.priority = priority
         self._enter(entry)
 
     def remove(self, entry: Entry) -> None:
         """Forget the job, its key and its waiters."""
         self._leave(entry)
+        self._expiring.drop(entry.id)
         del self.jobs[entry.id]
         self.drop_key(entry)
         self.inboxes.pop(entry.id, None)
@@ -127,104 +134,100 @@ class MemoryStore:
     def _enter(self, entry: Entry) -> None:
         self.counts[entry.queue, entry.state] += 1
         if entry.state is JobState.AVAILABLE:
-            heap = self._ready[entry.queue].setdefault(entry.priority, [])
-            heappush(heap, (entry.run_at, entry.id))
+            self.put_back(entry)
         elif entry.state is JobState.RUNNING:
             self.running[entry.id] = entry
         elif entry.state.terminal:
             self.ended[entry.state][entry.id] = entry
             entry.size = entry.measure()
             self.sizes[entry.state] += entry.size
+            self._expiring.drop(entry.id)
             if entry.result is not None:
-                heappush(self._holding, (entry.held_until, entry.id))
+                self._holding.put(entry.id, entry.held_until)
 
     def _leave(self, entry: Entry) -> None:
-        self.counts[entry.queue, entry.state] -= 1
-        if entry.state is JobState.RUNNING:
+        place = entry.queue, entry.state
+        self.counts[place] -= 1
+        if not self.counts[place]:
+            del self.counts[place]
+        if entry.state is JobState.AVAILABLE:
+            self._not_ready(entry)
+        elif entry.state is JobState.RUNNING:
             del self.running[entry.id]
         elif entry.state.terminal:
             del self.ended[entry.state][entry.id]
             self.sizes[entry.state] -= entry.size
+            self._holding.drop(entry.id)
 
     # -- indexes
 
     def due(self, queue: str, now: int) -> Iterator[Entry]:
         """The queue's due jobs by (priority, run_at, id); each is out of the index once it has been given out."""
-        levels = self._ready[queue]
-        for priority in sorted(levels):
-            heap = levels[priority]
-            while (entry := self._top(heap, queue, priority)) is not None and entry.run_at <= now:
-                heappop(heap)
-                yield entry
-            if not heap:
-                del levels[priority]
+        for _, level in sorted(self._ready.get(queue, {}).items()):
+            for job_id in level.take(now):
+                yield self.jobs[job_id]
 
     def put_back(self, entry: Entry) -> None:
         """A job that ``due`` gave out and nobody took."""
-        heappush(self._ready[entry.queue].setdefault(entry.priority, []), (entry.run_at, entry.id))
+        levels = self._ready.setdefault(entry.queue, {})
+        level = levels.get(entry.priority)
+        if level is None:
+            level = levels[entry.priority] = Agenda()
+        level.put(entry.id, entry.run_at)
+
+    def _not_ready(self, entry: Entry) -> None:
+        """Neither the level nor the queue outlives its last job."""
+        levels = self._ready.get(entry.queue, {})
+        level = levels.get(entry.priority)
+        if level is None:
+            return
+        level.drop(entry.id)
+        if not level:
+            del levels[entry.priority]
+        if not levels:
+            del self._ready[entry.queue]
 
     def next_due(self, queue: str) -> int | None:
         """The earliest ``run_at`` of the queue's available jobs."""
-        tops = (self._top(heap, queue, level) for level, heap in self._ready[queue].items())
-        return min((top.run_at for top in tops if top is not None), default=None)
+        firsts = (level.first() for level in self._ready.get(queue, {}).values())
+        return min((run_at for run_at in firsts if run_at is not None), default=None)
 
     def scheduled(self, queue: str, now: int, cap: int) -> int:
         """How many available jobs are not due yet, up to ``cap``."""
-        items = (item for heap in self._ready[queue].values() for item in heap if item[0] > now)
-        entries = ((at, self.jobs.get(job_id)) for at, job_id in items)
-        waiting = (JobState.AVAILABLE, queue)
-        found = {e.id for at, e in entries if e is not None and e.run_at == at and (e.state, e.queue) == waiting}
-        return min(len(found), cap)
-
-    def _top(self, heap: list[tuple[int, JobId]], queue: str, priority: int) -> Entry | None:
-        while heap:
-            run_at, job_id = heap[0]
-            entry = self.jobs.get(job_id)
-            if (
-                entry is not None
-                and entry.state is JobState.AVAILABLE
-                and (entry.queue, entry.priority, entry.run_at) == (queue, priority, run_at)
-            ):
-                return entry
-            heappop(heap)
-        return None
+        return min(sum(level.later(now) for level in self._ready.get(queue, {}).values()), cap)
 
     def expired(self, now: int, limit: int) -> list[Entry]:
         """Due jobs whose expiry has passed, at most ``limit``; they are out of this index."""
         found: list[Entry] = []
-        later: list[tuple[int, JobId]] = []
-        while self._expiring and self._expiring[0][0] <= now and len(found) < limit:
-            item = heappop(self._expiring)
-            entry = self.jobs.get(item[1])
-            if entry is None or entry.state.terminal or entry.expires_at != item[0]:
-                continue
+        others: list[tuple[JobId, int]] = []
+        ids = self._expiring.take(now)
+        while len(found) < limit and (job_id := next(ids, None)) is not None:
+            entry = self.jobs[job_id]
             if entry.state is JobState.AVAILABLE and entry.run_at <= now:
                 found.append(entry)
-            else:
-                later.append(item)
-        for item in later:
-            heappush(self._expiring, item)
+            elif entry.expires_at is not None:
+                others.append((job_id, entry.expires_at))
+        for job_id, instant in others:
+            self._expiring.put(job_id, instant)
         return found
 
-    def results_past(self, now: int, limit: int, *, take: bool) -> list[Entry]:
-        """Jobs whose kept result is past its ttl, oldest first."""
-        found: dict[JobId, Entry] = {}
-        items: list[tuple[int, JobId]] = []
-        while self._holding and self._holding[0][0] <= now and len(found) < limit:
-            item = heappop(self._holding)
-            entry = self.jobs.get(item[1])
-            if entry is not None and entry.result is not None and entry.held_until == item[0]:
-                found[entry.id] = entry
-                items.append(item)
-        if not take:
-            for item in items:
-                heappush(self._holding, item)
-        return list(found.values())
+    def results_past(self, now: int, limit: int) -> list[Entry]:
+        """The first jobs whose kept result is past its ttl."""
+        return [self.jobs[job_id] for job_id in self._holding.peek(now, limit)]
+
+    def drop_result(self, entry: Entry) -> None:
+        """Let go of an ended job's result; its record stays."""
+        freed = len(entry.result or b"")
+        self.sizes[entry.state] -= freed
+        entry.size -= freed
+        entry.result = None
+        self._holding.drop(entry.id)
 
     def hold(self, entry: Entry, until: int) -> None:
-        """Hold the result of a completed job until then."""
+        """Hold the key and the result, if there is one, of a completed job until then."""
         entry.held_until = until
-        heappush(self._holding, (until, entry.id))
+        if entry.result is not None:
+            self._holding.put(entry.id, until)
 
     # -- hints
 

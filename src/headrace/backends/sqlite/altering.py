@@ -80,11 +80,12 @@ def alter_matching(sel: Selector, change: Change, seqs: Iterable[int], tx: Trans
 def _alter(tx: Transaction, entry: Entry, change: Change, now: int) -> Altered:
     before = STATES[entry.code]
     if entry.code not in APPLIES[type(change)]:
-        return Altered(entry.id, before, before, changed=False)
+        return Altered(entry.id, before, before, False, entry.queue, entry.key)
     after = _apply(tx, entry, change, now)
     if after is _REFUSED:
-        return Altered(entry.id, before, before, changed=False)
-    return Altered(entry.id, before, None if after is None else STATES[after])
+        return Altered(entry.id, before, before, False, entry.queue, entry.key)
+    queue = change.queue if isinstance(change, Move) else entry.queue
+    return Altered(entry.id, before, None if after is None else STATES[after], True, queue, entry.key)
 
 
 _REFUSED = -1

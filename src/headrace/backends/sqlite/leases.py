@@ -53,6 +53,7 @@ def nothing_over(session: Session, now: int) -> list[Reaped] | None:
 
 def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
+    tx.flush()
     tx.execute(_SQL["unlist"], (now,))
     over, holders, oldest = tx.one(_SQL["over"], (now,))
     [running] = tx.one(_SQL["total"])

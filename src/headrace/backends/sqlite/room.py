@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from headrace.errors import StoreFull
 
@@ -17,17 +18,19 @@ class Room:
     """Tells when the volume is so full that new jobs are to be refused.
 
     The last 15 % of the volume, 128 MiB at most, are kept for finishing, renewing, reaping and sweeping: these need
-    a little room of their own in the write-ahead log, and without them nothing would ever be freed. Quotas and file
-    size limits cannot be seen beforehand; there, SQLite's own refusal comes to the insert that meets them, and a
-    transaction that only frees or moves rows mostly finds room in pages that are free already.
+    a little room of their own in the write-ahead log, and without them nothing would ever be freed. Jobs that fit
+    into pages of the file that are free already need no more than the log does: for them a quarter is kept.
+
+    Quotas and file size limits cannot be seen beforehand; there, SQLite's own refusal comes to the insert that meets
+    them, and a transaction that only frees or moves rows mostly finds room in pages that are free already.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._good_until = 0.0
 
-    def refusal(self) -> StoreFull | None:
-        """Why new jobs are refused now, or None."""
+    def refusal(self, spare: Callable[[], int]) -> StoreFull | None:
+        """Why new jobs are refused now, or None; ``spare`` tells the bytes of the file that are free for use."""
         now = time.monotonic()
         if now < self._good_until:
             return None
@@ -37,7 +40,7 @@ class Room:
             return None  # the write itself tells better what is wrong
         free = volume.f_bavail * volume.f_frsize
         reserve = min(int(volume.f_blocks * volume.f_frsize * _SHARE), _MOST)
-        if free >= reserve:
+        if free >= reserve or (free >= reserve // 4 and spare() >= reserve):
             self._good_until = now + _GOOD_FOR
             return None
         return StoreFull(

@@ -37,6 +37,7 @@ def nothing_condemned(session: Session, clause: SweepClause, now: int) -> Swept 
 
 def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
     """Remove what the clause condemns, and the names of queues that nothing refers to any more."""
+    tx.flush()
     if clause.place is Place.RESULTS:
         results, answer = _condemn_results(tx, clause, now)
         for seq, result, size in results:
@@ -52,7 +53,7 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
             tx.fill(code, -answer.removed, -answer.bytes)
             for qid, number in queues.items():
                 tx.count(qid, code, -number)
-    tx.execute(_QUEUE["forget_idle"])
+    tx.forget_idle_queues()
     return answer
 
 

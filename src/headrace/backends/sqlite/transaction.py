@@ -27,17 +27,18 @@ class Session:
         self.executemany = connection.executemany
 
     def read(self, cell: Stored) -> bytes | None:
-        """The bytes of a stored cell."""
+        """The bytes of a stored cell. Of one whose row is gone, which takes damage to the file, nothing is left: the
+        core refuses an empty cell, and with it that one job."""
         if not isinstance(cell, int):
             return cell
-        [data] = self.one(_CELL["get"], (cell,))
-        return bytes(data)
+        row = self.first(_CELL["get"], (cell,))
+        return b"" if row is None else bytes(row[0])
 
     def weigh(self, cell: Stored) -> int:
         """How many bytes a stored cell has."""
         if isinstance(cell, int):
-            [size] = self.one(_CELL["size"], (cell,))
-            return int(size)
+            row = self.first(_CELL["size"], (cell,))
+            return 0 if row is None else int(row[0])
         return 0 if cell is None else len(cell)
 
     def rows(self, sql: str, bindings: tuple[Any, ...] = ()) -> list[Any]:
@@ -82,11 +83,13 @@ class Transaction(Session):
         place[1] += size
 
     def flush(self) -> None:
-        """Write the counters; the last thing before the commit."""
+        """Write the counters: before the commit, and before anything that reads them."""
         for qid, counts in self._counts.items():
             self.execute(_QUEUE["tally"], (qid, *counts))
         for code, place in self._places.items():
             self.execute(_QUEUE["place"], (code, *place))
+        self._counts.clear()
+        self._places.clear()
 
     # -- queues
 
@@ -106,6 +109,13 @@ class Transaction(Session):
             self._qids[name] = qid
             self._names[qid] = name
         return qid
+
+    def forget_idle_queues(self) -> None:
+        """The names of queues that nothing refers to any more go; a number that they had may come again."""
+        self.flush()
+        self.execute(_QUEUE["forget_idle"])
+        self._qids.clear()
+        self._names.clear()
 
     def queue_name(self, qid: int) -> str:
         """The name of a queue that is known."""

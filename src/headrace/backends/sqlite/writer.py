@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import apsw
 
@@ -95,13 +96,19 @@ class Writer(Lane[Transaction]):
         """The commands without those that nobody waits for and, on a full disk, those that bring in new jobs."""
         wanted = [command for command in commands if not command.abandoned]
         growing = [command for command in wanted if command.grows]
-        refusal = self._room.refusal() if growing else None
+        refusal = self._room.refusal(self._spare) if growing else None
         if refusal is None:
             return wanted
         for command in growing:
             command.error = refusal
         self._answer(growing)
         return [command for command in wanted if not command.grows]
+
+    def _spare(self) -> int:
+        """Bytes in pages of the file that hold nothing."""
+        free: Any = self._connection.pragma("freelist_count")
+        size: Any = self._connection.pragma("page_size")
+        return int(free) * int(size)
 
     def _to_write(self, commands: Commands) -> Commands:
         """Look first: those of the commands that turn out to have something to write."""

@@ -65,9 +65,10 @@ class AlterTests(ConformanceBase):
         before = await self.get(store, 1, "result", "error", "parameters")
         [altered] = await store.alter(one(1), change, T0)
         if state in outcomes:
-            assert altered == Altered(job_id(1), state, outcomes[state], changed=True)
+            queue = change.queue if isinstance(change, Move) else "q"
+            assert altered == Altered(job_id(1), state, outcomes[state], True, queue, "k1")
         else:
-            assert altered == Altered(job_id(1), state, state, changed=False)
+            assert altered == Altered(job_id(1), state, state, False, "q", "k1")
             assert await self.get(store, 1, "result", "error", "parameters") == before
 
     async def test_unknown_jobs_are_left_out_and_order_is_kept(self, store: Backend) -> None:
@@ -115,7 +116,7 @@ class AlterTests(ConformanceBase):
         await self._job_in(store, FAILED)
         await self.put(store, row(2, key="k1"))
         [refused] = await store.alter(one(1), Requeue(), T0)
-        assert refused == Altered(job_id(1), FAILED, FAILED, changed=False)
+        assert refused == Altered(job_id(1), FAILED, FAILED, False, "q", "k1")
         await store.alter(one(2), Cancel(), T0)
         [taken] = await store.alter(one(1), Requeue(), T0)
         assert taken.changed

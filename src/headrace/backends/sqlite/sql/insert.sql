@@ -1,9 +1,5 @@
 -- New jobs.
 
--- name: known
--- UNIQUE jobs_id, one probe per id.
-SELECT j.id, j.seq FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.id = wanted.value
-
 -- name: last
 -- The last entry of the INTEGER PRIMARY KEY.
 SELECT coalesce(max(seq), 0) FROM jobs

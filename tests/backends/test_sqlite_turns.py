@@ -1,0 +1,316 @@
+"""Commands that wait for the SQLite writer share one transaction, a turn: what each does is what it would do alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.backends.memory import MemoryBackend
+from headrace.backends.sqlite import SqliteBackend
+from headrace.backends.sqlite.transaction import INLINE
+from headrace.backends.sqlite.writer import Writer
+from headrace.protocol import Backend
+from headrace.records import (
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Configure,
+    Delete,
+    JobKey,
+    Move,
+    Pause,
+    Place,
+    PlaceStats,
+    Reap,
+    Renewed,
+    Requeue,
+    Row,
+    Selector,
+    Settlement,
+    SweepClause,
+    Swept,
+)
+from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row
+from headrace.types import JobState
+
+A, C, X, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED
+NOW = T0 + HOUR
+BIG = b"x" * (INLINE + 1)
+WANT = frozenset({"parameters", "result", "error"})
+QUEUES = ("q", "lone", "done", "stopped", "fresh", "idle")
+Operation = Callable[[Backend], Awaitable[object]]
+
+
+def rows(*numbers: int, **changes: Any) -> list[Row]:
+    return [row(number, **changes) for number in numbers]
+
+
+async def prepare(store: Backend) -> None:
+    """Jobs in all states; leases that have expired; a queue with one ended job only, and one with none at all."""
+    await _end(store, 40, key="ended", result=BIG, result_ttl=2 * HOUR)
+    await _end(store, 41, result=BIG, result_ttl=SECOND)
+    await _end(store, 42)
+    await _end(store, 43, state=X)
+    await _end(store, 44, state=F, key="failed", error=b"{}")
+    await _end(store, 45, queue="lone", key="lone", result=b"45", result_ttl=SECOND)
+    await _end(store, 46, queue="done")
+    await _end(store, 47, queue="idle")
+    await _alter(store, Delete(), 47)
+    await store.insert(rows(20, 21, 22, 23, 24, cells={"parameters": BIG}), T0)
+    await store.claim(Claim("w", ("q",), 5, 2 * HOUR), T0)
+    for first, holder in ((10, "gone"), (12, "lost")):
+        await store.insert(rows(first, first + 1), T0)
+        await store.claim(Claim(holder, ("q",), 2, LEASE), T0)
+    await store.renew(Beat("w", "worker", ("q",), 2 * HOUR, ttl=2 * HOUR), T0)
+    await _alter(store, Cancel(), 12, 24)
+    await store.insert([row(30), row(31, key="paused")], T0)
+    await _alter(store, Pause(), 30, 31)
+    await store.insert([row(1, key="waiting"), row(2, priority=-1), row(3), row(4, expires=MINUTE)], T0)
+    await store.insert([row(5, delay=2 * HOUR, key="later"), row(6, queue="stopped")], T0)
+    await store.alter(Selector(queue="stopped"), Configure(paused=True), T0)
+
+
+async def _end(
+    store: Backend, number: int, *, state: JobState = C, queue: str = "q", key: str | None = None, **changes: Any
+) -> None:
+    at = T0 + number
+    await store.insert([row(number, queue=queue, key=key)], at)
+    [job] = (await store.claim(Claim("w", (queue,), 1, LEASE), at)).jobs
+    assert await store.finish([Settlement(job.id, job.epoch, "w", state, **changes)], at) == [state]
+
+
+async def _alter(store: Backend, change: Change, *numbers: int) -> None:
+    await store.alter(Selector(ids=[job_id(number) for number in numbers]), change, T0)
+
+
+# -- the operations: each has something to do, whichever came before it
+
+
+def settled(number: int, state: JobState, holder: str = "w", **changes: Any) -> Settlement:
+    return Settlement(job_id(number), 1, holder, state, **changes)
+
+
+def insert(*given: Row) -> Operation:
+    return lambda store: store.insert(given, NOW)
+
+
+def finish(*given: Settlement) -> Operation:
+    return lambda store: store.finish(given, NOW)
+
+
+def alter(change: Change, *numbers: int) -> Operation:
+    ids = [job_id(number) for number in numbers]
+    return lambda store: store.alter(Selector(ids=ids), change, NOW)
+
+
+def configure(queue: str, *, paused: bool) -> Operation:
+    return lambda store: store.alter(Selector(queue=queue), Configure(paused=paused), NOW)
+
+
+def sweep(place: Place, max_count: int | None = None) -> Operation:
+    return lambda store: store.sweep(SweepClause(place=place, max_count=max_count), NOW)
+
+
+async def finish_and_claim(store: Backend) -> object:
+    assert store.turn is not None
+    return await store.turn([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
+
+
+BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), 1) for number in (20, 21, 10)], ttl=2 * HOUR)
+REAP = Reap(max_lost=0, spread=MINUTE, outage_floor=2, outage_share=0.4, outage_overdue=0)
+"""Four of nine leases have expired: one less, or a claim before it, and that is no outage."""
+
+OPERATIONS: dict[str, Operation] = {
+    "insert into a new queue": insert(row(100, queue="fresh", cells={"parameters": BIG}), row(101, queue="fresh")),
+    "insert into known queues": insert(
+        row(102, key="free", cells={"parameters": BIG}),
+        row(103, key="waiting", reply_to="inbox"),
+        row(104, key="ended"),
+        row(105, key="failed"),
+        row(106, queue="lone", key="lone"),
+        row(107, queue="idle", priority=1),
+    ),
+    "claim": lambda store: store.claim(Claim("w2", QUEUES, 3, LEASE), NOW),
+    "complete": finish(
+        settled(20, C, result=BIG, result_ttl=HOUR), settled(21, C, queue="lone"), settled(10, C, holder="gone")
+    ),
+    "complete and keep nothing": finish(settled(20, C, keep=False), settled(22, C, keep=False)),
+    "again, with spawned jobs": finish(
+        settled(23, A, delay=SECOND, spawn=rows(110, queue="fresh", key="spawned")),
+        settled(24, A, spawn=rows(111, queue="lone", cells={"parameters": BIG})),
+    ),
+    "fail, and claim": finish_and_claim,
+    "renew": lambda store: store.renew(BEAT, NOW),
+    "reap": lambda store: store.reap(REAP, NOW),
+    "sweep completed": sweep(Place.COMPLETED, max_count=0),
+    "sweep results": sweep(Place.RESULTS),
+    "cancel": alter(Cancel(), 1, 20, 30, 11, 40),
+    "move to a new queue": alter(Move("fresh"), 2, 31, 1, 20),
+    "requeue": alter(Requeue(), 40, 41, 43, 44, 45),
+    "delete": alter(Delete(), 1, 30, 42, 44, 45, 46),
+    "pause": configure("q", paused=True),
+    "pause a new queue": configure("fresh", paused=True),
+    "unpause": configure("stopped", paused=False),
+}
+ADDING = ("insert into a new queue", "insert into known queues", "again, with spawned jobs", "move to a new queue")
+SWEEPS = ("sweep completed", "sweep results")
+PAIRS = [(first, second) for first in OPERATIONS for second in OPERATIONS]
+TRIPLES = [(first, between, last) for first in ADDING for between in SWEEPS for last in ADDING]
+
+IDS = [job_id(number) for number in range(120)]
+KEYS = [
+    JobKey(queue, key)
+    for queue in QUEUES
+    for key in ("waiting", "paused", "later", "ended", "failed", "lone", "free", "spawned")
+]
+
+
+# -- running them
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed file with the prepared store; tests work on copies of it."""
+    path = tmp_path_factory.mktemp("prepared") / "jobs.db"
+
+    async def make() -> None:
+        async with opened(SqliteBackend(path, durability="normal")) as store:
+            await prepare(store)
+
+    asyncio.run(make())
+    return path
+
+
+@asynccontextmanager
+async def opened(store: SqliteBackend) -> AsyncIterator[SqliteBackend]:
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def copied(prepared: Path, path: Path) -> AsyncIterator[SqliteBackend]:
+    shutil.copy(prepared, path)
+    async with opened(SqliteBackend(path, durability="normal")) as store:
+        yield store
+
+
+async def one_turn(store: SqliteBackend, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """All of them wait while the writer is held up, and so share the turn that comes next."""
+    reached, gate = threading.Event(), threading.Event()
+    turns: list[int] = []
+    transact = Writer._transact
+
+    def counted(self: Writer, commands: list[Any]) -> Any:
+        turns.append(len(commands))
+        return transact(self, commands)
+
+    def hold_up(*_: object) -> None:
+        reached.set()
+        gate.wait()
+
+    monkeypatch.setattr(Writer, "_transact", counted)
+    held_up = store._write(hold_up, None)
+    try:
+        await asyncio.to_thread(reached.wait)
+        calls = asyncio.gather(*(OPERATIONS[name](store) for name in names))
+        await asyncio.sleep(0)  # each call hands its command over in its first step
+    finally:
+        gate.set()
+    await held_up
+    answers = await calls
+    assert turns == [1, len(names)]
+    return list(answers)
+
+
+async def one_by_one(store: Backend, names: Sequence[str]) -> list[object]:
+    return [await OPERATIONS[name](store) for name in names]
+
+
+async def told(store: Backend, answers: Sequence[object]) -> dict[str, object]:
+    """The answers; every record, by id and by key; the numbers; and what later claims find in the indexes."""
+    stats = await store.stats(NOW)
+    found: dict[str, object] = {f"answer {number}": _plain(answer) for number, answer in enumerate(answers)}
+    found |= {f"job {n}": record for n, record in enumerate(await store.fetch(IDS, WANT, NOW))}
+    found |= {f"{k.queue}/{k.key}": r for k, r in zip(KEYS, await store.fetch(KEYS, WANT, NOW), strict=True)}
+    found |= {f"queue {queue.queue}": queue for queue in stats.queues}
+    found |= {f"place {place.place}": place for place in stats.places}
+    for queue in QUEUES:
+        found[f"claim from {queue}"] = _plain(await store.claim(Claim("last", (queue,), 100, LEASE), NOW + 3 * HOUR))
+    return found
+
+
+def _plain(answer: object) -> object:
+    """Lists as lists, and in one order where the protocol leaves it open."""
+    match answer:
+        case Renewed():
+            return replace(answer, cancels=sorted(answer.cancels))
+        case Claimed():
+            return replace(answer, expired=list(answer.expired))
+        case [list(), Claimed()]:
+            return [_plain(part) for part in answer]
+    return answer
+
+
+def differences(ours: dict[str, object], theirs: dict[str, object], *, bytes_too: bool) -> dict[str, object]:
+    """What one store tells and the other does not. How many bytes something takes is each kind of store's own."""
+    if not bytes_too:
+        ours, theirs = ({name: _weightless(what) for name, what in told.items()} for told in (ours, theirs))
+    names = ours.keys() | theirs.keys()
+    return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
+
+
+def _weightless(what: object) -> object:
+    return replace(what, bytes=0) if isinstance(what, Swept | PlaceStats) else what
+
+
+async def check(names: Sequence[str], prepared: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with copied(prepared, folder / "turn.db") as store:
+        together = await told(store, await one_turn(store, names, monkeypatch))
+    async with copied(prepared, folder / "alone.db") as store:
+        alone = await told(store, await one_by_one(store, names))
+    assert differences(together, alone, bytes_too=True) == {}
+    model = MemoryBackend()
+    await prepare(model)
+    assert differences(together, await told(model, await one_by_one(model, names)), bytes_too=False) == {}
+
+
+# -- the tests
+
+
+@pytest.mark.parametrize("names", PAIRS, ids=" + ".join)
+async def test_two_in_one_turn_do_what_they_do_one_after_the_other(
+    names: Sequence[str], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check(names, prepared, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("names", TRIPLES, ids=" + ".join)
+async def test_a_sweep_between_two_that_add_jobs_takes_no_queue_from_them(
+    names: Sequence[str], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check(names, prepared, tmp_path, monkeypatch)
+
+
+async def test_the_prepared_store_has_work_for_every_operation(prepared: Path, tmp_path: Path) -> None:
+    """Otherwise a pair would show nothing."""
+    untouched = MemoryBackend()
+    await prepare(untouched)
+    before = await told(untouched, [])
+    for name in OPERATIONS:
+        model = MemoryBackend()
+        await prepare(model)
+        await one_by_one(model, [name])
+        assert differences(await told(model, []), before, bytes_too=True) != {}, name
