@@ -4,7 +4,6 @@
 
     HeadraceError
     ├─ ConfigError               what you asked for cannot be set up
-    │  ├─ Unsupported            this store cannot do that
     │  └─ UnknownTask            no handler of that name here
     ├─ InvalidJob                a job that cannot be accepted as it is
     ├─ BackendError              the store
@@ -16,17 +15,14 @@
     │  ├─ PayloadMissing
     │  ├─ PayloadTooLarge
     │  └─ CodecError
-    ├─ LeaseLost                 you were fenced off; your outcome was not recorded
-    ├─ QueueFull                 the depth gate is shut
-    ├─ JobError                  told to those who wait for a job
-    │  ├─ JobFailed
-    │  │  └─ RetriesExhausted
-    │  ├─ JobCancelled
-    │  │  └─ JobExpired
-    │  ├─ ResultExpired
-    │  ├─ WaitTimeout
-    │  └─ JobNotFound
-    └─ SafetyStop                a duty refused to go on
+    └─ JobError                  told to those who wait for a job
+       ├─ JobFailed
+       │  └─ RetriesExhausted
+       ├─ JobCancelled
+       │  └─ JobExpired
+       ├─ ResultExpired
+       ├─ WaitTimeout
+       └─ JobNotFound
 
     Stop(outcome)                not an error: a handler's way out from deep in a stack
 
@@ -71,10 +67,6 @@ class ConfigError(HeadraceError, ValueError):
     """A setting is missing, unknown or of the wrong kind."""
 
 
-class Unsupported(ConfigError):
-    """This store lacks the capability that was asked for."""
-
-
 class UnknownTask(ConfigError):
     """No handler is registered under that task name."""
 
@@ -117,14 +109,6 @@ class PayloadTooLarge(PayloadError, ValueError):
 
 class CodecError(PayloadError, ValueError):
     """A payload cannot be encoded or decoded."""
-
-
-class LeaseLost(HeadraceError):
-    """The lease was lost: another worker may hold the job, and this outcome was not recorded."""
-
-
-class QueueFull(HeadraceError):
-    """The queue is at its depth limit; nothing was stored."""
 
 
 class JobError(HeadraceError):
@@ -184,10 +168,6 @@ class WaitTimeout(JobError, TimeoutError):
 
 class JobNotFound(JobError, LookupError):
     """The store knows no such job: it never existed here, or its record is past retention."""
-
-
-class SafetyStop(HeadraceError):
-    """A duty refused to go on because its effect would be larger than allowed."""
 
 
 class Stop(Exception):
