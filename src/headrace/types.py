@@ -98,8 +98,9 @@ class NewJob(Struct, frozen=True, kw_only=True):
     """Small notes that travel with the job: trace context, correlation id."""
     on_failed: str = "run"
     """``"run"``: a key whose job failed may be enqueued anew; ``"return"``: the failed job answers as a duplicate."""
-    id: UUID | None = None
-    """Made by the client when left out."""
+    id: UUID | bytes | None = None
+    """A UUID, or its 16 bytes; made by the client when left out. ``task.job(…)`` makes it at once, so that enqueueing
+    the same jobs again after an error stores none of them twice."""
 
 
 class Patch(Struct, frozen=True):

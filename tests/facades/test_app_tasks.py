@@ -179,7 +179,7 @@ class TestEnqueueAndCall:
         jobs = [work.job(n) for n in range(5)]
         await app.enqueue_many(jobs[:3])
         handles = await app.enqueue_many(jobs)
-        assert [handle.id for handle in handles] == [job.id for job in jobs]
+        assert [handle.id.bytes for handle in handles] == [job.id for job in jobs]
         assert await store.count() == 5
 
     async def test_call_keeps_its_time_while_the_store_is_away(self, memory: Store) -> None:

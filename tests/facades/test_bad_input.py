@@ -188,7 +188,7 @@ class TestNewJob:
         "result_ttl": BAD_LENGTHS,
         "headers": BAD_HEADERS,
         "on_failed": ["", "RUN", None, 5, "raise", ["run"]],
-        "id": ["01900000-0000-7000-8000-000000000000", 5, b"x" * 16],
+        "id": ["01900000-0000-7000-8000-000000000000", 5, b"x" * 15],
         "args": [[1], "args", 5, b"args"],
         "sections": [{"blob": b""}, None, b"", 5],
     }

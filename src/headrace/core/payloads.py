@@ -98,11 +98,13 @@ class Packer:
         except KeyError:
             raise PayloadMissing("the job has no parameters section; it was enqueued without arguments") from None
 
-    def new_id(self) -> UUID:
+    def new_id(self) -> bytes:
         """The id for a job that is about to be made."""
-        return UUID(bytes=self._ids.new())
+        return self._ids.new()
 
     def _id(self, given: object) -> bytes:
+        if isinstance(given, bytes) and len(given) == 16:
+            return given
         if given is None:
             return self._ids.new()
         if not isinstance(given, UUID):
