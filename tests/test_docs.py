@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+from headrace import EventKind, Queue
+from headrace.errors import ConfigError
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -43,3 +47,19 @@ def test_links_lead_somewhere() -> None:
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    missing = [name for name in headrace.__all__ if not re.search(rf"`{name}\b", page)]
+    assert not missing, f"docs/reference/api.md does not tell of {', '.join(missing)}"
+
+
+def test_every_event_is_in_the_reference() -> None:
+    kinds, listeners = (ROOT / "docs/reference/events.md").read_text().split("## Listeners of a queue")
+    with pytest.raises(ConfigError) as told:
+        Queue("any", "memory://").on("no such event", print)
+    names = str(told.value).split("there are: ")[1].split(", ")
+    missing = [kind.value for kind in EventKind if f"\n| `{kind.value}` |" not in kinds]
+    missing += [name for name in names if f"\n| `{name}` |" not in listeners]
+    assert not missing, f"docs/reference/events.md does not tell of {', '.join(missing)}"
