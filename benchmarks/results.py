@@ -60,6 +60,11 @@ class Run:
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
+    @property
+    def volatile(self) -> bool:
+        """Whether the stores were made on a memory file system."""
+        return self.machine.get("filesystem") in ("tmpfs", "ramfs")
+
     def find(self, system: str, metric: str) -> Result | None:
         """The result, if it was measured."""
         return next((r for r in self.results if r.system == system and r.metric == metric), None)
@@ -92,6 +97,8 @@ class Run:
 def table(run: Run) -> str:
     """The run for people: where, what exactly, and every figure."""
     parts = ["machine: " + ", ".join(f"{name} {value}" for name, value in run.machine.items()), ""]
+    if run.volatile:
+        parts.insert(1, "VOID: the stores were in memory, where durability costs nothing; use --place with a disk")
     settings = {result.system: result.setting for result in run.results}
     for system, versions in run.versions.items():
         told = ", ".join(f"{name} {value}" for name, value in versions.items())

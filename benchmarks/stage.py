@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.venvs import ROOT
+
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")
 
 
 class ActorFailed(Exception):
@@ -114,8 +117,10 @@ class Actor:
     def _last_words(self) -> str:
         if self._late:
             return f"{self._what}: took too long"
-        lines = self.errors().strip().splitlines()
-        return f"{self._what}: {lines[-1] if lines else f'ended with exit code {self._process.poll()}'}"
+        lines = [line.strip(" |+-") for line in self.errors().strip().splitlines()]
+        raised = [line for line in lines if _RAISED.match(line)]  # in a group, other lines come after it
+        words = (raised or lines or [f"ended with exit code {self._process.poll()}"])[-1]
+        return f"{self._what}: {words}"
 
 
 class Stage:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import kill_workers, poison
-from chaos.outcome import RESULTS, Outcome
+from chaos.outcome import Outcome
 
 
 def main() -> int:
@@ -23,7 +23,6 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
-    RESULTS.unlink(missing_ok=True)
     good = True
     for name in given.scenario:
         with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 
@@ -20,7 +21,12 @@ class Fleet:
         self._errors = folder / "stderr.txt"
         self._rng = rng
         self._workers = [self._start() for _ in range(size)]
-        self.kills = 0
+        self.killed: dict[int, int] = {}
+        """When which process was killed, by the machine's monotonic clock."""
+
+    @property
+    def kills(self) -> int:
+        return len(self.killed)
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._errors.open("ab") as errors:
@@ -32,7 +38,7 @@ class Fleet:
         worker = self._workers[victim]
         if worker.poll() is None:
             os.kill(worker.pid, signal.SIGKILL)
-            self.kills += 1
+            self.killed[worker.pid] = time.monotonic_ns()
         worker.wait()
         self._workers[victim] = self._start()
 

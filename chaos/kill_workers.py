@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from headrace import App, JobState
 from headrace.records import JobId, Record
 
 CHUNK = 500
+ACKNOWLEDGED = 1_000_000_000
+"""Nanoseconds after its end within which a run must be acknowledged: a kill later than that does not undo it."""
 
 
 async def run(
@@ -108,7 +111,13 @@ def _judge(ids: list[JobId], records: list[Record | None], ledger: Ledger, fleet
     stale = sum(record is not None and _stale(record) for record in records)
     phantom = sum(job_id.replace("-", "") not in known for job_id in runs)
     unrun = sum(runs[_dashed(job_id)] == 0 for job_id in ids)
-    extra = sum(count - 1 for count in runs.values())
+    again = ledger.repeated()
+    lapsed = ledger.ids("lease_lost")
+    unexplained = sum(run.pid not in fleet.killed and run.id.replace("-", "") not in lapsed for run in again)
+    ended = [fleet.killed[run.pid] - run.ended for run in again if run.ended is not None and run.pid in fleet.killed]
+    dawdled = sum(since > ACKNOWLEDGED for since in ended)
+    under_way = Counter(run.pid for run in again if run.ended is None)
+    overfull = sum(count > CONCURRENCY for count in under_way.values())
     integrity = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY).execute("pragma integrity_check").get
     errors = ledger.count("store_away")
     problems = [
@@ -120,7 +129,9 @@ def _judge(ids: list[JobId], records: list[Record | None], ledger: Ledger, fleet
             (phantom, f"{phantom} jobs ran that nobody enqueued"),
             (stale, f"{stale} outcomes of stale workers were accepted"),
             (errors, f"{errors} times a worker found the store away"),
-            (extra > fleet.kills * CONCURRENCY, f"{extra} extra runs for {fleet.kills} kills"),
+            (unexplained, f"{unexplained} jobs ran again although nobody killed their worker"),
+            (dawdled, f"{dawdled} jobs ran again although they had ended long before the kill"),
+            (overfull, f"{overfull} workers had more jobs under way than they have slots"),
             (integrity != "ok", f"integrity_check says {integrity}"),
         )
         if bad
@@ -130,7 +141,10 @@ def _judge(ids: list[JobId], records: list[Record | None], ledger: Ledger, fleet
         "kills": fleet.kills,
         "lost": lost,
         "stale outcomes accepted": stale,
-        "extra runs": extra,
+        "runs again, under way at the kill": under_way.total(),
+        "runs again, ended but not acknowledged": len(ended),
+        "longest without acknowledgement ms": round(max(ended, default=0) / 1e6, 1),
+        "leases that lapsed": len(lapsed),
         "busy errors seen": errors,
         "integrity": integrity,
     }

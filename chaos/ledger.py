@@ -20,6 +20,14 @@ class Entry(Struct, frozen=True):
     ns: int
 
 
+class Run(Struct, frozen=True):
+    """One run of a job: in which process, and when its handler was through, if it ever was."""
+
+    id: str
+    pid: int
+    ended: int | None
+
+
 class LedgerWriter:
     """Appends with one write per line: whole lines survive kill -9, as the page cache does."""
 
@@ -45,6 +53,23 @@ class Ledger:
     def runs(self) -> Counter[str]:
         """How often each job was started."""
         return Counter(entry.id for entry in self.entries if entry.kind == "start")
+
+    def repeated(self) -> list[Run]:
+        """The runs that were not their job's last."""
+        last: Counter[str] = Counter()
+        ends = {(entry.id, entry.epoch): entry.ns for entry in self.entries if entry.kind == "end"}
+        starts = [entry for entry in self.entries if entry.kind == "start"]
+        for entry in starts:
+            last[entry.id] = max(last[entry.id], entry.epoch)
+        return [
+            Run(entry.id, entry.pid, ends.get((entry.id, entry.epoch)))
+            for entry in starts
+            if entry.epoch < last[entry.id]
+        ]
+
+    def ids(self, kind: str) -> set[str]:
+        """The jobs that this happened to."""
+        return {entry.id for entry in self.entries if entry.kind == kind}
 
     def count(self, kind: str) -> int:
         return sum(entry.kind == kind for entry in self.entries)

@@ -22,11 +22,15 @@ class Outcome(Struct, kw_only=True):
     seed: int
     problems: list[str] = []
 
-    def save(self) -> None:
-        """Append to the results file."""
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("ab") as file:
-            file.write(msgspec.json.encode(self) + b"\n")
+    def save(self, path: Path = RESULTS) -> None:
+        """Into the results file, in the place of what this scenario showed before; those of others stay."""
+        path.parent.mkdir(exist_ok=True)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        known = [msgspec.json.decode(line, type=Outcome) for line in lines]
+        others = [each for each in known if (each.scenario, each.backend) != (self.scenario, self.backend)]
+        written = path.with_suffix(".new")
+        written.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in [*others, self]))
+        written.replace(path)
 
     def show(self) -> str:
         """A few lines for people."""

@@ -15,12 +15,15 @@ from headrace import App, Event, EventKind, Job
 
 LEASE = "3s"
 CONCURRENCY = 8
+_ALL = {"age": "365d", "count": 10**9, "bytes": 2**50}
+KEEP = {"completed": _ALL, "cancelled": _ALL, "failed": _ALL}
+"""The scenarios look at every record in the end: one that retention took would look like a job that was lost."""
 
 
 def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_lost: int = 20) -> App:
     """The app that producers and workers share. Results name the epoch that made them."""
     worker = {"lease": LEASE, "reap": "1s", "poll": "1s", "concurrency": CONCURRENCY, "name": "random"}
-    app = App(url, worker=worker | {"max_lost": max_lost})
+    app = App(url, worker=worker | {"max_lost": max_lost}, retention=KEEP, result_ttl="365d")
     ledger = LedgerWriter(folder) if folder else None
 
     @app.task(name="work", queue="chaos")

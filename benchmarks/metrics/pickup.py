@@ -12,7 +12,7 @@ class Pickup(Metric):
     figures = (Figure("pickup_p50", "ms"), Figure("pickup_p99", "ms"))
 
     def how(self, bench: Bench) -> str:
-        return f"up to {bench.sizes.samples} single jobs to an idle worker in another process"
+        return f"up to {bench.sizes.samples} single jobs to an idle worker in another process, every one counted"
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, count = bench.python(system), min(bench.sizes.samples, system.most_samples)
@@ -22,4 +22,7 @@ class Pickup(Metric):
             worker.go()
             stage.play(python, system.name, "produce", core=bench.cores.other, count=count, gap=system.gap)
             worker.stop()
-            return latencies(worker.result()["latencies"], "pickup")
+            found = worker.result()["latencies"]
+        if len(found) != count:  # those that are late or lost are the ones that matter
+            raise ValueError(f"{len(found)} of {count} jobs were picked up")
+        return latencies(found, "pickup")

@@ -25,4 +25,4 @@ class Shallow(Metric):
             answer = stage.play(
                 python, system.name, "shallow", core=bench.cores.measured, count=count, portion=_PORTION
             )  # fmt: skip
-        return {"drain_shallow": count / answer["seconds"]}
+        return {"drain_shallow": answer["done"] / answer["seconds"]}

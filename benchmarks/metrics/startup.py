@@ -37,22 +37,20 @@ class Startup(Metric):
                 imports.append(float(_python(_IMPORT.format("import headrace"), stage.folder)))
                 apps.append(float(_python(_IMPORT.format("from headrace import App"), stage.folder)))
                 start = time.perf_counter()
-                if _succeeds([str(command), "--help"], stage.folder):
-                    helps.append(time.perf_counter() - start)
+                _run([str(command), "--help"], stage.folder)
+                helps.append(time.perf_counter() - start)
             found = {"modules": float(_python(_MODULES, stage.folder))}
         for name, seconds in (("import", imports), ("import_app", apps), ("help", helps)):
-            if seconds:
-                found[name] = statistics.median(seconds) * 1e3
+            found[name] = statistics.median(seconds) * 1e3
         return found
 
 
 def _python(code: str, folder: Path) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder, timeout=60).stdout
+    return _run([sys.executable, "-c", code], folder)
 
 
-def _succeeds(command: list[str], folder: Path) -> bool:
+def _run(command: list[str], folder: Path) -> str:
     try:
-        return subprocess.run(command, capture_output=True, cwd=folder, timeout=60).returncode == 0
-    except OSError:
-        return False
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"{Path(command[0]).name}: {error}") from error

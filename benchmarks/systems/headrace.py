@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.gate import Gate, memory
 from benchmarks.payload import SMALL, pad
 from benchmarks.systems.probe import Probe, Statements
-from benchmarks.systems.system import WARM, Answer, System
+from benchmarks.systems.system import WARM, Answer, System, needed
 
 QUEUE, ASIDE = "bench", "aside"
 
@@ -42,7 +42,9 @@ class Headrace(System):
                 start = time.perf_counter()
                 for number in range(count):
                     await enqueue(number, text)
-                return {"seconds": time.perf_counter() - start, **gate.used()}
+                answer = {"seconds": time.perf_counter() - start, **gate.used()}
+                await bench.expect(WARM + count)
+                return answer
 
         return asyncio.run(main())
 
@@ -61,7 +63,9 @@ class Headrace(System):
                 gate.ready()
                 start = time.perf_counter()
                 await asyncio.gather(*(caller(count // callers) for _ in range(callers)))
-                return {"seconds": time.perf_counter() - start, **gate.used()}
+                answer = {"seconds": time.perf_counter() - start, **gate.used()}
+                await bench.expect(2 * callers + count)
+                return answer
 
         return asyncio.run(main())
 
@@ -77,7 +81,9 @@ class Headrace(System):
                 made = time.perf_counter()
                 await bench.app.enqueue_many(jobs)
                 end = time.perf_counter()
-                return {"seconds": end - made, "whole": end - start, **gate.used()}
+                answer = {"seconds": end - made, "whole": end - start, **gate.used()}
+                await bench.expect(WARM + count)
+                return answer
 
         return asyncio.run(main())
 
@@ -110,15 +116,19 @@ class Headrace(System):
         return asyncio.run(main())
 
     def watch(self, gate: Gate, place: str, goal: int) -> Answer:
-        """The instant at which the store held ``goal`` waiting and running jobs, or fewer."""
+        """The instant at which the store held ``goal`` waiting and running jobs, or fewer; the others must have
+        completed."""
 
         async def main() -> Answer:
             async with self._bench(place) as bench:
-                await bench.left()
+                needed(await bench.left() > goal)
                 gate.ready()
                 while await bench.left() > goal:
                     await asyncio.sleep(0.001)
-                return {"at": time.monotonic_ns()}
+                at = time.monotonic_ns()
+                if spoilt := await bench.spoilt():
+                    raise RuntimeError(f"{spoilt} jobs failed or were cancelled")
+                return {"at": at}
 
         return asyncio.run(main())
 
@@ -133,7 +143,7 @@ class Headrace(System):
         return asyncio.run(main())
 
     def produce(self, gate: Gate, place: str, count: int, gap: float) -> Answer:
-        """Send single jobs to an idle worker."""
+        """Send single jobs to an idle worker, and wait until it has run them all."""
 
         async def main() -> Answer:
             async with self._bench(place) as bench:
@@ -141,7 +151,8 @@ class Headrace(System):
                 for _ in range(count):
                     await asyncio.sleep(gap)
                     await bench.stamp.enqueue(time.monotonic_ns())
-                await asyncio.sleep(gap)
+                while await bench.left():
+                    await asyncio.sleep(gap)
                 return {}
 
         return asyncio.run(main())
@@ -163,23 +174,36 @@ class Headrace(System):
         return asyncio.run(main())
 
     def footprint(self, gate: Gate, place: str, slots: int) -> Answer:
-        """The memory of a worker whose slots are all busy and whose buffer is full."""
+        """The memory of a worker whose slots are all busy and which has prefetched as many jobs as it may."""
 
         async def main() -> Answer:
             async with self._bench(place, worker={"concurrency": slots}) as bench:
+                prefetch = bench.app.client.settings.worker.prefetch
                 gate.ready()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(bench.app.work([QUEUE]))
-                    async with asyncio.timeout(30):
-                        while bench.held < slots:
-                            await asyncio.sleep(0.05)
-                    await asyncio.sleep(0.5)
-                    answer = {"resident": memory("VmRSS"), "held": bench.held}
+                    prefetched = await self._fill_up(bench, slots, prefetch)
+                    resident = memory("VmRSS")
                     bench.release.set()
                     bench.app.stop()
-                return answer | {"peak": memory("VmHWM")}
+                # The system adds up both figures in steps, each at its own times.
+                return {"resident": resident, "peak": max(resident, memory("VmHWM")), "prefetched": prefetched}
 
         return asyncio.run(main())
+
+    async def _fill_up(self, bench: Bench, slots: int, prefetch: int) -> int:
+        """Wait until the worker runs and holds what it may; how many jobs it holds that it does not run."""
+        async with asyncio.timeout(30):
+            while bench.held < slots:
+                await asyncio.sleep(0.05)
+        for _ in range(40):
+            prefetched = await bench.running() - slots
+            if prefetched >= prefetch:
+                return prefetched
+            await asyncio.sleep(0.05)
+        if prefetched < prefetch // 2:  # a worker that is not that fast prefetches somewhat less, but not so much less
+            raise RuntimeError(f"only {prefetched} of {prefetch} jobs were prefetched: this measures something else")
+        return prefetched
 
     def solo(
         self, gate: Gate, place: str, count: int, aside: int = 0, *, filled: bool = True, traced: bool = False
@@ -316,11 +340,27 @@ class Bench:
 
     async def left(self) -> int:
         """What the store itself says: waiting and running jobs of the measured queue."""
+        return await self._number("available", "running")
+
+    async def running(self) -> int:
+        """Jobs that workers hold."""
+        return await self._number("running")
+
+    async def spoilt(self) -> int:
+        """Jobs that ended otherwise than they should."""
+        return await self._number("failed", "cancelled")
+
+    async def expect(self, count: int) -> None:
+        """So many jobs wait, or what was measured was not what it is said to be."""
+        if (found := await self._number("available")) != count:
+            raise RuntimeError(f"{found} jobs were stored, not {count}")
+
+    async def _number(self, *names: str) -> int:
         stats = await self.app.client.stats()
-        return sum(queue.available + queue.running for queue in stats.queues if queue.queue == QUEUE)
+        return sum(getattr(queue, name) for queue in stats.queues if queue.queue == QUEUE for name in names)
 
     async def drain(self, count: int, reached: list[int]) -> None:
-        """Work until the store has acknowledged the end of so many jobs; ``reached`` gets that instant."""
+        """Work until the store has acknowledged so many jobs as completed; ``reached`` gets that instant."""
         assert self.probe is not None
 
         def note(at: int) -> None:

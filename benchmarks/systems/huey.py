@@ -6,12 +6,13 @@ import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gate import Gate
 from benchmarks.payload import SMALL, pad
-from benchmarks.systems.system import WARM, Answer, System, stdlib_sqlite
+from benchmarks.systems.system import WARM, Answer, System, needed, stdlib_sqlite
 
 
 class HueySqlite(System):
@@ -73,22 +74,23 @@ class HueySqlite(System):
     def watch(self, gate: Gate, place: str, goal: int) -> Answer:
         """The instant at which no task waited any more; Huey drops a task when it starts it."""
         assert goal == 0
-        connection = sqlite3.connect(Path(place, "queue.db"), isolation_level=None)
-        query = "SELECT EXISTS (SELECT 1 FROM task)"
-        connection.execute(query)
+        left = _left(Path(place, "queue.db"))
+        needed(left())
         gate.ready()
-        while connection.execute(query).fetchone()[0]:
+        while left():
             time.sleep(0.001)
         return {"at": time.monotonic_ns()}
 
     def produce(self, gate: Gate, place: str, count: int, gap: float) -> Answer:
-        """Send single jobs to an idle worker."""
+        """Send single jobs to an idle worker, and wait until it has started them all."""
         tasks = _Tasks(Path(place, "queue.db"))
         gate.ready()
         for _ in range(count):
             time.sleep(gap)
             tasks.stamp(time.monotonic_ns())
-        time.sleep(gap)
+        left = _left(Path(place, "queue.db"))
+        while left():
+            time.sleep(gap)
         return {}
 
 
@@ -105,6 +107,11 @@ class _Tasks:
 
     def _stamp(self, sent: int) -> None:
         self.latencies.append(time.monotonic_ns() - sent)
+
+
+def _left(path: Path) -> Callable[[], bool]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    return lambda: bool(connection.execute("SELECT EXISTS (SELECT 1 FROM task)").fetchone()[0])
 
 
 def _noop(n: int, pad: str) -> None:

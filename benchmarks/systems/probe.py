@@ -12,6 +12,9 @@ class Probe:
     """Stands in for a Headrace backend and passes everything on."""
 
     def __init__(self, backend: Any) -> None:
+        from headrace import JobState
+
+        self._completed = JobState.COMPLETED
         self._backend = backend
         self.trips: Counter[str] = Counter()
         self.settled = 0
@@ -21,7 +24,7 @@ class Probe:
         self._reached: Callable[[int], None] | None = None
 
     def expect(self, count: int, reached: Callable[[int], None]) -> None:
-        """Count from zero, and tell the instant at which the store has acknowledged the end of so many jobs."""
+        """Count from zero, and tell the instant at which the store has acknowledged so many jobs as completed."""
         self.trips.clear()
         self.claims.clear()
         self.settled, self._goal, self._reached = 0, count, reached
@@ -61,7 +64,7 @@ class Probe:
         return found
 
     def _note(self, states: Sequence[Any]) -> None:
-        self.settled += len(states)
+        self.settled += states.count(self._completed)
         if self._reached is not None and self.settled >= self._goal:
             self._reached(time.perf_counter_ns())
             self._reached = None
@@ -75,18 +78,19 @@ class Statements:
 
         self._apsw = apsw
         self.counts: Counter[str] = Counter()
+        self.writes = 0
         apsw.connection_hooks.append(self._hook)
 
     def clear(self) -> None:
         """Count from zero."""
         self.counts.clear()
+        self.writes = 0
 
     def summary(self) -> dict[str, int]:
         """How many statements, how many of them write, how many transactions were committed."""
-        writes = sum(self.counts[verb] for verb in ("INSERT", "UPDATE", "DELETE", "REPLACE"))
         return {
             "statements": sum(self.counts.values()),
-            "write_statements": writes,
+            "write_statements": self.writes,
             "commits": self.counts["COMMIT"] + self.counts["END"] + self.counts["RELEASE"],
         }
 
@@ -97,4 +101,5 @@ class Statements:
         if not event.get("trigger"):
             words = event["sql"].split(None, 1)
             verb = words[0].upper().rstrip(";") if words else ""
-            self.counts["WITH" if verb == "WITH" else verb] += 1
+            self.counts[verb] += 1
+            self.writes += not event["readonly"] and verb != "BEGIN"

@@ -115,7 +115,7 @@ class LoopSystem(System):
 
     def shallow(self, gate: Gate, place: str, count: int, portion: int) -> Answer:
         """Drain so many jobs, of which only a portion waits at any time; putting them there is not counted."""
-        queue, text, seconds = self.connect(Path(place, "queue")), job(), 0.0
+        queue, text, seconds, done = self.connect(Path(place, "queue")), job(), 0.0, 0
         gate.ready()
         for _ in range(0, count, portion):
             for _ in range(portion):
@@ -124,27 +124,30 @@ class LoopSystem(System):
             while (taken := queue.take()) is not None:
                 json.loads(taken[1])
                 queue.done(taken[0])
+                done += 1
             seconds += time.perf_counter() - start
-        return {"seconds": seconds}
+        return {"seconds": seconds, "done": done}
 
     def watch(self, gate: Gate, place: str, goal: int) -> Answer:
         """The instant at which the store held nothing any more."""
         assert goal == 0
         left = self.left(Path(place, "queue"))
-        left()
+        needed(left())
         gate.ready()
         while left():
             time.sleep(0.001)
         return {"at": time.monotonic_ns()}
 
     def produce(self, gate: Gate, place: str, count: int, gap: float) -> Answer:
-        """Send single jobs to an idle worker."""
+        """Send single jobs to an idle worker, and wait until it has run them all."""
         queue = self.connect(Path(place, "queue"))
         gate.ready()
         for _ in range(count):
             time.sleep(gap)
             queue.put(json.dumps({"sent": time.monotonic_ns()}))
-        time.sleep(gap)
+        left = self.left(Path(place, "queue"))
+        while left():
+            time.sleep(gap)
         return {}
 
 
@@ -162,6 +165,12 @@ class Loop:
     def done(self, taken: Any) -> None:
         """Acknowledge it."""
         raise NotImplementedError
+
+
+def needed(work: bool) -> None:
+    """A drain of nothing would be the fastest of all."""
+    if not work:
+        raise RuntimeError("there is nothing to drain")
 
 
 def job(size: int = SMALL) -> str:

@@ -23,6 +23,7 @@ class Tables:
         self.connection.set_busy_timeout(10_000)
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute(f"PRAGMA synchronous = {durability}")
+        self.connection.execute("PRAGMA cache_size = -16384")  # as large as Headrace's
         self.connection.execute(self.schema)
 
     def insert(self, rows: Iterable[tuple[int, bytes]]) -> None:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.answers import Completed, Duplicate, JobStatus, Queued
     from headrace.app import App
+    from headrace.batch import BatchTask
     from headrace.client import Client
     from headrace.config import Settings
     from headrace.connection import connect
     from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
     from headrace.core.content import content_id
     from headrace.core.events import Event, EventKind
+    from headrace.core.handler import Ending
+    from headrace.core.middleware import Middleware, Next
     from headrace.core.retry import (
         RetryPolicy,
         doubling_to_an_hour,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         immediate,
         never,
     )
+    from headrace.errors import Stop
     from headrace.handle import Handle
     from headrace.info import JobInfo
     from headrace.job import CancelToken, Job, Lease
@@ -38,12 +42,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Again",
     "App",
+    "BatchTask",
     "CancelToken",
     "Cancelled",
     "Client",
     "Completed",
     "Done",
     "Duplicate",
+    "Ending",
     "Event",
     "EventKind",
     "Fail",
@@ -54,8 +60,10 @@ __all__ = [
     "JobStatus",
     "JsonSerde",
     "Lease",
+    "Middleware",
     "MsgpackSerde",
     "NewJob",
+    "Next",
     "Outcome",
     "Patch",
     "Queue",
@@ -66,6 +74,7 @@ __all__ = [
     "Sections",
     "Serde",
     "Settings",
+    "Stop",
     "SyncApp",
     "Task",
     "connect",
@@ -81,12 +90,14 @@ __all__ = [
 _HOMES = {
     "Again": "headrace.types",
     "App": "headrace.app",
+    "BatchTask": "headrace.batch",
     "CancelToken": "headrace.job",
     "Cancelled": "headrace.types",
     "Client": "headrace.client",
     "Completed": "headrace.answers",
     "Done": "headrace.types",
     "Duplicate": "headrace.answers",
+    "Ending": "headrace.core.handler",
     "Event": "headrace.core.events",
     "EventKind": "headrace.core.events",
     "Fail": "headrace.types",
@@ -97,8 +108,10 @@ _HOMES = {
     "JobStatus": "headrace.answers",
     "JsonSerde": "headrace.core.codec",
     "Lease": "headrace.job",
+    "Middleware": "headrace.core.middleware",
     "MsgpackSerde": "headrace.core.codec",
     "NewJob": "headrace.types",
+    "Next": "headrace.core.middleware",
     "Outcome": "headrace.types",
     "Patch": "headrace.types",
     "Queue": "headrace.queue",
@@ -109,6 +122,7 @@ _HOMES = {
     "Sections": "headrace.types",
     "Serde": "headrace.core.codec",
     "Settings": "headrace.config",
+    "Stop": "headrace.errors",
     "SyncApp": "headrace.sync",
     "Task": "headrace.task",
     "connect": "headrace.connection",

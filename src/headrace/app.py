@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.batch import BatchTask
@@ -21,10 +23,11 @@ from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import Job
+from headrace.options import JobOptions
 from headrace.records import JobKey
 from headrace.shown import shown
-from headrace.stopper import Stopper
-from headrace.task import JobOptions, Task
+from headrace.stopper import Stopper, no_loop
+from headrace.task import Task
 from headrace.types import Duration, JobState, NewJob
 
 P = ParamSpec("P")
@@ -121,31 +124,53 @@ class App:
 
         return register if function is None else register(function)
 
+    @overload
+    def batch(self, function: Callable[[list[Job[T]]], Awaitable[Any]], /) -> BatchTask[T]: ...
+    @overload
     def batch(
         self,
+        function: None = None,
+        /,
         *,
         queue: str = "default",
         size: int = 100,
         name: str | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
-    ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]:
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+    ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]: ...
+    def batch(
+        self,
+        function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None,
+        /,
+        *,
+        queue: str = "default",
+        size: int = 100,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+    ) -> Any:
         """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
+        options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
 
-        def register(function: Callable[[list[Job[T]]], Awaitable[Any]]) -> BatchTask[T]:
-            batch = BatchTask(
+        def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
+            batch: BatchTask[Any] = BatchTask(
                 self,
                 function,
+                options,
                 name=_name_of(function) if name is None else name,
-                queue=queue,
                 size=size,
                 retry=retry or exponential(),
-                timeout=timeout,
             )
             self._add(batch)
             return batch
 
-        return register
+        return register if function is None else register(function)
 
     def _add(self, task: Task[Any, Any] | BatchTask[Any]) -> None:
         if task.name in self.tasks:
@@ -259,6 +284,7 @@ class App:
 
     def run(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
         """Run a worker until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        no_loop("app.run()", "await app.work()")
         asyncio.run(self._run(queues, burst))
 
     async def _run(self, queues: Sequence[str] | None, burst: bool) -> None:
@@ -285,6 +311,15 @@ def _name_of(function: Callable[..., Any]) -> str:
     qualname = getattr(function, "__qualname__", "")
     if not qualname or "<lambda>" in qualname:
         raise ConfigError("a task needs a name: give name=, or use a function that has one")
-    return qualname.rsplit("<locals>.", 1)[-1] if module in ("__main__", "") else f"{module}.{qualname}".replace(
-        "<locals>.", ""
-    )  # fmt: skip
+    module = main_module() if module == "__main__" else module
+    return f"{module}.{qualname}".replace("<locals>.", "") if module else qualname.rsplit("<locals>.", 1)[-1]
+
+
+def main_module() -> str:
+    """The name under which others import what was started as a script; none for what was typed in."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = str(getattr(main, "__file__", ""))
+    return "" if file.startswith("<") else Path(file).stem

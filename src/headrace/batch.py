@@ -16,9 +16,10 @@ from headrace.durations import micros
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.handle import Handle
 from headrace.job import Job
+from headrace.options import JobOptions
 from headrace.records import Leased
 from headrace.shown import shown
-from headrace.types import Duration, Encoded, NewJob
+from headrace.types import NewJob
 
 T = TypeVar("T")
 
@@ -29,18 +30,30 @@ class BatchTask(Generic[T]):
     """A handler of ``list[Job[T]]`` that returns one outcome, result or exception per job, or None when all are done.
 
     If it raises, every job of the batch has failed that attempt.
+
+    >>> import asyncio
+    >>> from headrace import App, Job
+    >>> app = App("memory://")
+    >>> @app.batch(size=500)
+    ... async def index(jobs: list[Job[str]]) -> None:
+    ...     print(sorted(job.payload for job in jobs))
+    >>> async def main() -> None:
+    ...     async with app:
+    ...         await app.enqueue_many(index.job(word) for word in ("b", "a"))
+    ...         await app.drain()
+    >>> asyncio.run(main())
+    ['a', 'b']
     """
 
     def __init__(
         self,
         owner: Owner,
         function: Callable[[list[Job[T]]], Awaitable[Any]],
+        options: JobOptions,
         *,
         name: str,
-        queue: str,
         size: int,
         retry: RetryPolicy,
-        timeout: Duration | None,
     ) -> None:
         if not inspect.iscoroutinefunction(function):
             raise ConfigError(f"batch task {name}: expected an async function")
@@ -50,46 +63,57 @@ class BatchTask(Generic[T]):
             raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
         self.function = function
         self.name = check_name(name, "task")
-        self.queue = check_name(queue, "queue")
+        self.queue = check_name(options.queue, "queue")
+        owner.client.packer.priority(options.priority)
+        options.check(name)
         self._owner = owner
+        self._options = options
         self._size = size
         self._retry = retry
-        self._timeout = None if timeout is None else micros(timeout, "timeout")
         self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
 
+    def __repr__(self) -> str:
+        return f"BatchTask({self.name!r}, queue={self.queue!r}, size={self._size})"
+
+    def options(self, **changes: Any) -> BatchTask[T]:
+        """The same task with other options for the jobs that are made from it; see ``Task.options``."""
+        other: BatchTask[T] = object.__new__(BatchTask)
+        other.__dict__.update(self.__dict__)
+        other._options = self._options.changed(changes)
+        return other
+
     def job(self, payload: T, **options: Any) -> NewJob:
-        """A job for this handler; ``options`` are those of ``NewJob``."""
+        """A job for this handler."""
         try:
             body = self._payloads.encode(payload)
             self._payloads.decode(body)
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
-        cell = self._owner.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
-        given = {
-            "task": self.name,
-            "queue": self.queue,
-            "args": Encoded(cell),
-            "id": self._owner.client.packer.new_id(),
-        } | options
-        try:
-            return NewJob(**given)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise InvalidJob(f"batch task {self.name}: {error}") from None
+        packer = self._owner.client.packer
+        cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
+        return self._options.changed(options).job(self.name, cell, packer.new_id())
 
     async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
+    async def call(self, payload: T, **options: Any) -> Any:
+        """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
+        client, wait = self._owner.client, self._options.changed(options).wait
+        cell = await client.call(self.job(payload, **options), wait)
+        return client.packer.envelope.decode(cell, _NOTHING, "result")
+
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task made ready to run in one worker."""
+        given, settings = self._options, self._owner.client.settings
         return Handler(
             task=self.name,
             load=self._load,
             retry=self._retry,
             result_serde=_NOTHING,
-            result_ttl=micros(self._owner.client.settings.result_ttl),
-            timeout=self._timeout,
+            result_ttl=micros(settings.result_ttl if given.result_ttl is None else given.result_ttl),
+            timeout=None if given.timeout is None else micros(given.timeout),
             batch=compose_many(middleware, self.function),
             batch_size=self._size,
         )

@@ -163,7 +163,14 @@ class ResultExpired(JobError):
 
 
 class WaitTimeout(JobError, TimeoutError):
-    """No answer came in time. The job is untouched and may still finish: ask for its status later."""
+    """No answer came in time. The job is untouched and may still finish: ask for its status later, by ``job_id``."""
+
+    def __init__(self, message: str | None = None, *, job_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | ({"job_id": self.job_id} if self.job_id else {})
 
 
 class JobNotFound(JobError, LookupError):
@@ -173,7 +180,7 @@ class JobNotFound(JobError, LookupError):
 class Stop(Exception):
     """Raise ``Stop(outcome)`` to end a handler from deep in a stack; returning the outcome is the usual way.
 
-    >>> from headrace.types import Again
+    >>> from headrace import Again, Stop
     >>> Stop(Again("5s")).outcome
     Again(after='5s', patch=None, spawn=())
     """

@@ -22,11 +22,12 @@ from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
 from headrace.durations import micros
-from headrace.errors import ConfigError, JobFailed
+from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.instants import to_datetime
 from headrace.job import Job
 from headrace.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.shown import shown
+from headrace.stopper import Stopper, no_loop
 from headrace.types import OUTCOMES, Done, Duration, Encoded, JobState, NewJob, Outcome
 
 P = TypeVar("P")
@@ -156,9 +157,8 @@ class Queue(Generic[P, R]):
         await self.client.open()
         if self._handler is None or (self._work is not None and not self._work.done()):
             return
-        worker = self.client.worker({self.name: self._make_handler()}, [self.name], self._settings)
-        self._worker = worker
-        self._work = asyncio.ensure_future(worker.run())
+        self._worker = self._make_worker()
+        self._work = asyncio.ensure_future(self._worker.run())
         self._work.add_done_callback(self._ended)
 
     async def stop(self) -> None:
@@ -171,6 +171,35 @@ class Queue(Generic[P, R]):
             await self._threads.close()
         if self._owns_client:
             await self.client.close()
+
+    async def work(self, *, burst: bool = False) -> None:
+        """Work until ``stop``; with ``burst``, until nothing is due any more."""
+        if self._handler is None:
+            raise ConfigError(f"queue {self.name!r} has no handler; register one with @queue.execute")
+        if self._work is not None and not self._work.done():
+            raise ConfigError(f"queue {self.name!r} is worked already in this process")
+        await self.client.open()
+        self._worker = self._make_worker()
+        self._work = asyncio.ensure_future(self._worker.run(burst=burst))
+        try:
+            await self._work
+        finally:
+            self._worker = self._work = None
+            await self._threads.close()
+
+    def run(self, *, burst: bool = False) -> None:
+        """Work until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        no_loop("queue.run()", "await queue.work()")
+        asyncio.run(self._run(burst))
+
+    async def _run(self, burst: bool) -> None:
+        async with self.client:
+            with Stopper(self._ask_to_stop):
+                await self.work(burst=burst)
+
+    def _ask_to_stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
 
     async def __aenter__(self) -> Queue[P, R]:
         await self.start()
@@ -217,6 +246,8 @@ class Queue(Generic[P, R]):
         on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
         if timeout is not None:
             micros(timeout, "timeout")
+        if result_ttl is not None and not micros(result_ttl, "result_ttl"):
+            raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
         job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, headers, on_failed)
         cell = await self.client.call(job, timeout)
         return self.client.packer.envelope.decode(cell, self._results, "result")
@@ -283,7 +314,10 @@ class Queue(Generic[P, R]):
         headers: Mapping[str, str] | None,
         on_failed: str,
     ) -> NewJob:
-        cell = self.client.packer.seal_value(payload, self._payloads, "payload")
+        try:
+            cell = self.client.packer.seal_value(payload, self._payloads, "payload")
+        except CodecError as error:
+            raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
         return NewJob(
             task=self.name,
             queue=self.name,
@@ -338,6 +372,9 @@ class Queue(Generic[P, R]):
         if self._result_serde is None:
             self._result_serde = JsonSerde(self._types()[1])
         return self._result_serde
+
+    def _make_worker(self) -> Worker:
+        return self.client.worker({self.name: self._make_handler()}, [self.name], self._settings)
 
     def _make_handler(self) -> Handler:
         return Handler(

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
+from headrace.errors import ConfigError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def no_loop(what: str, instead: str) -> None:
+    """Refuse what brings a loop of its own where one runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(f"{what} runs a loop of its own, and one runs here already; use: {instead}")
 
 
 class Stopper:

@@ -55,6 +55,9 @@ class SyncHandle(Generic[R]):
         """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
         return self._owner.wait_for(self._handle.cancel())
 
+    def __repr__(self) -> str:
+        return f"Sync{self._handle!r}"
+
 
 class SyncApp:
     """An app for threads: every call runs on one background loop and returns when it is done. Thread-safe.

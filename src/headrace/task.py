@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
-
-import msgspec
-from msgspec import Struct
 
 from headrace.client import Owner
 from headrace.core.arguments import Arguments
@@ -23,31 +19,13 @@ from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.handle import Handle
 from headrace.job import Job
+from headrace.options import JobOptions
 from headrace.records import Leased
 from headrace.shown import shown
-from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome
+from headrace.types import OUTCOMES, Done, NewJob, Outcome
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class JobOptions(Struct, frozen=True, kw_only=True):
-    """How single jobs of a task differ from its defaults."""
-
-    queue: str
-    key: str | None = None
-    tenant: str = ""
-    priority: int = 0
-    run_at: datetime | None = None
-    delay: Duration | None = None
-    max_attempts: int | None = None
-    timeout: Duration | None = None
-    expires: Duration | None = None
-    result_ttl: Duration | None = None
-    headers: Mapping[str, str] | None = None
-    on_failed: str = "run"
-    wait: Duration | None = "30s"
-    """How long ``call`` waits for the result."""
 
 
 class Task(Generic[P, R]):
@@ -92,14 +70,14 @@ class Task(Generic[P, R]):
             raise ConfigError(f"task {name}: retry: expected a RetryPolicy like exponential(5), got {shown(retry)}")
         owner.client.packer.priority(options.priority)
         if executor == "process":
-            self._path = function_path(function)
+            function_path(function)
+            if self._arguments.takes_job:
+                raise ConfigError(f"task {name}: a job cannot be handed to another process; leave out the parameter")
         if executor is not None and inspect.iscoroutinefunction(function):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
             )
-        for what in ("timeout", "result_ttl", "delay", "expires"):
-            if (given := getattr(options, what)) is not None:
-                micros(given, f"task {name}: {what}")
+        options.check(name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function itself, without any queue. One that takes a job first needs one: call ``.function``."""
@@ -116,35 +94,17 @@ class Task(Generic[P, R]):
         ``queue``, ``key``, ``tenant``, ``priority``, ``run_at``, ``delay``, ``max_attempts``, ``timeout``,
         ``expires``, ``result_ttl``, ``headers``, ``on_failed``, ``wait``.
         """
-        if unknown := changes.keys() - set(JobOptions.__struct_fields__):
-            known = ", ".join(JobOptions.__struct_fields__)
-            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {known}")
         other: Task[P, R] = object.__new__(Task)
         other.__dict__.update(self.__dict__)
-        other._options = msgspec.structs.replace(self._options, **changes)
+        other._options = self._options.changed(changes)
         return other
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
         body = self._arguments.encode(args, kwargs)
-        given = self._options
-        return NewJob(
-            task=self.name,
-            queue=given.queue,
-            args=Encoded(self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")),
-            key=given.key,
-            tenant=given.tenant,
-            priority=given.priority,
-            run_at=given.run_at,
-            delay=given.delay,
-            max_attempts=given.max_attempts,
-            timeout=given.timeout,
-            expires=given.expires,
-            result_ttl=given.result_ttl,
-            headers=given.headers,
-            on_failed=given.on_failed,
-            id=self._owner.client.packer.new_id(),
-        )
+        packer = self._owner.client.packer
+        cell = packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
+        return self._options.job(self.name, cell, packer.new_id())
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
@@ -167,7 +127,6 @@ class Task(Generic[P, R]):
         invoke = self._invoke(self._executor or settings.worker.executor, threads, processes)
         common: dict[str, Any] = {
             "task": self.name,
-            "load": self._load,
             "retry": self._retry,
             "result_serde": self.results,
             "result_ttl": micros(
@@ -175,16 +134,22 @@ class Task(Generic[P, R]):
             ),
             "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
         }
-        if self._arguments.takes_job:
-            return Handler(**common, call=compose(middleware, _outcome(lambda job: invoke(job, job.payload))))
-        if middleware:
-            return Handler(**common, call=compose(middleware, _outcome(lambda job: invoke(None, job.payload))))
-        return Handler(**common, quick=partial(invoke, None))
+        split, takes_job = self._arguments.split, self._arguments.takes_job
+        if takes_job or middleware:
+            innermost = _outcome(lambda job: invoke(job if takes_job else None, split(job.payload)))
+            return Handler(**common, load=self._load_named, call=compose(middleware, innermost))
+        return Handler(**common, load=self._load, quick=partial(invoke, None))
 
     def _load(self, leased: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        packer = self._owner.client.packer
-        _, body = packer.envelope.open(packer.parameters(leased.cells), "parameters")
-        return self._arguments.decode(body)
+        return self._arguments.decode(self._body(leased))
+
+    def _load_named(self, leased: Leased) -> dict[str, Any]:
+        return self._arguments.named(self._body(leased))
+
+    def _body(self, leased: Leased) -> bytes:
+        """A job that was enqueued without arguments calls the function without any."""
+        cell = leased.cells.get("parameters")
+        return b"{}" if cell is None else self._owner.client.packer.envelope.open(cell, "parameters")[1]
 
     def _invoke(
         self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor

@@ -1,7 +1,7 @@
 """Targets are bounds on figures and on ratios; a missed one is said to be missed."""
 
 from benchmarks.metrics import METRICS
-from benchmarks.results import Result, Run
+from benchmarks.results import Result, Run, table
 from benchmarks.systems import SYSTEMS
 from benchmarks.targets import TARGETS, Target, report, verdicts
 
@@ -46,3 +46,28 @@ def test_every_target_speaks_of_systems_and_figures_that_exist() -> None:
         for system, metric in ((target.system, target.metric), *target.against):
             assert system in SYSTEMS
             assert metric in figures
+
+
+def test_a_ratio_waits_for_all_others_as_the_missing_one_may_be_the_best() -> None:
+    target = Target("drain", "ours", "drain", 5, against=(("peer", "drain"), ("peer", "shallow")))
+    assert target.judge(run(ours_drain=50, peer_drain=1)).word == "not measured"
+
+
+def test_a_ratio_to_nothing_is_no_triumph() -> None:
+    target = Target("drain", "ours", "drain", 5, against=(("peer", "drain"),))
+    assert target.judge(run(ours_drain=50, peer_drain=0)).word == "not measured"
+
+
+def test_what_was_measured_in_memory_says_nothing_about_a_disk() -> None:
+    made = run(ours_drain=50)
+    made.machine = {"filesystem": "tmpfs"}
+    [line] = report(verdicts(made, [Target("drain", "ours", "drain", 5)])).splitlines()
+    assert line.startswith("void")
+    assert "VOID" in table(made)
+    made.machine = {"filesystem": "ext4"}
+    assert "VOID" not in table(made)
+
+
+def test_bulk_enqueue_is_judged_by_what_a_user_pays() -> None:
+    [judged] = {target.metric for target in TARGETS if target.what.startswith("bulk")}
+    assert judged == "bulk_whole"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
@@ -221,6 +224,17 @@ class TestEnqueueAndCall:
         assert ran == [21]
         if result_ttl:
             assert await handle.result() == 42
+
+    async def test_a_job_without_arguments(self, store: Store) -> None:
+        app, ran = store.app(), []
+
+        @app.task(name="work")
+        async def work() -> None:
+            ran.append(1)
+
+        await app.enqueue_many([NewJob(task="work")])
+        await app.drain()
+        assert ran == [1]
 
     async def test_all_or_nothing_is_checked(self, store: Store) -> None:
         """X13: one bad job among many, and none is stored."""
@@ -488,6 +502,17 @@ class TestDefinition:
         assert repr(named) == "Task('given', queue='default')"
 
     @pytest.mark.parametrize(
+        ("how", "name"), [("shop.py", "shop.receipt"), ("-m shop", "shop.receipt"), ("-", "receipt")]
+    )
+    def test_names_in_a_script_are_those_that_a_worker_knows(self, tmp_path: Path, how: str, name: str) -> None:
+        """``python shop.py`` and ``headrace worker shop:app`` speak of the same task."""
+        code = "from headrace import App\napp = App('memory://')\n@app.task\ndef receipt(): ...\nprint(receipt.name)\n"
+        (tmp_path / "shop.py").write_text(code)
+        command = [sys.executable, *how.split()]
+        done = subprocess.run(command, cwd=tmp_path, input=code, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [name]
+
+    @pytest.mark.parametrize(
         ("define", "says"),
         [
             (lambda app: app.task(lambda: None), "name"),
@@ -503,6 +528,7 @@ class TestDefinition:
             (lambda app: app.task(_keywords), "kwargs"),
             (lambda app: app.task(_unresolved), "annotation"),
             (lambda app: app.task(executor="process")(_local_function()), "imported"),
+            (lambda app: app.task(executor="process")(_watched), "leave out the parameter"),
             (lambda app: [app.task(_nothing), app.task(_nothing)], "registered already"),
             (lambda app: app.batch()(_nothing), "parameter"),
             (lambda app: app.batch(size=0)(_batch), "size"),
@@ -550,6 +576,9 @@ async def _unresolved(x: Missing) -> None: ...  # type: ignore[name-defined]  # 
 async def _batch(jobs: list[Job[int]]) -> None: ...
 async def _dict_batch(jobs: dict[str, Job[int]]) -> None: ...
 def _plain_batch(jobs: list[Job[int]]) -> None: ...
+
+
+def _watched(job: Job[None]) -> None: ...
 
 
 def _local_function() -> Callable[[], None]:

@@ -230,7 +230,7 @@ class TestMiddleware:
 
         def named(name: str) -> Any:
             async def middleware(job: Job[Any], call: Next) -> Outcome:
-                order.append(f"{name} in {job.payload[0][0]}")
+                order.append(f"{name} in {job.payload['n']}")
                 outcome = await call(job)
                 order.append(f"{name} out {outcome.result}")  # type: ignore[union-attr]
                 return outcome
@@ -317,20 +317,23 @@ class TestMiddleware:
         info = await handle.info()
         assert (info.state, info.attempt, info.failures[0].type) == (JobState.AVAILABLE, 1, "ConnectionError")
 
-    async def test_that_returns_no_outcome_returns_a_result(self, store: Store) -> None:
+    async def test_that_forgets_to_return_is_told_so(self, store: Store) -> None:
         app = store.app()
 
         @app.middleware
         async def forgetful(job: Job[Any], call: Next) -> Any:
             await call(job)
 
-        @app.task
+        @app.task(retry=never())
         async def one() -> Any:
             return 1
 
         handle = await one.enqueue()
         await app.drain()
-        assert await handle.result() is None
+        info = await handle.info()
+        assert info.state is JobState.FAILED
+        assert "forgetful returned None" in info.failures[-1].message
+        assert "return await next(job)" in info.failures[-1].message
 
     async def test_around_plain_functions_and_with_the_job(self, memory: Store) -> None:
         app, seen = memory.app(), []
@@ -487,7 +490,7 @@ class TestBatches:
         task: Any = take
         with pytest.raises(InvalidJob, match=r"(?i)expected `int`"):
             await task.enqueue({"a": "one"})
-        with pytest.raises(InvalidJob, match="bogus"):
+        with pytest.raises(ConfigError, match="bogus"):
             await task.enqueue({"a": 1}, bogus=1)
         await app.drain()
         assert seen == [{"a": 1}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace import Fail, Job, JobState, NewJob, Queue, immediate, never
+from headrace import Ending, Fail, Job, JobState, NewJob, Queue, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, Unavailable
 from headrace.records import Claim, Selector
@@ -201,6 +201,22 @@ class TestListeners:
             await first.enqueue("b", 1, delay="1h")
             await first.cancel("b")
         assert heard == []
+
+    async def test_a_result_that_the_hook_changed_is_told_as_it_is_stored(self, store: Store) -> None:
+        queue, heard = store.queue(), Calls()
+        queue.on("completed", heard)
+
+        @queue.execute
+        async def echo(job: Job[int]) -> int:
+            return job.payload
+
+        @queue.after
+        async def change(job: Job[Any], ending: Ending) -> None:
+            ending.result = 99
+
+        async with serving(queue):
+            assert await queue.enqueue_and_wait("a", 6) == 99
+            assert await heard.until() == [("a", 99)]
 
     async def test_a_cancellation_by_number_is_told_under_its_own_id(self, store: Store) -> None:
         client = store.client()

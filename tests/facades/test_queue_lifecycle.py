@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from headrace import Job, Queue
 from headrace.errors import ConfigError
 from headrace.records import Claim
-from tests.facades.harness import Calls, Gate, Store, World, serving, simulate, within
+from tests.facades.harness import Calls, Gate, Store, World, script, serving, simulate, within
 
 
 class TestStartAndStop:
@@ -201,6 +202,68 @@ class TestStartAndStop:
 
         async with serving(queue):
             assert await within(queue.enqueue_and_wait("a", 1)) == 1
+
+
+class TestWork:
+    """A queue works by itself, without a block around it."""
+
+    async def test_a_burst_runs_what_is_due(self, store: Store) -> None:
+        queue, ran = store.queue(), []
+
+        @queue.execute
+        async def note(job: Job[int]) -> None:
+            ran.append(job.payload)
+
+        for n in range(3):
+            await queue.enqueue(f"job-{n}", n)
+        await within(queue.work(burst=True))
+        assert ran == [0, 1, 2]
+
+    async def test_until_it_is_stopped(self, store: Store) -> None:
+        queue, gate = store.queue(), Gate()
+
+        @queue.execute
+        async def gated(job: Job[int]) -> int:
+            await gate.pass_through()
+            return 7
+
+        work = asyncio.ensure_future(queue.work())
+        await queue.enqueue("a", 1)
+        await gate.reached()
+        with pytest.raises(ConfigError, match="worked already"):
+            await queue.work()
+        gate.open()
+        await within(queue.stop())
+        await within(work)
+        assert await queue.result("a") == 7
+
+    async def test_needs_a_handler_and_a_thread_of_its_own(self, memory: Store) -> None:
+        queue = memory.queue()
+        with pytest.raises(ConfigError, match="no handler"):
+            await queue.work()
+        with pytest.raises(ConfigError, match=r"await queue\.work\(\)"):
+            queue.run()
+        with pytest.raises(ConfigError, match=r"await app\.work\(\)"):
+            memory.app().run()
+
+    def test_a_signal_stops_it(self, tmp_path: Path) -> None:
+        said = script(
+            f"""
+            import os, signal
+            from headrace import Job, Queue
+            queue = Queue[int, int]("jobs", "sqlite:///{tmp_path}/jobs.db")
+            @queue.execute
+            async def work(job: Job[int]) -> int:
+                os.kill(os.getpid(), signal.SIGTERM)
+                print("ran")
+                return 1
+            import asyncio
+            asyncio.run(queue.enqueue("a", 1))
+            queue.run()
+            print(asyncio.run(queue.result("a")))
+            """
+        )
+        assert said == ["ran", "1"]
 
 
 class TestWorkers:

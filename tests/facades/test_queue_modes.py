@@ -11,7 +11,7 @@ import pytest
 
 from headrace import Completed, Duplicate, Job, Queue, Queued, immediate, never
 from headrace.errors import JobFailed, RetriesExhausted, WaitTimeout
-from headrace.records import Claim, Settlement
+from headrace.records import Claim, JobKey, Settlement
 from headrace.types import JobState
 from tests.facades.harness import Gate, Store, Tapped, World, serving, simulate, within
 
@@ -334,6 +334,8 @@ class TestRequestAndResponse:
                 await queue.enqueue_and_wait("a", 1, timeout="20ms")
             assert isinstance(caught.value, TimeoutError)
             assert "may still finish" in str(caught.value)
+            info = await queue.client.get(JobKey("jobs", "a"))
+            assert caught.value.job_id == caught.value.to_dict()["job_id"] == str(info.id)
             await gate.reached()
             gate.open()
             assert await queue.enqueue_and_wait("a", 1) == "done after all"

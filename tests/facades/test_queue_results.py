@@ -10,7 +10,7 @@ import pytest
 from headrace import Completed, Done, EventKind, Job, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.core.handler import Ending
-from headrace.errors import ConfigError, HeadraceError, JobFailed, JobNotFound, ResultExpired, WaitTimeout
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobFailed, JobNotFound, ResultExpired, WaitTimeout
 from headrace.records import Row
 from tests.facades.harness import Calls, Events, Gate, Store, serving, within
 
@@ -62,7 +62,7 @@ class TestWaiters:
             await within(handle.result(wait=None))
 
     async def test_for_a_result_that_is_never_kept(self, store: Store) -> None:
-        """P12: the same when the job said so from the start."""
+        """P12: the same when the job's own options said so from the start; a wait that says so itself is refused."""
         queue = store.queue()
 
         @queue.execute
@@ -70,8 +70,11 @@ class TestWaiters:
             return 1
 
         async with serving(queue):
+            await queue.enqueue("a", 1, result_ttl=0, delay="100ms")
             with pytest.raises(ResultExpired):
-                await within(queue.enqueue_and_wait("a", 1, result_ttl=0))
+                await within(queue.enqueue_and_wait("a", 1))
+            with pytest.raises(InvalidJob, match="no result to wait for"):
+                await within(queue.enqueue_and_wait("b", 1, result_ttl=0))
 
     async def test_for_a_job_that_does_not_exist(self, store: Store) -> None:
         """A wait for nothing ends at once."""

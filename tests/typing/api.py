@@ -14,12 +14,14 @@ import headrace
 from headrace import (
     Again,
     App,
+    BatchTask,
     Cancelled,
     CancelToken,
     Client,
     Completed,
     Done,
     Duplicate,
+    Ending,
     Event,
     EventKind,
     Fail,
@@ -30,8 +32,10 @@ from headrace import (
     JobStatus,
     JsonSerde,
     Lease,
+    Middleware,
     MsgpackSerde,
     NewJob,
+    Next,
     Outcome,
     Patch,
     Queue,
@@ -42,6 +46,7 @@ from headrace import (
     Sections,
     Serde,
     Settings,
+    Stop,
     SyncApp,
     Task,
     connect,
@@ -53,8 +58,6 @@ from headrace import (
     immediate,
     never,
 )
-from headrace.core.handler import Ending
-from headrace.core.middleware import Next
 from headrace.errors import HeadraceError, JobFailed
 
 
@@ -160,7 +163,7 @@ def defining() -> None:
     app.task(bogus=1)  # type: ignore[call-overload]
     app.task(retry=3)  # type: ignore[call-overload]
     app.task(timeout=b"30s")  # type: ignore[call-overload]
-    app.batch(size="many")  # type: ignore[arg-type]
+    app.batch(size="many")  # type: ignore[call-overload]
     App(5)  # type: ignore[arg-type]
 
 
@@ -228,6 +231,21 @@ async def job(job: Job[Image]) -> Outcome:
 @app.middleware
 async def middleware(job: Job[Any], call: Next) -> Outcome:
     return await call(job)
+
+
+chain: list[Middleware] = [middleware]
+
+
+@app.batch
+async def many(jobs: list[Job[int]]) -> None:
+    raise Stop(Again("1m"))
+
+
+async def bare_batches() -> None:
+    assert_type(many, BatchTask[int])
+    assert_type(many.options(priority=1), BatchTask[int])
+    assert_type(many.job(1), NewJob)
+    await many.enqueue("one")  # type: ignore[arg-type]
 
 
 @app.observe

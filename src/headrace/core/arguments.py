@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
@@ -64,6 +64,16 @@ class Arguments:
         if not (self._optional or self._keyword):
             return values, {}
         given = {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
+        return tuple(given.pop(name) for name in self._positional_only if name in given), given
+
+    def named(self, body: bytes) -> dict[str, Any]:
+        """The arguments of the call by name."""
+        values = msgspec.structs.astuple(self._serde.decode(body))
+        return {name: value for name, value in zip(self._names, values, strict=True) if value is not UNSET}
+
+    def split(self, named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by name as positional and keyword ones."""
+        given = dict(named)
         return tuple(given.pop(name) for name in self._positional_only if name in given), given
 
     def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

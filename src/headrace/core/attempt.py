@@ -88,7 +88,7 @@ class Attempts:
             ended = value
         settlement = self._judged(leased, handler, ended)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
-            settlement = await self._after(slot, handler, job, leased, ended, settlement)
+            settlement, ended = await self._after(slot, handler, job, leased, ended, settlement)
         self._conclude(leased, settlement, ended, slot)
 
     async def run_batch(self, slot: Slot, handler: Handler) -> None:
@@ -140,7 +140,7 @@ class Attempts:
         leased: Leased,
         ended: Ended,
         settlement: Settlement,
-    ) -> Settlement:
+    ) -> tuple[Settlement, Ended]:
         """Let the hook change what is stored; if it fails, what was to be stored is stored."""
         assert handler.after is not None
         error = ended if isinstance(ended, BaseException) else None
@@ -149,12 +149,13 @@ class Attempts:
             await handler.after(job or self._job(slot, leased, None), ending)
             if isinstance(ended, Done):
                 ttl = ended.result_ttl if ending.result_ttl is None else ending.result_ttl
-                changed = self._judge.settle(leased, handler, Done(ending.result, ttl, ended.patch, ended.spawn))
+                done = Done(ending.result, ttl, ended.patch, ended.spawn)
+                changed = self._judge.settle(leased, handler, done)
                 if changed.state is JobState.COMPLETED:
-                    return changed
+                    return changed, done
                 raise ValueError("the result or result_ttl that the hook set cannot be stored")
             if ending.error is not None and ending.error is not error:
-                return self._judge.refuse(leased, ending.error, settlement.reason)
+                return self._judge.refuse(leased, ending.error, settlement.reason), ending.error
         except asyncio.CancelledError as problem:
             if not slot.stopped:
                 raise
@@ -163,7 +164,7 @@ class Attempts:
             raise
         except BaseException as problem:
             self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
-        return settlement
+        return settlement, ended
 
     def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:
         """The handler was cancelled by us, for a reason that we know."""

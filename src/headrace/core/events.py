@@ -46,7 +46,7 @@ class EventKind(StrEnum):
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
     ERROR = "error"
-    """Something of yours (a hook, an observer) raised; the job is not affected."""
+    """Something of yours (a hook, a job's outcome that cannot be stored) or the worker itself went wrong."""
 
 
 class Event(Struct, frozen=True):

@@ -23,7 +23,16 @@ Ended = Outcome | BaseException
 
 
 class Ending(Struct):
-    """What is about to be stored of a job that ends; an ``after`` hook may change it."""
+    """What is about to be stored of a job that ends; an ``after`` hook may change it.
+
+    >>> from typing import Any
+    >>> from headrace import Ending, Job, Queue
+    >>> queue = Queue[int, int]("squares", "memory://")
+    >>> @queue.after
+    ... async def keep_large_ones_longer(job: Job[Any], ending: Ending) -> None:
+    ...     if ending.state == "completed" and ending.result > 1_000:
+    ...         ending.result_ttl = "1d"
+    """
 
     state: str
     result: Any = None

@@ -7,11 +7,40 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headrace.job import Job
+from headrace.shown import shown
 from headrace.types import OUTCOMES, Done, Outcome
 
 Next = Callable[[Job[Any]], Awaitable[Outcome]]
+"""The rest of the way: further middleware, and the handler.
+
+>>> from typing import Any
+>>> from headrace import Done, Job, Next, Outcome
+>>> async def quiet(job: Job[Any], next: Next) -> Outcome:  # then: app.middleware(quiet)
+...     return await next(job) if job.tenant != "retired" else Done()
+"""
 Middleware = Callable[[Job[Any], Next], Awaitable[Outcome]]
-"""Gets the job and the rest of the way; returns the outcome, its own or the one it was given."""
+"""Gets the job and the rest of the way; returns the outcome, its own or the one it was given.
+
+>>> import asyncio
+>>> from typing import Any
+>>> from headrace import App, Job, Middleware, Next, Outcome
+>>> async def timed(job: Job[Any], next: Next) -> Outcome:
+...     print("begin", job.task)
+...     outcome = await next(job)
+...     print("end", type(outcome).__name__)
+...     return outcome
+>>> chain: list[Middleware] = [timed]
+>>> app = App("memory://", middleware=chain)
+>>> @app.task(name="work")
+... async def work() -> None: ...
+>>> async def main() -> None:
+...     async with app:
+...         await work.enqueue()
+...         await app.drain()
+>>> asyncio.run(main())
+begin work
+end Done
+"""
 
 Many = Callable[[list[Job[Any]]], Awaitable[Any]]
 """A handler of many jobs: None, or one outcome, result or exception for each."""
@@ -28,7 +57,13 @@ def compose(chain: Sequence[Middleware], innermost: Next) -> Next:
 
 def _wrap(middleware: Middleware, call: Next) -> Next:
     async def step(job: Job[Any]) -> Outcome:
-        return await middleware(job, call)
+        outcome: object = await middleware(job, call)
+        if isinstance(outcome, OUTCOMES):
+            return outcome
+        name = getattr(middleware, "__qualname__", type(middleware).__qualname__)
+        raise TypeError(
+            f"middleware {name} returned {shown(outcome)}, which is no outcome; end it with: return await next(job)"
+        )
 
     return step
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from random import Random
+from uuid import UUID
 
 from headrace.core.batcher import Batcher
 from headrace.core.clock import Clock
@@ -75,9 +76,9 @@ class Waiter:
                     await self._look(job_id)
                 return await future
         except TimeoutError:
-            raise WaitTimeout(
-                f"no answer in {seconds:g} s; the job goes on and may still finish: look at its status later"
-            ) from None
+            name = str(UUID(bytes=job_id))
+            message = f"no answer in {seconds:.3g} s; job {name} goes on and may still finish: look at its status later"
+            raise WaitTimeout(message, job_id=name) from None
         finally:
             self._waits[job_id].discard(future)
             if not self._waits[job_id]:

@@ -15,14 +15,12 @@ class Agenda:
     the heap is made anew: in about as many steps as calls have led to that, so on average each call pays for one.
     """
 
-    __slots__ = ("_heap", "_instants")
+    __slots__ = ("_heap", "instants")
 
     def __init__(self) -> None:
-        self._instants: dict[JobId, int] = {}
+        self.instants: dict[JobId, int] = {}
+        """Who is here; to be read, not written."""
         self._heap: list[tuple[int, JobId]] = []
-
-    def __len__(self) -> int:
-        return len(self._instants)
 
     @property
     def places(self) -> int:
@@ -31,34 +29,40 @@ class Agenda:
 
     def put(self, job_id: JobId, instant: int) -> None:
         """Enter a job, or put it at another instant."""
-        before = self._instants.get(job_id)
+        before = self.instants.get(job_id)
         if before != instant:
-            self._instants[job_id] = instant
+            self.instants[job_id] = instant
             heappush(self._heap, (instant, job_id))
-            if before is not None:
+            if before is not None and len(self._heap) > 2 * len(self.instants):
                 self._tidy()
 
     def drop(self, job_id: JobId) -> None:
         """Take a job out, if it is here."""
-        if self._instants.pop(job_id, None) is not None:
+        if self.instants.pop(job_id, None) is not None and len(self._heap) > 2 * len(self.instants):
             self._tidy()
 
     def first(self) -> int | None:
         """The earliest instant."""
         while self._heap:
             instant, job_id = self._heap[0]
-            if self._instants.get(job_id) == instant:
+            if self.instants.get(job_id) == instant:
                 return instant
             heappop(self._heap)
         return None
 
     def take(self, now: int) -> Iterator[JobId]:
         """The jobs whose instant has come, first things first; each is out once it has been given out."""
-        while (instant := self.first()) is not None and instant <= now:
-            _, job_id = heappop(self._heap)
-            del self._instants[job_id]
-            self._tidy()
-            yield job_id
+        while self._heap:
+            instant, job_id = self._heap[0]
+            left_behind = self.instants.get(job_id) != instant
+            if instant > now and not left_behind:
+                return
+            heappop(self._heap)
+            if not left_behind:
+                del self.instants[job_id]
+                if len(self._heap) > 2 * len(self.instants):
+                    self._tidy()
+                yield job_id
 
     def peek(self, now: int, limit: int) -> list[JobId]:
         """The first jobs whose instant has come, which stay."""
@@ -72,9 +76,8 @@ class Agenda:
 
     def later(self, now: int) -> int:
         """How many instants are still to come."""
-        return sum(instant > now for instant in self._instants.values())
+        return sum(instant > now for instant in self.instants.values())
 
     def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._instants):
-            self._heap = [(instant, job_id) for job_id, instant in self._instants.items()]
-            heapify(self._heap)
+        self._heap = [(instant, job_id) for job_id, instant in self.instants.items()]
+        heapify(self._heap)

@@ -141,15 +141,18 @@ class MemoryStore:
             self.ended[entry.state][entry.id] = entry
             entry.size = entry.measure()
             self.sizes[entry.state] += entry.size
-            self._expiring.drop(entry.id)
+            if entry.expires_at is not None:
+                self._expiring.drop(entry.id)
             if entry.result is not None:
                 self._holding.put(entry.id, entry.held_until)
 
     def _leave(self, entry: Entry) -> None:
         place = entry.queue, entry.state
-        self.counts[place] -= 1
-        if not self.counts[place]:
-            del self.counts[place]
+        left = self.counts[place] - 1
+        if left:
+            self.counts[place] = left
+        else:
+            self.counts.pop(place, None)
         if entry.state is JobState.AVAILABLE:
             self._not_ready(entry)
         elif entry.state is JobState.RUNNING:
@@ -164,8 +167,7 @@ class MemoryStore:
     def due(self, queue: str, now: int) -> Iterator[Entry]:
         """The queue's due jobs by (priority, run_at, id); each is out of the index once it has been given out."""
         for _, level in sorted(self._ready.get(queue, {}).items()):
-            for job_id in level.take(now):
-                yield self.jobs[job_id]
+            yield from map(self.jobs.__getitem__, level.take(now))
 
     def put_back(self, entry: Entry) -> None:
         """A job that ``due`` gave out and nobody took."""
@@ -181,11 +183,12 @@ class MemoryStore:
         level = levels.get(entry.priority)
         if level is None:
             return
-        level.drop(entry.id)
-        if not level:
+        if entry.id in level.instants:
+            level.drop(entry.id)
+        if not level.instants:
             del levels[entry.priority]
-        if not levels:
-            del self._ready[entry.queue]
+            if not levels:
+                del self._ready[entry.queue]
 
     def next_due(self, queue: str) -> int | None:
         """The earliest ``run_at`` of the queue's available jobs."""

@@ -72,8 +72,6 @@ CREATE TABLE ready (
 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 
-CREATE INDEX ready_lost ON ready (qid, priority, run_at, lost) WHERE lost > 0;
-
 -- RUNNING.
 CREATE TABLE running (
     seq INTEGER PRIMARY KEY,
