@@ -69,6 +69,10 @@ class Encoded(Struct, frozen=True):
     cell: bytes
 
 
+NO_SECTIONS = Sections()
+"""Nothing is said about any of them."""
+
+
 class NewJob(Struct, frozen=True, kw_only=True):
     """A job to be enqueued: the task's name, its arguments, and how it should be run.
 
@@ -80,7 +84,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     queue: str = "default"
     args: Mapping[str, Any] | Encoded | None = None
     """Arguments by name, encoded into the ``parameters`` section."""
-    sections: Sections = Sections()
+    sections: Sections = NO_SECTIONS
     """Sections as bytes, for those who encode for themselves."""
     key: str | None = None
     """Dedup name: held in its queue while the job lives and for ``result_ttl`` after it completed."""

@@ -85,7 +85,7 @@ class JsonSerde(Generic[T]):
         body = _encoding(self._encoder.encode, value)
         if self._untyped_keys and b"{" in body:
             _refuse_keys(value)
-        if b"null" in body or b'"nan"' in body.lower():
+        if b"null" in body or b'"nan"' in body:
             refuse_nan(value)
         if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
             _refuse_depth(body)

@@ -9,8 +9,8 @@ from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
 from headrace.shown import shown
 
-_VERSION = 0x7 << 76
-_VARIANT = 0b10 << 62
+_FIXED = (0x7 << 76) | (0b10 << 62)
+"""The version and the variant of a UUIDv7."""
 
 
 class IdMaker:
@@ -25,19 +25,18 @@ class IdMaker:
 
     def __init__(self, clock: Clock, rng: Random) -> None:
         self.clock = clock
-        self._rng = rng
+        self._now = clock.now
+        self._getrandbits = rng.getrandbits
         self._last = 0
 
     def new(self) -> bytes:
         """16 bytes: 48 bits of milliseconds, 12 bits of their fraction, 62 random bits."""
-        now = self.clock.now()
-        millis, rest = divmod(now, 1_000)
-        tick = (millis << 12) | (rest * 4_096 // 1_000)
+        now = self._now()
+        tick = (now // 1_000 << 12) | (now % 1_000 * 4_096 // 1_000)
         if tick <= self._last:
             tick = self._last + 1
         self._last = tick
-        high, low = tick >> 12, tick & 0xFFF
-        value = (high << 80) | _VERSION | (low << 64) | _VARIANT | self._rng.getrandbits(62)
+        value = (tick >> 12 << 80) | ((tick & 0xFFF) << 64) | _FIXED | self._getrandbits(62)
         return value.to_bytes(16, "big")
 
 

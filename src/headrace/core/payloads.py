@@ -18,12 +18,13 @@ from headrace.errors import CodecError, InvalidJob, PayloadMissing
 from headrace.instants import from_datetime
 from headrace.records import Cells, Limits, Row
 from headrace.shown import shown
-from headrace.types import Duration, Encoded, NewJob, Patch, Sections
+from headrace.types import NO_SECTIONS, Duration, Encoded, NewJob, Patch, Sections
 
 T = TypeVar("T")
 
 _HEADERS = msgspec.msgpack.Encoder()
 _MAX_HEADERS = 8_192
+_NAMES_KEPT = 10_000
 _ANY = JsonSerde[Any]()
 
 
@@ -33,6 +34,7 @@ class Packer:
     def __init__(self, settings: PayloadSettings, limits: Limits, ids: IdMaker) -> None:
         self._ids = ids
         self._limits = limits
+        self._good_names: set[str] = set()
         self.envelope = Envelope(
             max_size=min(settings.max_size, limits.max_cell - 64), compress_over=settings.compress_over
         )
@@ -47,10 +49,10 @@ class Packer:
             raise InvalidJob(f"on_failed: expected 'run' or 'return', got {shown(job.on_failed)}")
         return Row(
             id=self._id(job.id),
-            queue=check_name(job.queue, "queue"),
-            task=check_name(job.task, "task"),
+            queue=self._name(job.queue, "queue"),
+            task=self._name(job.task, "task"),
             cells=self._cells(job),
-            tenant=check_name(job.tenant, "tenant", empty=True),
+            tenant=job.tenant if job.tenant == "" else self._name(job.tenant, "tenant"),
             key=None if job.key is None else check_name(job.key, "key", empty=True),
             priority=self.priority(job.priority),
             delay=0 if job.delay is None else _length(job.delay, "delay"),
@@ -63,6 +65,18 @@ class Packer:
             reply_to=reply_to,
             hold_failed=job.on_failed == "return",
         )
+
+    def _name(self, name: str, what: str) -> str:
+        """Names of queues, tasks and tenants come again and again: those that were found good are remembered."""
+        try:
+            if name in self._good_names:
+                return name
+        except TypeError:  # it cannot even be looked up
+            pass
+        if len(self._good_names) >= _NAMES_KEPT:
+            self._good_names.clear()
+        self._good_names.add(check_name(name, what))
+        return name
 
     def priority(self, given: object) -> int:
         """The priority, if the store can take it."""
@@ -112,6 +126,8 @@ class Packer:
         return given.bytes
 
     def _cells(self, job: NewJob) -> Cells:
+        if job.sections is NO_SECTIONS and isinstance(job.args, Encoded):
+            return {"parameters": job.args.cell}
         cells: Cells = {}
         for name, body in _changes(job.sections):
             if body is not None:
