@@ -123,7 +123,7 @@ def print_next(dead_letter: str, *, all_well: bool) -> None:
   {headrace} job list --app app:app
   {headrace} dead show {dead_letter or "ID"} --app app:app
   {headrace} dev app:app    # a worker that tells what it does; edit app.py, and it reloads
-  {headrace} dead requeue --app app:app    # in another terminal, once `broken` is mended
+  {headrace} dead requeue --all --app app:app    # in another terminal, once `broken` is mended
   {headrace} enqueue fetch --app app:app --arg 'page="headrace"' --wait"""
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from headrace.client import Client
 from headrace.config import Settings
@@ -49,8 +49,12 @@ def open_backend(url: str) -> Backend:
             backend: Backend = _memory(options, url)
         case "sqlite":
             backend = _sqlite(parts.netloc, parts.path, options, url)
+        case "postgresql" | "postgres":
+            backend = _postgres(options, url)
         case _:
-            raise ConfigError(f"store URL: expected memory:// or sqlite:///path, got {without_secrets(url)!r}")
+            raise ConfigError(
+                f"store URL: expected memory://, sqlite:///path or postgresql://…, got {without_secrets(url)!r}"
+            )
     return backend
 
 
@@ -78,6 +82,35 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
             return SqliteBackend(file, durability=durability)
         case _:
             raise ConfigError(f"durability: expected 'full' or 'normal', got {durability!r}")
+
+
+def _postgres(options: dict[str, str], url: str) -> Backend:
+    try:
+        from headrace.backends.postgres import PostgresBackend
+    except ImportError as error:
+        raise ConfigError(f"PostgreSQL needs psycopg ({error}); install: pip install 'headrace[postgres]'") from error
+
+    schema = options.pop("schema", "headrace")
+    if not schema or "\0" in schema or len(schema.encode()) > 63:
+        raise ConfigError(f"schema: expected a name of at most 63 bytes, got {shown(schema)}")
+    pooled = _switch(options, "pooled", False)
+    listen = _switch(options, "listen", not pooled)
+    base, _, _ = url.partition("?")
+    rest = urlencode(options)
+    return PostgresBackend(
+        f"{base}?{rest}" if rest else base,
+        where=without_secrets(base),
+        schema=schema,
+        listen=listen,
+        prepare=not pooled,
+    )
+
+
+def _switch(options: dict[str, str], name: str, default: bool) -> bool:
+    given = options.pop(name, "yes" if default else "no")
+    if given not in ("yes", "no"):
+        raise ConfigError(f"{name}: expected 'yes' or 'no', got {shown(given)}")
+    return given == "yes"
 
 
 def _no_more(options: dict[str, str], url: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client, failed, raise_unless_completed
+from headrace.config import Settings
 from headrace.connection import connect
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
@@ -101,7 +102,7 @@ class Queue(Generic[P, R]):
         self._result_ttl = micros(result_ttl, "result_ttl")
         self._timeout = None if timeout is None else micros(timeout, "timeout")
         settings = self.client.settings
-        self._settings = msgspec.structs.replace(
+        self.settings: Settings = msgspec.structs.replace(
             settings,
             worker=msgspec.structs.replace(
                 settings.worker,
@@ -374,7 +375,7 @@ class Queue(Generic[P, R]):
         return self._result_serde
 
     def _make_worker(self) -> Worker:
-        return self.client.worker({self.name: self._make_handler()}, [self.name], self._settings)
+        return self.client.worker({self.name: self._make_handler()}, [self.name], self.settings)
 
     def _make_handler(self) -> Handler:
         return Handler(

@@ -12,7 +12,7 @@ import pytest
 from headrace import NewJob, connect
 from headrace.cli import disk
 from headrace.cli.health import Wish, judge
-from headrace.cli.loading import load_app
+from headrace.cli.loading import load_target
 from headrace.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
 
@@ -138,8 +138,54 @@ def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path
     assert run_json("doctor", "--url", "sqlite:///notes.db", code=1)["ok"] is False
     assert "mkdir -p" in run("doctor", "--url", "sqlite:///no/such/jobs.db", code=1).stdout
     assert "there is no module" in run("doctor", "--app", "nowhere", code=1).stdout
-    error = run("doctor", "--url", "postgres://me:hunter2@db/x", code=1).output
+    error = run("doctor", "--url", "mysql://me:hunter2@db/x", code=1).output
     assert "hunter2" not in error
+
+
+@pytest.mark.parametrize(
+    ("env", "toml", "words"),
+    [
+        ({"HEADRACE_WORKER__LEASE": "soon"}, "", ["worker.lease", "'soon'", "the variable HEADRACE_WORKER__LEASE"]),
+        ({"HEADRACE_WROKER__LEASE": "1s"}, "", ["wroker", "the variable HEADRACE_WROKER__LEASE"]),
+        ({"HEADRACE_URL": "mysql://x"}, "url = 'memory://'", ["mysql://x", "the variable HEADRACE_URL"]),
+        ({"HEADRACE_PATIENCE": "3s"}, "[worker]\nlease = 'soon'", ["worker.lease", "'soon'", "headrace.toml"]),
+        ({}, "url = 'mysql://x'", ["mysql://x", "headrace.toml"]),
+        ({}, "url = ", ["expected TOML", "headrace.toml"]),
+    ],
+)
+@pytest.mark.parametrize("app", [(), ("--app", "mine")], ids=["alone", "app"])
+def test_doctor_says_where_a_wrong_setting_comes_from(
+    run: Run, run_json: RunJson, project: Path, env: dict[str, str], toml: str, words: list[str], app: tuple[str, ...]
+) -> None:
+    (project / "headrace.toml").write_text(toml)
+    (project / "mine.py").write_text("from headrace import App\napp = App()\n")
+    [failed] = [one for one in run_json("doctor", *app, env=env, code=1)["findings"] if one["level"] == "fail"]
+    assert failed["check"] == "settings"
+    assert not failed["what"].startswith("settings")
+    for word in words:
+        assert word in failed["what"]
+    assert failed["advice"] == f"correct {words[-1]}"
+
+
+def test_doctor_finds_a_wrong_setting_in_pyproject_and_in_an_option(run: Run, project: Path) -> None:
+    (project / "headrace.toml").write_text("# nothing\n")
+    (project / "pyproject.toml").write_text("[tool.headrace.worker]\nconcurrency = 0\n")
+    assert "-> correct [tool.headrace] in pyproject.toml" in run("doctor", code=1).stdout
+    (project / "pyproject.toml").unlink()
+    assert "fail  settings: store URL" in run("doctor", "--url", "mysql://x", code=1).stdout
+    assert "-> correct --url" in run("doctor", "--url", "mysql://x", code=1).stdout
+
+
+def test_doctor_does_not_send_anybody_to_the_doctor(run: Run, project: Path) -> None:
+    (project / "mine.py").write_text("from headrace import App\napp = App(worker={'lease': 'soon'})\n")
+    told = run("doctor", "--app", "mine", code=1).stdout
+    assert "fail  app: mine cannot be imported: ConfigError: " in told
+    assert f"got 'soon' ({project / 'mine.py'}, line 2)" in told
+    assert "fail  app: there is no module" in run("doctor", "--app", "nowhere", code=1).stdout
+    (project / "notes.db").mkdir()
+    store = run("doctor", "--url", "sqlite:///notes.db", code=1).stdout
+    assert "fail  store: " in store
+    assert "headrace doctor" not in told + store
 
 
 def test_doctor_masks_secrets_in_settings(run_json: RunJson, project: Path) -> None:
@@ -196,4 +242,4 @@ def test_bench_needs_a_store_for_two(run: Run) -> None:
 
 
 def test_an_app_may_be_loaded_twice(project: Path) -> None:
-    assert load_app("jobs") is load_app("jobs.py:app")
+    assert load_target("jobs") is load_target("jobs.py:app")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from headrace import NewJob, connect
-from headrace.records import Selector
+from headrace import JobInfo, JobState, NewJob, connect
+from headrace.cli.jobs import why_waiting
+from headrace.cli.times import now
+from headrace.records import Selector, Stats
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -25,9 +28,9 @@ def work(project: Path) -> Callable[..., None]:
     """Run all that is due, here."""
 
     def drain() -> None:
-        from headrace.cli.loading import load_app
+        from headrace.cli.loading import load_target
 
-        app = load_app("jobs")
+        app = load_target("jobs")
 
         async def main() -> None:
             async with app:
@@ -173,6 +176,31 @@ def test_show_says_why_it_waits(run: Run, run_json: RunJson) -> None:
     assert "headrace queue resume default" in run("job", "show", stored["id"], *APP).stdout
 
 
+def test_every_instant_has_the_same_form(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    stored = run_json("enqueue", "boom", *APP)["id"]
+    work()
+    for command in ("job", "dead"):
+        job = run_json(command, "show", stored, *APP)
+        [failure] = job["failures"]
+        enqueued, failed, ended = map(datetime.fromisoformat, (job["enqueued_at"], failure["at"], job["finished_at"]))
+        assert enqueued <= failed <= ended
+
+
+def test_a_list_tells_how_often_a_job_failed(run: Run, work: Callable[..., None]) -> None:
+    run("enqueue", "boom", *APP)
+    run("enqueue", "hello", *APP, "--arg", 'who="a"')
+    work()
+    head, *rows = [line.split() for line in run("job", "list", *APP).stdout.splitlines()]
+    place = head.index("FAILURES")
+    assert {row[1]: row[place] for row in rows} == {"failed": "1", "completed": "0"}
+
+
+def test_an_attempt_that_is_due_in_a_moment() -> None:
+    soon = now() + timedelta(seconds=0.4)
+    job = JobInfo(uuid4(), "q", "t", JobState.AVAILABLE, attempt=1, run_at=soon)
+    assert why_waiting(job, Stats([], [], [])) == "it waits for its next attempt, in a moment"
+
+
 @pytest.mark.parametrize("verb", [("job", "show"), ("job", "retry"), ("job", "cancel"), ("dead", "show")])
 def test_ids(run: Run, verb: tuple[str, str]) -> None:
     insert(NewJob(task="a"))
@@ -235,7 +263,7 @@ def test_retry_with_a_key_that_is_taken(run: Run, run_json: RunJson, work: Calla
     work()
     run_json("enqueue", "boom", *APP, "--key", "k")
     assert "another job holds its key 'k'" in run("job", "retry", failed["id"], *APP, code=4).stderr
-    again = run("dead", "requeue", *APP, "--json", code=4)
+    again = run("dead", "requeue", "--all", "--yes", *APP, "--json", code=4)
     assert json.loads(again.stdout) == {"requeued": [], "refused": [failed["id"]]}
 
 
@@ -315,7 +343,7 @@ def test_dead_letters(run: Run, run_json: RunJson, work: Callable[..., None]) ->
     assert run_json("dead", "list", *APP) == {"jobs": [], "more": False}
 
 
-@pytest.mark.parametrize("filters", [(), ("--task", "jobs.boom"), ("--older-than", "0s")], ids=str)
+@pytest.mark.parametrize("filters", [("--all", "--yes"), ("--task", "jobs.boom"), ("--older-than", "0s")], ids=str)
 def test_requeue_takes_the_oldest_however_many_there_are(
     run: Run, run_json: RunJson, work: Callable[..., None], monkeypatch: pytest.MonkeyPatch, filters: tuple[str, ...]
 ) -> None:
@@ -324,7 +352,8 @@ def test_requeue_takes_the_oldest_however_many_there_are(
     ids = [run_json("enqueue", "boom", *APP)["id"] for _ in range(7)]
     work()
     result = run("dead", "requeue", *APP, *filters, "--limit", "2", "--json")
-    assert f"{'more than 3' if filters else '7'} dead letters match; requeueing 2, oldest first" in result.stderr
+    number = "7" if "--all" in filters else "more than 3"
+    assert f"{number} dead letters match; requeueing 2, oldest first" in result.stderr
     assert json.loads(result.stdout) == {"requeued": ids[:2], "refused": []}
     assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == ids[:1:-1]
 
@@ -346,13 +375,55 @@ def test_requeue_is_paced(run_json: RunJson, work: Callable[..., None], run: Run
         run("enqueue", "boom", *APP)
     work()
     began = time.monotonic()
-    assert len(run_json("dead", "requeue", *APP, "--rate", "10")["requeued"]) == 6
+    assert len(run_json("dead", "requeue", "--queue", "mail", *APP, "--rate", "10")["requeued"]) == 6
     assert time.monotonic() - began >= 0.5
+
+
+def test_requeue_needs_to_be_told_which(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    for _ in range(2):
+        run("enqueue", "boom", *APP)
+    work()
+    assert "expected ids, filters such as --queue, or --all" in run("dead", "requeue", "--yes", *APP, code=2).stderr
+    refused = run("dead", "requeue", "--all", *APP, code=2).stderr
+    assert "2 dead letters match" in refused
+    assert "not done without a yes: requeue 2 dead letters?" in refused
+    assert len(run_json("dead", "list", *APP)["jobs"]) == 2
+    assert "2 dead letters requeued" in run("dead", "requeue", "--all", "--yes", *APP).stdout
+    assert "0 dead letters requeued" in run("dead", "requeue", "--all", *APP).stdout
+
+
+def test_a_requeue_of_many_asks(run: Run, work: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.cli import dead
+
+    monkeypatch.setattr(dead, "_UNASKED", 2)
+    for _ in range(4):
+        run("enqueue", "boom", *APP)
+    work()
+    assert "requeue 4 dead letters?" in run("dead", "requeue", "--queue", "mail", *APP, code=2).stderr
+    assert "2 dead letters requeued" in run("dead", "requeue", "--queue", "mail", "--limit", "2", *APP).stdout
+    assert "2 dead letters requeued" in run("dead", "requeue", "--queue", "mail", *APP).stdout
+
+
+def test_one_is_told_of_as_one(run: Run, work: Callable[..., None]) -> None:
+    run("enqueue", "boom", *APP)
+    work()
+    requeued = run("dead", "requeue", "--queue", "mail", *APP)
+    assert requeued.stderr == "1 dead letter matches; requeueing 1, oldest first\n"
+    assert requeued.stdout == "1 dead letter requeued\n"
+    work()
+    purged = run("dead", "purge", "--yes", *APP)
+    assert (purged.stderr, purged.stdout) == ("1 dead letter will be deleted\n", "1 dead letter deleted\n")
+    insert(NewJob(task="a"))
+    purged = run("queue", "purge", "default", "--yes", *URL)
+    assert purged.stderr == "1 waiting job of queue default will be deleted\n"
+    assert purged.stdout == "1 waiting job deleted\n"
 
 
 def test_ids_and_filters_do_not_mix(run: Run) -> None:
     insert(NewJob(task="a"))
     run("dead", "requeue", uuid4(), "--queue", "mail", *URL, code=2)
+    run("dead", "requeue", uuid4(), "--all", *URL, code=2)
+    run("dead", "requeue", "--all", "--queue", "mail", *URL, code=2)
     run("dead", "purge", uuid4(), "--queue", "mail", *URL, code=2)
 
 

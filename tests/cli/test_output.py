@@ -150,6 +150,14 @@ def test_the_usual_level_tells_of_trouble_only() -> None:
     assert told == {kind.value for kind in EventKind} - quiet
 
 
+@pytest.mark.usefixtures("restored_logging")
+def test_a_job_that_stalled_says_what_happened() -> None:
+    stream, job = io.StringIO(), uuid4()
+    logs.configure("text", "info", stream)
+    logs.observer()(Event(EventKind.STALLED, job.bytes, task="jobs.hello"))
+    assert f"stalled jobs.hello {job}: its worker vanished, and it waits again\n" in stream.getvalue()
+
+
 # -- summaries
 
 

@@ -79,9 +79,9 @@ def test_a_near_miss_is_guessed(run: Run) -> None:
         ("nowhere", ["there is no module 'nowhere'", "neither below"]),
         ("nowhere.py", ["there is no file nowhere.py"]),
         ("not/a/module", ["neither a module nor a .py file", "not/a/module.py"]),
-        ("jobs:other", ["has no app 'other'; it has: app"]),
+        ("jobs:other", ["has no app or queue 'other'; it has: app"]),
         ("json", ["json has nothing under the name 'app'", "headrace.App("]),
-        ("json:loads", ["function, which is no App"]),
+        ("json:loads", ["function, which is neither an App nor a Queue"]),
         ("broken", ["NameError", "line 2", "--debug"]),
         ("broken_syntax.py", ["SyntaxError", "line 1"]),
         ("queue.py", ["'queue' is another module"]),
@@ -142,7 +142,7 @@ def test_a_bad_duration(run: Run, duration: str) -> None:
 
 
 def test_secrets_are_not_told(run: Run) -> None:
-    error = run("job", "list", "--url", "postgres://me:hunter2@db/jobs?token=abc", code=2).stderr
+    error = run("job", "list", "--url", "mysql://me:hunter2@db/jobs?token=abc", code=2).stderr
     assert "hunter2" not in error
     assert "abc" not in error
     assert "://***@db" in error

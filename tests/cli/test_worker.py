@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +158,102 @@ def test_a_store_that_cannot_be_opened(start: Start, project: Path) -> None:
     assert not any("Traceback" in line for line in worker.lines)
 
 
+# -- a queue
+
+
+@pytest.fixture
+def queue(project: Path) -> tuple[str, str]:
+    """``greetings:queue``, whose handler runs until the file that its payload names is there."""
+    (project / "greetings.py").write_text(QUEUE)
+    return ("--app", "greetings:queue")
+
+
+QUEUE = """
+import asyncio
+from pathlib import Path
+from headrace import Job, Queue
+
+queue = Queue[str, str]("greetings", "sqlite:///jobs.db", grace="20s")
+
+@queue.execute
+async def greet(job: Job[str]) -> str:
+    while not Path(job.payload).exists():
+        await asyncio.sleep(0.01)
+    return "hello"
+"""
+
+
+def test_a_queue_is_worked_like_an_app(
+    start: Start, run: Run, run_json: RunJson, project: Path, queue: tuple[str, str]
+) -> None:
+    options = ("--args", f'"{project / "open"}"', "--key", "one")
+    job = run_json("enqueue", "greetings", *queue, *options)["id"]
+    worker = start("worker", "greetings:queue", *DEBUG, "--concurrency", "3", "--name", "greeter")
+    worker.text("queue: greetings")
+    assert worker.event("started")["job_id"] == job
+    listed = wait_listed(run_json)
+    assert [(one["worker"], one["slots"], one["queues"]) for one in listed] == [("greeter", 3, ["greetings"])]
+    worker.send(signal.SIGTERM)
+    worker.text("running jobs may finish, 20s at most")
+    (project / "open").touch()
+    assert worker.event("completed")["job_id"] == job
+    assert worker.ended() == 0
+    assert run_json("job", "show", job, *queue)["result"] == "hello"
+    assert [one["queue"] for one in run_json("queue", "list", *queue)["queues"]] == ["greetings"]
+    assert run_json("doctor", *queue)["ok"]
+
+
+def test_a_queue_in_several_processes_and_in_a_burst(
+    start: Start, run_json: RunJson, project: Path, queue: tuple[str, str]
+) -> None:
+    (project / "open").touch()
+    jobs = [run_json("enqueue", "greetings", *queue, "--args", '"open"')["id"] for _ in range(3)]
+    assert start("worker", "greetings:queue", "--burst", "--processes", "2").ended() == 0
+    assert {state(run_json, job) for job in jobs} == {"completed"}
+
+
+def test_a_queue_has_one_name(run: Run, start: Start, queue: tuple[str, str], project: Path) -> None:
+    for options in (("elsewhere",), ("greetings", "--queue", "elsewhere")):
+        assert "queue 'greetings'" in run("enqueue", *options, *queue, code=3).stderr
+    worker = start("worker", "greetings:queue", "--queue", "elsewhere")
+    assert worker.ended() == 2
+    assert "cannot claim from 'elsewhere'" in worker.lines[-1]
+    worker = start("worker", "greetings")
+    assert worker.ended() == 2
+    assert "it has: queue" in worker.lines[0]
+
+
+# -- logs
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["stdout", "both"])
+def test_a_worker_whose_log_nobody_reads_works_on_quietly(run: Run, project: Path, together: bool) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", "worker", "jobs", *DEBUG],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert worker.stdout is not None
+        assert any("worker_started" in line for line in worker.stdout)
+        worker.stdout.close()
+        for _ in range(2):
+            assert run("enqueue", "hello", *APP, "--arg", 'who="ada"', "--wait").stdout == '"hello ada"\n'
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(DEADLINE) == 0
+        if worker.stderr is not None:
+            assert worker.stderr.read() == "nobody reads the log any more: it ends here, and the work goes on\n"
+    finally:
+        worker.kill()
+        worker.wait()
+        for stream in (worker.stdout, worker.stderr):
+            if stream is not None:
+                stream.close()
+
+
 def test_text_logs(start: Start, run_json: RunJson) -> None:
     run_json("enqueue", "unsteady", *APP)
     worker = start("worker", "jobs", "--burst", "--log-format", "text")
@@ -242,9 +340,10 @@ def test_reload_without_watchfiles(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     import headrace.cli.worker
 
     monkeypatch.setattr(headrace.cli.worker, "find_spec", lambda name: None)
-    monkeypatch.setattr(headrace.cli.worker, "configure", lambda *given: None)
-    error = run("worker", "jobs", "--reload", code=2).stderr
-    assert "pip install 'headrace[dev]'" in error
+    for command in (("worker", "jobs", "--reload"), ("dev", "jobs")):
+        told = run(*command, code=2)
+        assert "pip install 'headrace[dev]'" in told.stderr
+        assert told.stdout == ""
 
 
 def test_dev_tells_in_plain_words(start: Start, run: Run, project: Path) -> None:

@@ -718,7 +718,7 @@ class TestUrls:
             "/tmp/jobs.db",
             "://",
             "http://localhost",
-            "postgres://localhost/db",
+            "mysql://h/db",
             "file:///tmp/x",
             "memory://?x=1",
             "sqlite://",

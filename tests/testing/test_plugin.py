@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
+from msgspec import Struct
 
-from headrace import App, JobState
-from headrace.errors import InvalidJob
+from headrace import App, Job, JobState, Queue
+from headrace.errors import ConfigError, InvalidJob
 from headrace.testing.jobs import AppJobs
 
 Use = Callable[..., AbstractContextManager[AppJobs]]
 
 app = App("sqlite:///never-made.db")
+
+
+class Size(Struct):
+    width: int
+    height: int
 
 
 @app.task(queue="mail")
@@ -27,6 +34,14 @@ async def welcome(user_id: int, template: str = "hello") -> str:
 async def remind(user_id: int) -> None: ...
 
 
+@app.task
+async def fit(size: Size) -> None: ...
+
+
+@app.batch
+async def anything(jobs: list[Job[Any]]) -> None: ...
+
+
 async def test_enqueued_jobs_are_seen_and_run(headrace_jobs: Use) -> None:
     with headrace_jobs(app) as jobs:
         handle = await welcome.options(key="w", tenant="acme").enqueue(42)
@@ -35,6 +50,46 @@ async def test_enqueued_jobs_are_seen_and_run(headrace_jobs: Use) -> None:
         await jobs.drain()
         assert jobs.enqueued() == []
         assert await handle.result() == "hello 42"
+
+
+@pytest.mark.parametrize(
+    ("payload", "wanted", "not_wanted"),
+    [
+        (1, 1, 2),
+        (0, 0, 1),
+        ([1, 2], [1, 2], [1]),
+        ({"a": 1, "b": 2}, {"a": 1}, {"a": 2}),
+        ({"a": 1}, {}, 1),
+        ("text", "text", {"text": 1}),
+        (Size(1, 2), Size(1, 2), Size(1, 3)),
+    ],
+    ids=repr,
+)
+async def test_the_payload_of_a_batch_task_is_compared(
+    headrace_jobs: Use, payload: object, wanted: object, not_wanted: object
+) -> None:
+    with headrace_jobs(app) as jobs:
+        await anything.enqueue(payload)
+        jobs.assert_enqueued(anything, args=wanted, count=1)
+        jobs.assert_enqueued(anything, args=not_wanted, count=0)
+        with pytest.raises(AssertionError, match="expected a job"):
+            jobs.assert_enqueued(anything, args=not_wanted)
+
+
+async def test_arguments_are_compared_as_plain_data(headrace_jobs: Use) -> None:
+    with headrace_jobs(app) as jobs:
+        await fit.enqueue(Size(1, 2))
+        jobs.assert_enqueued(fit, args={"size": Size(1, 2)}, count=1)
+        jobs.assert_enqueued(fit, args={"size": {"width": 1, "height": 2}}, count=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(Queue[int, int]("numbers", "memory://"), "Queue 'numbers'; test that on"), (None, "None")]
+)
+def test_only_an_app_will_do(headrace_jobs: Use, given: object, words: str) -> None:
+    """Told at once, not when the first job is looked for."""
+    with pytest.raises(ConfigError, match=f"expected an App, got {words}"):
+        headrace_jobs(given)
 
 
 async def test_time_passes_only_when_it_is_told_to(headrace_jobs: Use) -> None:

@@ -7,7 +7,7 @@ import click
 from headrace.cli.lazy import ENV_PREFIX, Root
 
 _COMMANDS = {
-    "worker": "Run the jobs of an app.",
+    "worker": "Run the jobs of an app or queue.",
     "dev": "Run the jobs of an app while you write it: reload, and every event in plain words.",
     "enqueue": "Store a job.",
     "job": "Look at jobs, run them again, cancel them.",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli.options import Filters
-from headrace.cli.output import confirm, note, progress
+from headrace.cli.output import confirm, counted, note, progress
 from headrace.records import Delete, JobId, Selector
 from headrace.types import JobState
 
@@ -22,8 +22,9 @@ class Count(Struct, frozen=True):
     number: int
     exact: bool = True
 
-    def __str__(self) -> str:
-        return f"{self.number:,}" if self.exact else f"more than {self.number:,}"
+    def of(self, noun: str) -> str:
+        """So many of these."""
+        return counted(self.number, noun) if self.exact else f"more than {counted(self.number, noun)}"
 
 
 async def count(client: Client, filters: Filters, states: frozenset[JobState]) -> Count:
@@ -50,18 +51,25 @@ async def ids(client: Client, selector: Selector, most: int) -> list[JobId]:
 
 
 async def purge(
-    client: Client, filters: Filters, states: frozenset[JobState], what: str, *, yes: bool, limit: int | None = None
+    client: Client,
+    filters: Filters,
+    states: frozenset[JobState],
+    noun: str,
+    where: str = "",
+    *,
+    yes: bool,
+    limit: int | None = None,
 ) -> tuple[Count, int]:
     """Delete matching jobs, oldest first, after showing how many: never more than were shown."""
     matching = await count(client, filters, states)
     if not matching.number:
         return matching, 0
     if limit is not None and limit < matching.number:
-        note(f"{matching} {what} match; the oldest {limit:,} will be deleted")
+        note(f"{matching.of(noun)}{where} match; the oldest {limit:,} will be deleted")
         matching = Count(limit)
     else:
-        note(f"{matching} {what} will be deleted")
-    confirm(f"delete {matching} {what}?", yes=yes)
+        note(f"{matching.of(noun)}{where} will be deleted")
+    confirm(f"delete {matching.of(noun)}{where}?", yes=yes)
     deleted = 0
     with progress("deleting", matching.number if matching.exact else None) as advance:
         above: JobId | None = None

@@ -14,12 +14,17 @@ from headrace.cli.job import list_jobs, not_found, show_job
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
-from headrace.cli.output import confirm, note, print_json, progress
+from headrace.cli.output import confirm, counted, note, print_json, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.records import Delete, JobId, Requeue, Selector
 from headrace.types import JobState
 
 _DEAD = frozenset({JobState.FAILED})
+_NOUN = "dead letter"
+_MOST = 10_000
+"""No more are requeued by one command."""
+_UNASKED = 100
+"""Up to so many that match are requeued without a question."""
 
 
 @click.group("dead", cls=Group)
@@ -54,37 +59,50 @@ def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
 @dead_command.command("requeue")
 @click.argument("job_ids", metavar="[ID]...", type=options.job_id, nargs=-1)
 @filter_options()
-@limit_option(1_000, "At most so many, the oldest.", most=bulk.CAP)
+@click.option("--all", is_flag=True, help="Any dead letter, up to --limit.")
+@limit_option(1_000, "At most so many, the oldest.", most=_MOST)
 @click.option("--rate", type=click.FloatRange(0.1, 10_000), metavar="N", default=100.0, help="Jobs per second.")
+@yes_option
 @json_option
 @store_options
 def requeue_command(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, as_json: bool
+    store: Store,
+    job_ids: tuple[JobId, ...],
+    filters: Filters,
+    all: bool,
+    limit: int,
+    rate: float,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Run dead letters again.
 
-    Those named, or those that match, oldest first; as if they were new. Paced by --rate and capped by --limit, so that
-    a flood of old jobs does not drown the new ones. A dead letter whose key another job holds by now stays where it is.
+    Those named, those that match, or with --all any, oldest first; as if they were new. Paced by --rate and capped by
+    --limit, so that a flood of old jobs does not drown the new ones. Asks first with --all, and if more than 100 match.
+    A dead letter whose key another job holds by now stays where it is.
     """
-    if job_ids and filters != Filters():
-        raise click.UsageError("expected ids or filters, got both")
-    asyncio.run(_requeue(store, job_ids, filters, limit, rate, as_json=as_json))
+    given = [bool(job_ids), filters != Filters(), all]
+    if sum(given) > 1:
+        raise click.UsageError("expected ids, filters or --all, got more than one of them")
+    if not any(given):
+        raise click.UsageError("expected ids, filters such as --queue, or --all")
+    asyncio.run(_requeue(store, job_ids, filters, limit, rate, yes=yes, as_json=as_json))
 
 
 async def _requeue(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, *, as_json: bool
+    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, *, yes: bool, as_json: bool
 ) -> None:
     async with store.opened() as client:
         if job_ids:
             met = await _requeue_named(client, await _named(client, job_ids), rate)
         else:
-            met = await _requeue_oldest(client, filters, limit, rate)
+            met = await _requeue_oldest(client, filters, limit, rate, yes=yes)
     requeued = [job_id for job_id, changed in met.items() if changed]
     refused = [job_id for job_id, changed in met.items() if not changed]
     if as_json:
         print_json({"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]})
     else:
-        print(f"{len(requeued):,} dead letters requeued")
+        print(f"{counted(len(requeued), _NOUN)} requeued")
     if refused:
         raise Problem(
             CONFLICT,
@@ -123,11 +141,14 @@ async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> di
     return met
 
 
-async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float) -> dict[JobId, bool]:
+async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float, *, yes: bool) -> dict[JobId, bool]:
     """Which of those that match changed, in the order of their ids: one that fails again meanwhile is not met twice."""
     matching = await bulk.count(client, filters, _DEAD)
     most = min(limit, matching.number)
-    note(f"{matching} dead letters match" + (f"; requeueing {most:,}, oldest first" if most else ""))
+    verb = "matches" if matching.number == 1 else "match"
+    note(f"{matching.of(_NOUN)} {verb}" + (f"; requeueing {most:,}, oldest first" if most else ""))
+    if most > (0 if filters == Filters() else _UNASKED):
+        confirm(f"requeue {counted(most, _NOUN)}?", yes=yes)
     met: dict[JobId, bool] = {}
     above: JobId | None = None
     pace = _Pace(rate)
@@ -185,15 +206,15 @@ async def _purge(
         if job_ids:
             matched, deleted = len(job_ids), await _delete(client, await _named(client, job_ids), yes=yes)
         else:
-            counted, deleted = await bulk.purge(client, filters, _DEAD, "dead letters", yes=yes, limit=limit)
-            matched = counted.number
+            matching, deleted = await bulk.purge(client, filters, _DEAD, _NOUN, yes=yes, limit=limit)
+            matched = matching.number
     if as_json:
         print_json({"matched": matched, "deleted": deleted})
     else:
-        print(f"{deleted:,} dead letters deleted")
+        print(f"{counted(deleted, _NOUN)} deleted")
 
 
 async def _delete(client: Client, chosen: list[JobId], *, yes: bool) -> int:
-    note(f"{len(chosen):,} dead letters will be deleted")
-    confirm(f"delete {len(chosen):,} dead letters?", yes=yes)
+    note(f"{counted(len(chosen), _NOUN)} will be deleted")
+    confirm(f"delete {counted(len(chosen), _NOUN)}?", yes=yes)
     return sum(one.changed for one in await client.alter(Selector(ids=chosen), Delete()))

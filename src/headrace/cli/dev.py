@@ -7,7 +7,7 @@ import click
 from headrace.cli import options
 from headrace.cli.lazy import ENV_PREFIX, Command
 from headrace.cli.logs import configure, log
-from headrace.cli.worker import run_worker, supervise, watched
+from headrace.cli.worker import need_watchfiles, run_worker, supervise, watched
 
 
 @click.command("dev", cls=Command)
@@ -22,6 +22,8 @@ def dev_command(ctx: click.Context, app: str, queue: tuple[str, ...], concurrenc
     Store and worker in one: an app without a URL keeps its jobs in ./headrace.db. Every event is told in plain words,
     and the worker starts anew when a .py file below the working directory changes; jobs that run then may finish.
     """
+    if not no_reload:
+        need_watchfiles()
     configure("text", "debug")
     log.info("give it work from another terminal: headrace enqueue TASK --app %s", app)
     if no_reload:

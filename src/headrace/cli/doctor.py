@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
+from headrace import App
 from headrace.cli import checkup, disk
 from headrace.cli.checkup import Finding
 from headrace.cli.lazy import Command
-from headrace.cli.loading import Store, load_app, shown_url, store_file
+from headrace.cli.loading import Store, load_target, shown_url, store_file
 from headrace.cli.options import json_option, store_options
+from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain, scrub
 from headrace.durations import micros
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
+
+_SELF = re.compile("^headrace doctor(; then |, or )?")
+"""Advice that has been taken."""
 
 
 @click.command("doctor", cls=Command)
@@ -45,7 +51,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
     try:
         client = store.client()
     except (Problem, HeadraceError) as error:
-        findings.append(_failed(error))
+        findings.append(_unusable(error, store))
         return
     settings |= checkup.effective(client.settings)
     findings += checkup.settings_in_force(client.settings)
@@ -61,7 +67,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
     try:
         await _examine_store(store, findings, path)
     except (Problem, HeadraceError) as error:
-        findings.append(_failed(error))
+        findings.append(_failed(error, "store"))
 
 
 async def _examine_store(store: Store, findings: list[Finding], path: Path | None) -> None:
@@ -74,9 +80,19 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
         findings += checkup.overview(await client.stats(), now, micros(client.settings.worker.lease))
         findings += await checkup.leases(backend, now)
         if store.app is not None:
-            findings += await checkup.tasks(backend, load_app(store.app))
+            target = load_target(store.app)
+            findings += await checkup.tasks(backend, target) if isinstance(target, App) else []
 
 
-def _failed(error: Problem | HeadraceError) -> Finding:
+def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
+    """Why there is not even a client."""
+    wrong = error if isinstance(error, ConfigError) else error.__cause__
+    if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
+        told = f"{wrong}; it comes from {where}".removeprefix("settings: ")
+        return Finding("fail", "settings", scrub(told), f"correct {where}")
+    return _failed(error, "app" if store.app is not None else "settings")
+
+
+def _failed(error: Problem | HeadraceError, check: str) -> Finding:
     problem = error if isinstance(error, Problem) else explain(error)
-    return Finding("fail", "store", scrub(problem.what), scrub(problem.run or problem.cause))
+    return Finding("fail", check, scrub(problem.what), scrub(_SELF.sub("", problem.run) or problem.cause))

@@ -8,16 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from headrace import App, Client, Handle, NewJob
+from headrace import App, Client, Handle, NewJob, Queue
 from headrace.batch import BatchTask
 from headrace.cli import options
 from headrace.cli.jobs import as_json_text
 from headrace.cli.lazy import Command
-from headrace.cli.loading import Store, load_app
+from headrace.cli.loading import Store, load_target
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import NOT_FOUND, Problem
 from headrace.core.codec import JsonSerde
+from headrace.types import Encoded
 
 _BY_NAME = """expected --args to be a JSON object of arguments by name, such as '{"user_id": 42}'"""
 
@@ -74,7 +75,7 @@ def enqueue_command(
     """Store a job for TASK, and print its id.
 
     With --app the task must be one of the app's (the last part of its name will do), and the arguments must fit its
-    signature. Without, the job is stored as it is.
+    signature; a queue has one task, which is called as the queue is. Without, the job is stored as it is.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if "delay" in given:
@@ -116,10 +117,22 @@ def _print(data: dict[str, Any], *, as_json: bool, plain: str) -> None:
 
 async def _store(store: Store, client: Client, task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
     if store.app is not None:
-        return await _checked(load_app(store.app), task, payload, options)
+        target = load_target(store.app)
+        if isinstance(target, Queue):
+            return await _for_queue(target, task, payload, options)
+        return await _checked(target, task, payload, options)
     if not isinstance(payload, dict):
         raise click.UsageError(_BY_NAME)
     inserted = await client.enqueue(NewJob(task=task, args=payload, **options))
+    return Handle(client, inserted, JsonSerde())
+
+
+async def _for_queue(queue: Queue[Any, Any], task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
+    client, name = queue.client, queue.name
+    if task != name or options.get("queue", name) != name:
+        raise Problem(NOT_FOUND, f"a job of queue {name!r} has that name, and no other", run=f"headrace enqueue {name}")
+    cell = Encoded(client.packer.seal_value(payload, JsonSerde(), "payload"))
+    inserted = await client.enqueue(NewJob(**{"task": name, "queue": name, "args": cell, **options}))
     return Handle(client, inserted, JsonSerde())
 
 

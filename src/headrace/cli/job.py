@@ -9,7 +9,7 @@ import click
 
 from headrace import Client, JobInfo
 from headrace.cli import options
-from headrace.cli.jobs import print_job, print_jobs, summary, why_waiting
+from headrace.cli.jobs import in_full, print_job, print_jobs, summary, why_waiting
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
@@ -72,7 +72,7 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
             NOT_FOUND, f"job {job.id} is no dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
         )
     if as_json:
-        print_json(job.to_dict() | {"why": why})
+        print_json(in_full(job, why))
     else:
         print_job(job, why)
 

@@ -24,13 +24,21 @@ def summary(job: JobInfo) -> dict[str, Any]:
     return {name: value for name, value in job.to_dict().items() if name not in _DETAILS}
 
 
+def in_full(job: JobInfo, why: str) -> dict[str, Any]:
+    """All that is known of a job, for programs; every instant in the same form."""
+    data = job.to_dict()
+    for failure in data["failures"]:
+        failure["at"] = msgspec.to_builtins(to_datetime(failure["at"]))
+    return data | {"why": why}
+
+
 def print_jobs(jobs: list[JobInfo]) -> None:
     """A list of jobs for people."""
     at = now()
     rows = [
         (job.id, job.state.value, job.queue, job.task, job.attempt, job.key or "", _moment(job, at)) for job in jobs
     ]
-    print_table(("id", "state", "queue", "task", "attempt", "key", "when"), rows)
+    print_table(("id", "state", "queue", "task", "failures", "key", "when"), rows)
 
 
 def _moment(job: JobInfo, at: datetime) -> str:
@@ -88,9 +96,10 @@ def shorten(value: Any) -> str:
 
 def why_waiting(job: JobInfo, stats: Stats) -> str:
     """In one sentence, why the job is not running; empty if it is or need not."""
+    at = now()
     if job.state is JobState.PAUSED:
         return "the job itself is paused"
-    if job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until < now():
+    if job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until < at:
         return "its worker has vanished: another worker takes the job back within seconds"
     if job.state is JobState.RUNNING and job.cancel_requested:
         return "its cancellation has been asked for; the handler has not stopped yet"
@@ -99,9 +108,9 @@ def why_waiting(job: JobInfo, stats: Stats) -> str:
     queue = next((found for found in stats.queues if found.queue == job.queue), None)
     if queue is not None and queue.paused:
         return f"queue {job.queue} is paused: headrace queue resume {job.queue}"
-    if job.run_at is not None and job.run_at > now():
+    if job.run_at is not None and job.run_at > at:
         reason = "waits for its next attempt" if job.attempt else "is scheduled"
-        return f"it {reason}, {relative(job.run_at, now())}"
+        return f"it {reason}, {relative(job.run_at, at)}"
     workers = [worker for worker in stats.workers if job.queue in worker.queues]
     if not workers:
         return f"no worker listens to queue {job.queue}: headrace worker APP"

@@ -1,4 +1,4 @@
-"""From ``module:attr`` to an app, and from ``--url`` or ``--app`` to an open client."""
+"""From ``module:attr`` to an app or queue, and from ``--url`` or ``--app`` to an open client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -20,32 +20,35 @@ from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem, scrub
 
 if TYPE_CHECKING:
-    from headrace import App, Client
+    from headrace import App, Client, Queue
+
+    Target: TypeAlias = App | Queue[Any, Any]
+    """What a worker can be run for."""
 
 
-def load_app(spec: str) -> App:
-    """The app at ``module:attr`` or ``path/file.py:attr``; the attribute is ``app`` unless named.
+def load_target(spec: str) -> Target:
+    """The app or queue at ``module:attr`` or ``path/file.py:attr``; the attribute is ``app`` unless named.
 
     The working directory is importable. A file is imported under the name that it has in its package, whatever the
     working directory, so that its tasks have the same names everywhere.
     """
     hide_own_variables()
-    from headrace import App
+    from headrace import App, Queue
 
     place, _, attribute = spec.partition(":")
     attribute = attribute or "app"
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
     found = getattr(module, attribute, None)
-    if isinstance(found, App):
+    if isinstance(found, App | Queue):
         return found
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
-    if apps:
+    others = [name for name, value in vars(module).items() if isinstance(value, App | Queue)]
+    if others:
         raise Problem(
             USAGE,
-            f"{place} has no app {attribute!r}; it has: {', '.join(apps)}",
-            run=f"the same command with {place}:{apps[0]}",
+            f"{place} has no app or queue {attribute!r}; it has: {', '.join(others)}",
+            run=f"the same command with {place}:{others[0]}",
         )
-    kind = "nothing" if found is None else f"{type(found).__name__}, which is no App,"
+    kind = "nothing" if found is None else f"{type(found).__name__}, which is neither an App nor a Queue,"
     raise Problem(
         USAGE, f"{place} has {kind} under the name {attribute!r}", cause="an app is made by: app = headrace.App(…)"
     )
@@ -106,9 +109,10 @@ def _importable(directory: Path) -> None:
 
 
 def _broken(what: str, error: Exception) -> Problem:
-    """The import ran, and the code in it raised."""
-    steps = [step for step in traceback.extract_tb(error.__traceback__) if "importlib" not in step.filename]
-    where = f" ({steps[-1].filename}, line {steps[-1].lineno})" if steps else ""
+    """The import ran, and the code in it raised: where, as far as it is not ours."""
+    steps = traceback.extract_tb(error.__traceback__)
+    theirs = [step for step in steps if "importlib" not in step.filename and not step.filename.startswith(_OURS)]
+    where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
     return Problem(
@@ -119,8 +123,11 @@ def _broken(what: str, error: Exception) -> Problem:
     )
 
 
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+
 class Store(Struct, frozen=True):
-    """Which store is meant: that of an app, that of a URL, or that of the settings."""
+    """Which store is meant: that of an app or queue, that of a URL, or that of the settings."""
 
     url: str | None = None
     app: str | None = None
@@ -128,7 +135,7 @@ class Store(Struct, frozen=True):
     def client(self) -> Client:
         """A client for it, not yet open."""
         if self.app is not None:
-            return load_app(self.app).client
+            return load_target(self.app).client
         hide_own_variables()
         from headrace import connect
 

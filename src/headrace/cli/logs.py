@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from headrace.cli.output import clean, paint, terminal
+from headrace.cli.output import clean, hush, note, paint, terminal
 from headrace.cli.problems import scrub
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
@@ -43,12 +43,27 @@ def configure(format: str, level: str, stream: IO[str] | None = None) -> None:
     stream = stream or sys.stdout
     if format == "auto":
         format = "text" if terminal(stream) else "json"
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.setFormatter(_Text(stream) if format == "text" else _json())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("headrace").setLevel(level.upper())
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     logging.captureWarnings(True)
+
+
+class _Handler(logging.StreamHandler[IO[str]]):
+    """Writes while somebody reads, and then no more: the jobs are worth more than their log."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell of a failed write, except for one that nobody wanted to read: of that once, and in a word."""
+        if not isinstance(sys.exception(), BrokenPipeError):
+            super().handleError(record)
+            return
+        hush(self.stream)
+        try:
+            note("nobody reads the log any more: it ends here, and the work goes on")
+        except OSError:
+            hush(sys.stderr)
 
 
 class _Text(logging.Formatter):
@@ -112,6 +127,8 @@ def _sentence(event: Event) -> str:
 
 def _because(event: Event) -> str:
     text = f"{type(event.error).__name__}: {event.error}" if event.error is not None else event.detail
+    if event.kind is EventKind.STALLED:
+        text = f"its worker vanished, and it waits again{f' ({text})' if text else ''}"
     return f": {text[:_LONGEST]}" if text else ""
 
 

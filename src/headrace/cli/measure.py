@@ -107,7 +107,7 @@ class Bench:
         command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.benchworker", "--queue", queue]
         worker = await asyncio.create_subprocess_exec(
             *command, "--tethered", "--log-level", "error", *options,
-            stdin=PIPE, stdout=DEVNULL, process_group=0, env=os.environ | {"HEADRACE_URL": self._url},
+            stdin=PIPE, stdout=DEVNULL, start_new_session=True, env=os.environ | {"HEADRACE_URL": self._url},
         )  # fmt: skip
         try:
             yield worker

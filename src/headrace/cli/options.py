@@ -84,7 +84,7 @@ def store_options(command: F) -> F:
         return command(*args, store=Store(url, app), **kwargs)
 
     decorated = click.option(
-        "--app", metavar="MODULE:ATTR", envvar=f"{ENV_PREFIX}_APP", help="The app whose store is meant.",
+        "--app", metavar="MODULE:ATTR", envvar=f"{ENV_PREFIX}_APP", help="The app or queue whose store is meant.",
         show_envvar=True,
     )(collected)  # fmt: skip
     return click.option(

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import click
@@ -40,9 +40,27 @@ def paint(text: str, colour: str, stream: IO[Any]) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "dead letter"), counted(2_000, "dead letter")
+    ('1 dead letter', '2,000 dead letters')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def note(text: str) -> None:
     """A remark for people, to stderr: stdout is for what was asked for."""
     print(clean(text), file=sys.stderr)
+
+
+def hush(stream: IO[Any]) -> None:
+    """Let all that is still written to the stream vanish, as its reader is gone; also what is in its buffer, over which
+    the interpreter would stumble at its end."""
+    with suppress(OSError, ValueError):  # it has no descriptor, or none any more
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def print_json(data: Any) -> None:

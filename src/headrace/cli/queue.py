@@ -13,7 +13,7 @@ from headrace.cli.bulk import purge
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, json_option, store_options, yes_option
-from headrace.cli.output import clean, note, print_json, print_table
+from headrace.cli.output import clean, counted, note, print_json, print_table
 from headrace.cli.times import length, seconds
 from headrace.records import QueueStats
 from headrace.types import JobState
@@ -122,8 +122,8 @@ def purge_command(
 
 async def _purge(store: Store, filters: Filters, *, yes: bool, as_json: bool) -> None:
     async with store.opened() as client:
-        matching, deleted = await purge(client, filters, _WAITING, f"waiting jobs of queue {filters.queue}", yes=yes)
+        matching, deleted = await purge(client, filters, _WAITING, "waiting job", f" of queue {filters.queue}", yes=yes)
     if as_json:
         print_json({"matched": matching.number, "deleted": deleted})
     else:
-        print(f"{deleted:,} waiting jobs deleted")
+        print(f"{counted(deleted, 'waiting job')} deleted")

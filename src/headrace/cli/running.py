@@ -7,14 +7,20 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace import App
+from headrace import Queue, Settings
 from headrace.cli.loading import shown_url
+from headrace.cli.output import hush
+from headrace.cli.problems import USAGE, Problem
 from headrace.cli.summary import Summary
+from headrace.durations import micros, spell
 from headrace.stopper import Stopper
+
+if TYPE_CHECKING:
+    from headrace.cli.loading import Target
 
 T = TypeVar("T")
 
@@ -35,11 +41,12 @@ def run_fast(work: Coroutine[Any, Any, T]) -> T:
 
 
 class WorkerStopper(Stopper):
-    """Stops the app's worker, and says so."""
+    """Stops the worker of an app or queue, and says so."""
 
-    def __init__(self, app: App) -> None:
-        super().__init__(app.stop)
-        self._app = app
+    def __init__(self, target: Target) -> None:
+        super().__init__(self._stop_queue if isinstance(target, Queue) else target.stop)
+        self._target = target
+        self._stopping: asyncio.Future[None] | None = None
 
     def tether(self) -> None:
         """Stop, too, when stdin ends: the supervisor at its other end is gone."""
@@ -47,9 +54,18 @@ class WorkerStopper(Stopper):
 
     def ask(self, why: str) -> None:
         if not self.asked:
-            grace = self._app.client.settings.worker.grace
+            grace = spell(micros(settings(self._target).worker.grace))
             log.info("%s: running jobs may finish, %s at most; a second signal ends at once", why, grace)
         super().ask(why)
+
+    def _stop_queue(self) -> None:
+        assert isinstance(self._target, Queue)
+        self._stopping = asyncio.ensure_future(self._target.stop())
+
+    async def stopped(self) -> None:
+        """Return when nothing is left of a stop."""
+        if self._stopping is not None:
+            await self._stopping
 
     def _hear_stdin(self) -> None:
         if not os.read(0, 4_096):
@@ -57,39 +73,62 @@ class WorkerStopper(Stopper):
             self.ask("stopping: the supervisor is gone")
 
 
-def adjust(app: App, *, concurrency: int | None, name: str | None) -> None:
-    """Let what was said on the command line win over the app's own settings."""
+def settings(target: Target) -> Settings:
+    """Those that a worker of the app or queue goes by: a queue has some of its own."""
+    return target.settings if isinstance(target, Queue) else target.client.settings
+
+
+def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None:
+    """Let what was said on the command line win over what was said in the code."""
     changes = {key: value for key, value in (("concurrency", concurrency), ("name", name)) if value is not None}
-    settings = app.client.settings
-    app.client.settings = msgspec.structs.replace(
-        settings, worker=msgspec.structs.replace(settings.worker, **changes)
-    )  # fmt: skip
+    before = settings(target)
+    after = msgspec.structs.replace(before, worker=msgspec.structs.replace(before.worker, **changes))
+    if isinstance(target, Queue):
+        target.settings = after
+    else:
+        target.client.settings = after
 
 
-async def work(app: App, queues: Sequence[str], *, burst: bool, tethered: bool) -> None:
+async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: bool) -> None:
     """Run a worker until it is told to stop; with ``burst``, until nothing is due any more."""
-    with WorkerStopper(app) as stopper:
-        async with app:
+    if isinstance(target, Queue) and (others := set(queues) - {target.name}):
+        raise Problem(USAGE, f"queue {target.name!r} is one queue: its worker cannot claim from {min(others)!r}")
+    with WorkerStopper(target) as stopper:
+        async with target.client:
             if tethered:
                 stopper.tether()
-            await _introduce(app, queues)
+            await _introduce(target, queues)
             if not stopper.asked:
                 summary = Summary()
-                app.observe(summary.observe)
+                target.client.observers.add(summary.observe)
                 async with summary.told():
-                    await app.work(list(queues) or None, burst=burst)
+                    await _work(target, queues, burst=burst)
+            await stopper.stopped()
 
 
-async def _introduce(app: App, queues: Sequence[str]) -> None:
-    backend = await app.client.backend()
-    url, durable = shown_url(app.client.settings.url), backend.limits.durable
+async def _work(target: Target, queues: Sequence[str], *, burst: bool) -> None:
+    if isinstance(target, Queue):
+        await target.work(burst=burst)
+    else:
+        await target.work(list(queues) or None, burst=burst)
+
+
+async def _introduce(target: Target, queues: Sequence[str]) -> None:
+    backend = await target.client.backend()
+    url, durable = shown_url(target.client.settings.url), backend.limits.durable
     log.info("store %s: %s", url, durable, extra={"store": url, "durable": durable})
-    log.info("tasks: %s", ", ".join(sorted(app.tasks)) or "none")
-    for queue in sorted(set(queues) - set(app.queues)):
+    if isinstance(target, Queue):
+        log.info("queue: %s", target.name)
+        return
+    log.info("tasks: %s", ", ".join(sorted(target.tasks)) or "none")
+    for queue in sorted(set(queues) - set(target.queues)):
         log.warning("no task of this app belongs to queue %s; is that the right name?", queue)
 
 
 def flush() -> None:
     """Let nothing that was logged get lost."""
     logging.shutdown()
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        hush(sys.stdout)

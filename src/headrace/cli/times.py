@@ -15,13 +15,16 @@ def now() -> datetime:
 def relative(instant: datetime | None, at: datetime) -> str:
     """How far away an instant is.
 
-    >>> relative(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, 1, tzinfo=UTC))
-    '1h ago'
+    >>> noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    >>> relative(noon, noon.replace(hour=13)), relative(noon, noon.replace(hour=11)), relative(noon, noon)
+    ('1h ago', 'in 1h', 'just now')
     """
     if instant is None:
         return ""
     micros = round((at - instant).total_seconds()) * 1_000_000
-    return f"{spell(micros)} ago" if micros >= 0 else f"in {spell(-micros)}"
+    if not micros:
+        return "just now" if instant <= at else "in a moment"
+    return f"{spell(micros)} ago" if micros > 0 else f"in {spell(-micros)}"
 
 
 def exact(instant: datetime | None, at: datetime) -> str:

@@ -1,4 +1,4 @@
-"""``headrace worker``: run the jobs of an app."""
+"""``headrace worker``: run the jobs of an app or queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from headrace.cli import options
 from headrace.cli.lazy import ENV_PREFIX, Command
-from headrace.cli.loading import load_app
+from headrace.cli.loading import load_target
 from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.running import adjust, flush, run_fast, work
@@ -44,9 +44,11 @@ def worker_command(
 ) -> None:
     """Run the jobs of APP until told to stop.
 
-    APP is module:attr or file.py:attr; the attribute is "app" unless named. SIGTERM and SIGINT let running jobs finish
-    within the grace time (HEADRACE_WORKER__GRACE); a second signal ends at once.
+    APP is an app or a queue, as module:attr or file.py:attr; the attribute is "app" unless named. SIGTERM and SIGINT
+    let running jobs finish within the grace time (HEADRACE_WORKER__GRACE); a second signal ends at once.
     """
+    if reload:
+        need_watchfiles()
     configure(log_format, log_level)
     if reload or processes > 1:
         logs = ["--log-format", log_format, "--log-level", log_level]
@@ -59,23 +61,27 @@ def run_worker(
     app: str, queue: tuple[str, ...], burst: bool, concurrency: int | None, name: str | None, tethered: bool
 ) -> None:
     """Run a worker in this process."""
-    loaded = load_app(app)
+    loaded = load_target(app)
     adjust(loaded, concurrency=concurrency, name=name)
-    loaded.observe(observer())
+    loaded.client.observers.add(observer())
     try:
         run_fast(work(loaded, queue, burst=burst, tethered=tethered))
     finally:
         flush()
 
 
-def supervise(children: list[list[str]], watch: list[Path]) -> int:
-    """Run workers as child processes; the exit code."""
-    if watch and find_spec("watchfiles") is None:
+def need_watchfiles() -> None:
+    """Refuse to reload where that cannot be done."""
+    if find_spec("watchfiles") is None:
         raise Problem(
             USAGE,
             "reloading needs the package watchfiles, which is not installed",
             run="pip install 'headrace[dev]', or the same command without reloading",
         )
+
+
+def supervise(children: list[list[str]], watch: list[Path]) -> int:
+    """Run workers as child processes; the exit code."""
 
     async def main() -> int:
         return await Supervisor(children, watch).run()

@@ -6,18 +6,20 @@ import asyncio
 import os
 import queue
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from importlib import import_module
-from multiprocessing import get_context, parent_process
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.spawn import get_executable
 from typing import Any
 
-from headrace.core.raised import ChildTraceback, Raised, carried, raised
+from headrace.core.child import SIZE, pidfd
+from headrace.core.raised import ChildTraceback, Raised, carried
 from headrace.errors import ConfigError
 
 
@@ -86,26 +88,32 @@ def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None
         future.set_exception(carried(error))
 
 
+_MOMENTS = 1_000
+"""So many milliseconds a killed process is waited for."""
+
+
 class ProcessExecutor:
     """Processes that are reused while they return. One whose job was given up on is killed; one that dies fails its own
-    job and no other. They are spawned, never forked: the parent has threads. None outlives the parent."""
+    job and no other. They are programs of ours, not copies of the parent: they run nothing of the script that the user
+    has started, and share no threads or locks with it. None outlives the parent."""
 
     def __init__(self) -> None:
         self._idle: list[_Child] = []
+        self._killed: list[_Child] = []
 
     async def run(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function at ``module:qualname`` in a process."""
-        child = self._idle.pop() if self._idle else _Child()
         try:
-            answer = await child.run(function, args, kwargs)
-        except asyncio.CancelledError:
-            child.kill()
-            raise
-        except BrokenProcessPool:
-            child.kill()
-            raise RuntimeError(f"the process that ran {function} died") from None
-        except BaseException:
-            self._idle.append(child)
+            call = bytes(ForkingPickler.dumps((args, kwargs)))
+        except Exception as error:
+            raise TypeError(f"the arguments of {function} cannot be sent to another process: {error}") from error
+        child = self._take()
+        try:
+            answer = await child.run(bytes(ForkingPickler.dumps((function, call))))
+        except BaseException as error:
+            self._kill(child)
+            if isinstance(error, EOFError | OSError):
+                raise RuntimeError(f"the process that ran {function} died: {await child.ended()}") from None
             raise
         self._idle.append(child)
         if isinstance(answer, Raised):
@@ -117,70 +125,125 @@ class ProcessExecutor:
 
     async def close(self) -> None:
         """End the idle processes."""
-        for child in self._idle:
+        while self._idle:
+            self._kill(self._idle.pop())
+        while self._killed:
+            await self._killed[-1].ended()
+            self._killed.pop()
+
+    def _take(self) -> _Child:
+        """An idle child, or a new one."""
+        self._killed = [child for child in self._killed if child.alive]
+        while self._idle:
+            child = self._idle.pop()
+            if child.alive:
+                return child
             child.kill()
-        self._idle.clear()
+        return _Child()
+
+    def _kill(self, child: _Child) -> None:
+        child.kill()
+        self._killed.append(child)
 
 
 class _Child:
-    """A process pool of one, so that its process can be told apart and killed."""
+    """A process that runs ``headrace.core.child``, and the line to it. Its death is noticed on the loop that it was
+    made on."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
-        self._pid: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._line, theirs = socket.socketpair()
+        self._line.setblocking(False)
+        self._pidfd: int | None = None
+        try:
+            self._process = _start(theirs)
+        except BaseException:
+            self._line.close()
+            raise
+        finally:
+            theirs.close()
+        self._pidfd = pidfd(self._process.pid)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._died)
 
-    async def run(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | Raised:
-        loop = asyncio.get_running_loop()
-        if self._pid is None:
-            self._pid = await loop.run_in_executor(self._pool, os.getpid)
-        return await loop.run_in_executor(self._pool, partial(_call, function, args, kwargs))
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def run(self, request: bytes) -> bytes | Raised:
+        """The answer. Raises EOFError or OSError if the child dies over it."""
+        await self._loop.sock_sendall(self._line, SIZE.pack(len(request)) + request)
+        (size,) = SIZE.unpack(await self._read(SIZE.size))
+        return ForkingPickler.loads(await self._read(size))  # type: ignore[no-any-return]
+
+    async def _read(self, size: int) -> bytearray:
+        body = bytearray(size)
+        rest = memoryview(body)
+        while rest:
+            if not (count := await self._loop.sock_recv_into(self._line, rest)):
+                raise EOFError
+            rest = rest[count:]
+        return body
+
+    def _died(self) -> None:
+        """Let nobody wait for an answer any more. The end of the line does not always come by itself: a process that
+        the child has forked may hold on to it."""
+        self._unwatch()
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        if self._pid is not None:
-            try:
-                os.kill(self._pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._unwatch()
+        self._line.close()
+        self._process.kill()
+
+    def _unwatch(self) -> None:
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    async def ended(self) -> str:
+        """How it ended, once it was killed: after a moment, or in some bad state of a disk or network never."""
+        for _ in range(_MOMENTS):
+            if (code := self._process.poll()) is not None:
+                return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+            await asyncio.sleep(0.001)
+        return "and it cannot be ended"
+
+
+def _start(line: socket.socket) -> subprocess.Popen[bytes]:
+    if getattr(sys, "frozen", False):
+        raise ConfigError("a frozen program cannot start processes that are not the program itself; use threads")
+    # An interrupt is held back until the child can ignore it: a mask is inherited.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(_command(line.fileno()), stdin=subprocess.DEVNULL, pass_fds=[line.fileno()])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_PROGRAM = (
+    "import sys; fd, count, *rest = sys.argv[1:]; sys.path[:] = rest[:int(count)]; sys.argv[:] = rest[int(count):]; "
+    "from headrace.core.child import main; main(int(fd))"
+)
+"""Not ``-m headrace.core.child``: where this package is found may be known to the parent's ``sys.path`` only."""
+
+
+def _command(fd: int) -> list[str]:
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    return [get_executable(), *flags, "-c", _PROGRAM, str(fd), str(len(path)), *path, *sys.argv]
 
 
 def function_path(function: Callable[..., Any]) -> str:
     """Where a child process finds the function; raises if it could not."""
     path = f"{function.__module__}:{function.__qualname__}"
-    if "<" in path or function.__module__ == "__main__":
+    if function.__module__ in ("__main__", "__mp_main__"):
+        raise ConfigError(
+            f"{path}: a function of the script that is started directly cannot be imported by another process; "
+            "move it to a module"
+        )
+    if "<" in path:
         raise ConfigError(f"{path} cannot be imported by another process; define it at the top of a module")
     return path
-
-
-# -- in the child
-
-
-def _begin() -> None:
-    """Leave an interrupt from the terminal to the parent, which knows about grace, and end with it. Nothing else tells
-    a child that its parent was killed: it holds both ends of the pipe that it waits at."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="headrace-parent", daemon=True).start()
-
-
-def _call(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | Raised:
-    """What came of the call. Only bytes and plain data leave the child: what the pool itself cannot read in the parent,
-    it takes for the death of the child."""
-    try:
-        module, _, qualname = function.partition(":")
-        found: Any = import_module(module)
-        for name in qualname.split("."):
-            found = getattr(found, name)
-        value = getattr(found, "function", found)(*args, **kwargs)
-        try:
-            return bytes(ForkingPickler.dumps(value))
-        except Exception as error:
-            raise TypeError(f"what {function} returned cannot be sent to another process: {error}") from error
-    except BaseException as error:
-        return raised(error)

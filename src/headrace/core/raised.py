@@ -80,7 +80,7 @@ def _text(error: object) -> str:
 
 
 def written(value: object) -> bytes | None:
-    """The value as bytes, by the pool's own pickler."""
+    """The value as bytes, by the pickler of multiprocessing, which takes more than the plain one."""
     try:
         return bytes(ForkingPickler.dumps(value))
     except Exception:

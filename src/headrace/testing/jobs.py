@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import Any
+
+import msgspec
 
 from headrace.app import App
 from headrace.backends.memory import MemoryBackend
 from headrace.batch import BatchTask
 from headrace.client import Client
 from headrace.core.clock import ManualClock
+from headrace.errors import ConfigError
 from headrace.info import DETAILS, JobInfo, job_info
+from headrace.queue import Queue
 from headrace.records import Inserted
+from headrace.shown import shown
 from headrace.task import Task
 from headrace.types import JobState, NewJob
 
@@ -51,7 +56,7 @@ class AppJobs:
         self,
         task: Task[Any, Any] | BatchTask[Any] | str,
         *,
-        args: Mapping[str, Any] | None = None,
+        args: Any = None,
         queue: str | None = None,
         key: str | None = None,
         tenant: str | None = None,
@@ -59,7 +64,8 @@ class AppJobs:
     ) -> list[JobInfo]:
         """Jobs of the task wait that match everything given: ``count`` of them, or at least one. Returns them.
 
-        ``args`` is compared as plain data, and only for the arguments named.
+        ``args`` is compared as plain data; a mapping only for the arguments that it names. Of a batch task, ``args`` is
+        the payload.
         """
         waiting = self.enqueued(task)
         wanted = {"queue": queue, "key": key, "tenant": tenant}
@@ -67,7 +73,7 @@ class AppJobs:
             job
             for job in waiting
             if all(value is None or getattr(job, field) == value for field, value in wanted.items())
-            and all(name in (job.args or {}) and job.args[name] == value for name, value in (args or {}).items())
+            and (args is None or _fits(job.args, msgspec.to_builtins(args, str_keys=True)))
         ]
         if len(found) != count if count is not None else not found:
             name = task if isinstance(task, str) else task.name
@@ -79,12 +85,30 @@ class AppJobs:
         return found
 
 
-@contextmanager
-def in_memory(app: App, *, inline: bool = False, seed: int = 0) -> Iterator[AppJobs]:
+def _fits(stored: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, dict) or not isinstance(stored, dict):
+        return bool(stored == wanted)
+    return all(name in stored and stored[name] == value for name, value in wanted.items())
+
+
+def in_memory(app: App, *, inline: bool = False, seed: int = 0) -> AbstractContextManager[AppJobs]:
     """Put the app on a fresh memory store with a clock that stands still, for as long as the block lasts.
 
     With ``inline`` every enqueue outside of a handler also runs what is due before it returns.
     """
+    _check(app)
+    return _in_memory(app, inline=inline, seed=seed)
+
+
+def _check(app: object) -> None:
+    if isinstance(app, Queue):
+        raise ConfigError(f"expected an App, got Queue {app.name!r}; test that on Queue({app.name!r}, 'memory://')")
+    if not isinstance(app, App):
+        raise ConfigError(f"expected an App, got {shown(app)}")
+
+
+@contextmanager
+def _in_memory(app: App, *, inline: bool, seed: int) -> Iterator[AppJobs]:
     clock = ManualClock()
     backend = MemoryBackend(now=clock.now)
     kind = _InlineClient if inline else Client

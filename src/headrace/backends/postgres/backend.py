@@ -1,0 +1,346 @@
+"""The ten operations on PostgreSQL: each is one call of a function on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+from psycopg import sql
+
+from headrace.backends.postgres import rows as shapes
+from headrace.backends.postgres import schema as schemas
+from headrace.backends.postgres.arrays import integers, smallints, texts, uuids
+from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.hints import Listener, Notifier
+from headrace.backends.postgres.rows import CODES, STATES
+from headrace.backends.postgres.statements import load
+from headrace.records import (
+    Altered,
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Configure,
+    Delete,
+    Hold,
+    Inserted,
+    InsertStatus,
+    JobId,
+    JobKey,
+    Leased,
+    Limits,
+    Move,
+    Page,
+    Pause,
+    Place,
+    PlaceStats,
+    QueueStats,
+    Reap,
+    Reaped,
+    Record,
+    Renewed,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Row,
+    Selector,
+    Settlement,
+    Stamp,
+    Stats,
+    SweepClause,
+    Swept,
+    Watch,
+    WorkerStats,
+)
+from headrace.types import JobState
+
+_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_KINDS: dict[type[Change], int] = {
+    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
+}  # fmt: skip
+_APPLIES: dict[type[Change], tuple[int, ...]] = {
+    Cancel: (0, 1, 2),
+    Pause: (0,),
+    Resume: (2,),
+    Requeue: (3, 4, 5),
+    Move: (0, 2),
+    Reprioritise: (0, 2),
+    Watch: (0, 1, 2),
+    Hold: (3,),
+    Delete: (0, 2, 3, 4, 5),
+}
+
+
+class PostgresBackend:
+    """Jobs in one schema of a PostgreSQL database, shared by any number of machines."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        where: str = "PostgreSQL",
+        schema: str = "headrace",
+        size: int = 4,
+        listen: bool = True,
+        prepare: bool = True,
+    ) -> None:
+        self._url = url
+        self._where = where
+        self._schema = schema
+        self._size = size
+        self._listen = listen
+        self._prepare = prepare
+        self._connections = Connections(url, where, schema, size=size, prepare=prepare)
+        self._notifier = Notifier(self._connections, schema)
+        self._listener = Listener(self._connections, schema) if listen else None
+        self._opened = False
+        quoted = sql.Identifier(schema).as_string(None)
+        self._sql = {name: text.replace("{schema}", quoted) for name, text in load("calls").items()}
+        self.limits = Limits(
+            max_batch=1_000, durable="what was acknowledged survives what the server's synchronous_commit says"
+        )
+
+    @property
+    def hints(self) -> Listener | None:
+        return self._listener
+
+    def sibling(self) -> PostgresBackend:
+        return type(self)(
+            self._url,
+            where=self._where,
+            schema=self._schema,
+            size=self._size,
+            listen=self._listen,
+            prepare=self._prepare,
+        )
+
+    async def open(self) -> None:
+        if self._opened:
+            return
+        await self._connections.open()
+        try:
+            async with self._connections.connection() as connection:
+                if await schemas.version(connection, self._schema) is None:
+                    await schemas.migrate(connection, self._schema)
+                await schemas.check(connection, self._schema, self._where)
+        except BaseException:
+            await self._connections.close()
+            raise
+        self._opened = True
+
+    async def close(self) -> None:
+        if self._opened:
+            self._opened = False
+            await self._notifier.flush()
+            await self._connections.close()
+
+    async def _call(self, name: str, *params: Any) -> list[Any]:
+        return await self._connections.rows(self._sql[name], params)
+
+    def _tell(self, rows: Sequence[Sequence[Any]]) -> None:
+        if told := shapes.hints(rows):
+            self._notifier.send(told)
+
+    # -- writing
+
+    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        if not rows:
+            return []
+        found = await self._call("insert", at, *shapes.insert_params(rows))
+        answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
+        for ord_, status, job_id, state, attempt, result in found:
+            answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+        new = {row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW}
+        self._notifier.send((f"queue:{queue}", None) for queue in new)
+        return answers
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        rows = await self._call("claim", at, *self._claim_params(req), True)
+        self._tell(rows)
+        return _claimed(rows)
+
+    async def turn(
+        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
+    ) -> tuple[list[JobState | None], Claimed]:
+        if not all(map(shapes.is_plain, batch)):
+            return await self.finish(batch, at), await self.claim(req, at)
+        rows = await self._call("turn", at, *shapes.complete_params(batch), *self._claim_params(req))
+        self._tell(rows)
+        return _settled(batch, rows), _claimed(rows)
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        if not batch:
+            return []
+        if all(map(shapes.is_plain, batch)) and len({s.id for s in batch}) == len(batch):
+            rows = await self._call("complete", at, *shapes.complete_params(batch))
+        else:
+            rows = await self._call("finish", at, *shapes.finish_params(batch))
+        told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
+        if told:
+            self._notifier.send(told)
+        return _settled(batch, rows)
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        [[lost, cancels, paused]] = await self._call(
+            "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
+            uuids([job_id for job_id, _ in beat.leases]), integers([epoch for _, epoch in beat.leases]),
+            beat.ttl, beat.slots, beat.busy, beat.leaving,
+        )  # fmt: skip
+        return Renewed([beat.leases[ord_ - 1] for ord_ in lost or ()], cancels or (), paused or ())
+
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        rows = await self._call(
+            "reap", at, req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue
+        )
+        self._tell(rows)
+        return [shapes.reaped(row) for row in rows if row[0] == 2]
+
+    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+        if isinstance(change, Configure):
+            if sel.queue is None:
+                raise ValueError("Configure needs a selector with a queue")
+            await self._call("configure", sel.queue, change.paused)
+            if not change.paused:
+                self._notifier.send([(f"queue:{sel.queue}", None)])
+            return []
+        applies = _APPLIES[type(change)]
+        text, number = _arguments(change)
+        named = sel.ids is not None or sel.keys is not None
+        meant = _selection(
+            sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
+        )  # fmt: skip
+        kind = _KINDS[type(change)]
+        rows = await self._call("alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue)
+        self._tell(rows)
+        return [
+            Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
+            for row in rows
+            if row[0] == 6
+        ]
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        if clause.place is Place.RESULTS:
+            [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
+        else:
+            state = CODES[JobState(clause.place.value)]
+            [found] = await self._call(
+                "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
+            )
+            if not clause.dry_run:
+                await self._call("forget_queues")
+        return Swept(*found)
+
+    # -- reading
+
+    async def fetch(
+        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
+    ) -> list[Record | None]:
+        if not names:
+            return []
+        ids = [name for name in names if not isinstance(name, JobKey)]
+        keys = [name for name in names if isinstance(name, JobKey)]
+        found = await self._call(
+            "fetch", at, uuids(ids), texts([key.queue for key in keys]), texts([key.key for key in keys]),
+            shapes.mask(want), "error" in want, "result" in want,
+        )  # fmt: skip
+        records = {row[0]: shapes.record(row[2:], row[1]) for row in found}
+        by_id, by_key = count(1), count(len(ids) + 1)
+        return [records.get(next(by_key if isinstance(name, JobKey) else by_id)) for name in names]
+
+    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+        below = None if after is None else bytes.fromhex(after)
+        found = await self._call("scan", at, *_selection(sel, at, None, limit=limit + 1, below=below, newest=True))
+        records = [shapes.record(row[2:], row[1]) for row in found[:limit]]
+        return Page(records, records[-1].id.hex() if len(found) > limit else None)
+
+    async def stats(self, at: Stamp = None) -> Stats:
+        queues = await self._call("stats", at, self.limits.count_cap)
+        workers = await self._call("workers", at)
+        places = await self._call("places")
+        return Stats(
+            [QueueStats(*row) for row in sorted(queues)],
+            [WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers],
+            [PlaceStats(STATES[state].value, jobs, size) for state, jobs, size in places],
+        )
+
+    # -- inside
+
+    def _claim_params(self, req: Claim) -> tuple[Any, ...]:
+        want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
+        return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below
+
+
+def _selection(
+    sel: Selector,
+    at: Stamp,
+    applies: Sequence[int] | None,
+    *,
+    limit: int,
+    below: JobId | None = None,
+    newest: bool = False,
+    unasked: bool = False,
+) -> tuple[Any, ...]:
+    """The parameters of ``matching_v1``."""
+    states = None if sel.states is None else {CODES[state] for state in sel.states}
+    if applies is not None:
+        states = set(applies) if states is None else states & set(applies)
+    keys = sel.keys or ()
+    return (
+        at,
+        sel.ids is not None or sel.keys is not None,
+        uuids(list(sel.ids or ())),
+        texts([key.queue for key in keys]),
+        texts([key.key for key in keys]),
+        sel.queue,
+        sel.tenant,
+        sel.task,
+        None if states is None else smallints(sorted(states)),
+        sel.older_than,
+        None if sel.above is None else UUID(bytes=sel.above),
+        None if below is None else UUID(bytes=below),
+        limit,
+        newest,
+        unasked,
+    )
+
+
+def _arguments(change: Change) -> tuple[str | None, int | None]:
+    match change:
+        case Cancel(reason):
+            return reason, None
+        case Move(queue):
+            return queue, None
+        case Watch(inbox):
+            return inbox, None
+        case Reprioritise(priority):
+            return None, priority
+        case Hold(result_ttl):
+            return None, result_ttl
+    return None, None
+
+
+def _settled(batch: Sequence[Settlement], rows: Sequence[Any]) -> list[JobState | None]:
+    states: list[JobState | None] = [s.state for s in batch]
+    for row in rows:
+        if row[0] == 0:
+            states[row[6] - 1] = None if row[7] is None else STATES[row[7]]
+    return states
+
+
+def _claimed(rows: Sequence[Any]) -> Claimed:
+    jobs: list[Leased] = []
+    expired: list[Reaped] = []
+    next_in: int | None = None
+    passed_over = False
+    for row in rows:
+        match row[0]:
+            case 1:
+                jobs.append(shapes.leased(row))
+            case 2:
+                expired.append(shapes.reaped(row))
+            case 3:
+                next_in, passed_over = row[10], bool(row[8])
+    return Claimed(jobs, next_in, expired, passed_over)

@@ -1,0 +1,96 @@
+"""Wake-ups by LISTEN and NOTIFY: outside of the transactions that cause them, and many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from psycopg import AsyncConnection, sql
+
+from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.translate import translated
+from headrace.errors import Unavailable
+from headrace.records import Hint, JobId
+
+log = logging.getLogger("headrace")
+
+_AT_ONCE = 1_000
+
+
+def channel(schema: str, topic: str) -> str:
+    """The channel of a topic. Topics hold any text, so it is made from a digest of it."""
+    return "headrace_" + hashlib.blake2b(f"{schema}\0{topic}".encode(), digest_size=20).hexdigest()
+
+
+class Notifier:
+    """Sends hints after the fact. While one statement is under way, further hints pile up and go with the next."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._schema = schema
+        self._waiting: dict[tuple[str, str], None] = {}
+        self._sending: asyncio.Task[None] | None = None
+
+    def send(self, topics: Iterable[tuple[str, JobId | None]]) -> None:
+        """Put hints on their way."""
+        for topic, job_id in topics:
+            self._waiting[channel(self._schema, topic), "" if job_id is None else job_id.hex()] = None
+        if self._waiting and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.get_running_loop().create_task(self._send(), name="headrace-notify")
+
+    async def flush(self) -> None:
+        """Return when all is sent."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch = list(self._waiting)[:_AT_ONCE]
+            for hint in batch:
+                del self._waiting[hint]
+            channels, payloads = [list(part) for part in zip(*batch, strict=True)]
+            try:
+                await self._connections.rows(
+                    "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS n (c, p)", (channels, payloads)
+                )
+            except Unavailable as error:
+                log.debug("hints were lost: %s", error)
+
+
+class Listener:
+    """Hears hints on a connection of its own, one per ``listen``."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._schema = schema
+
+    @asynccontextmanager
+    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
+        names = {channel(self._schema, topic): topic for topic in topics}
+        connection = await self._connections.single()
+        try:
+            for name in names:
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))
+            yield self._hear(connection, names)
+        except Unavailable:
+            raise
+        except Exception as error:
+            raise translated(error, self._connections.where) from error
+        finally:
+            await connection.close()
+
+    async def _hear(self, connection: AsyncConnection[Any], names: dict[str, str]) -> AsyncIterator[Hint]:
+        try:
+            async for note in connection.notifies():
+                topic = names.get(note.channel)
+                if topic is not None:
+                    yield Hint(topic, bytes.fromhex(note.payload) if note.payload else None)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise translated(error, self._connections.where) from error
+        raise Unavailable(f"{self._connections.where}: the connection for hints was closed")

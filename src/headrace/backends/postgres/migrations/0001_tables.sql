@@ -1,0 +1,175 @@
+-- A job's header and cells lie in ``jobs``, written once. Where the job is, is told by the one of ``ready``, ``leased``,
+-- ``paused`` and ``ended`` that has its id; what changes from run to run travels there. Those tables are only inserted
+-- into and deleted from (a renewed lease aside), so that nothing wide is ever rewritten.
+--
+-- Instants and durations are microseconds; instants count from 1970. States: 0 available, 1 running, 2 paused,
+-- 3 completed, 4 cancelled, 5 failed.
+
+CREATE TABLE queues (
+    qid integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    paused boolean NOT NULL DEFAULT false
+);
+
+-- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind, and
+-- days that nobody has made a partition for, lie in the default one.
+CREATE TABLE jobs (
+    id uuid NOT NULL,
+    enqueued_at bigint NOT NULL,
+    expires_at bigint,
+    timeout bigint,
+    result_ttl bigint,
+    max_attempts integer,
+    task text NOT NULL,
+    tenant text NOT NULL,
+    key text,
+    headers bytea,
+    parameters bytea,
+    vm_state bytea,
+    metadata bytea,
+    blob bytea
+) PARTITION BY RANGE (id);
+ALTER TABLE jobs ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
+    ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL;
+ALTER TABLE jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
+CREATE TABLE jobs_other PARTITION OF jobs DEFAULT WITH (toast_tuple_target = 8160);
+
+-- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired.
+CREATE TABLE ready (
+    run_at bigint NOT NULL,
+    id uuid NOT NULL,
+    qid integer NOT NULL,
+    epoch integer NOT NULL,
+    attempt integer NOT NULL,
+    lost integer NOT NULL,
+    size integer NOT NULL,
+    priority smallint NOT NULL,
+    keyed boolean NOT NULL,
+    dies_at bigint,
+    error bytea,
+    CONSTRAINT ready_pkey PRIMARY KEY (qid, priority, run_at, id)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX ready_id ON ready (id);
+CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
+CREATE INDEX ready_lost ON ready (qid, priority, run_at) WHERE lost > 0;
+
+-- RUNNING.
+CREATE TABLE leased (
+    lease_until bigint NOT NULL,
+    run_at bigint NOT NULL,
+    id uuid NOT NULL CONSTRAINT leased_pkey PRIMARY KEY,
+    qid integer NOT NULL,
+    epoch integer NOT NULL,
+    attempt integer NOT NULL,
+    lost integer NOT NULL,
+    size integer NOT NULL,
+    priority smallint NOT NULL,
+    keyed boolean NOT NULL,
+    cancel boolean NOT NULL DEFAULT false,
+    holder text NOT NULL,
+    error bytea
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX leased_until ON leased (lease_until);
+CREATE INDEX leased_cancel ON leased (holder) WHERE cancel;
+
+CREATE TABLE paused (
+    run_at bigint NOT NULL,
+    id uuid NOT NULL CONSTRAINT paused_pkey PRIMARY KEY,
+    qid integer NOT NULL,
+    epoch integer NOT NULL,
+    attempt integer NOT NULL,
+    lost integer NOT NULL,
+    size integer NOT NULL,
+    priority smallint NOT NULL,
+    keyed boolean NOT NULL,
+    error bytea
+);
+
+-- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together.
+CREATE TABLE ended (
+    finished_at bigint NOT NULL,
+    held_until bigint NOT NULL,
+    run_at bigint NOT NULL,
+    id uuid NOT NULL,
+    qid integer NOT NULL,
+    epoch integer NOT NULL,
+    attempt integer NOT NULL,
+    lost integer NOT NULL,
+    size integer NOT NULL,
+    state smallint NOT NULL,
+    priority smallint NOT NULL,
+    keyed boolean NOT NULL,
+    reason text NOT NULL,
+    error bytea,
+    result bytea
+) PARTITION BY RANGE (id);
+ALTER TABLE ended ALTER error SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL;
+ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
+CREATE INDEX ended_age ON ended (state, finished_at);
+CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
+CREATE TABLE ended_other PARTITION OF ended DEFAULT;
+
+-- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED.
+CREATE TABLE keys (
+    qid integer NOT NULL,
+    key text NOT NULL,
+    id uuid NOT NULL,
+    held_until bigint,
+    failed boolean NOT NULL DEFAULT false,
+    CONSTRAINT keys_pkey PRIMARY KEY (qid, key)
+) WITH (fillfactor = 90);
+
+-- Inboxes that get a hint when a job ends.
+CREATE TABLE waiters (
+    id uuid NOT NULL,
+    inbox text NOT NULL,
+    CONSTRAINT waiters_pkey PRIMARY KEY (id, inbox)
+);
+
+CREATE TABLE workers (
+    holder text NOT NULL CONSTRAINT workers_pkey PRIMARY KEY,
+    worker text NOT NULL,
+    queues text[] NOT NULL,
+    slots integer NOT NULL,
+    busy integer NOT NULL,
+    started_at bigint NOT NULL,
+    seen_at bigint NOT NULL,
+    listed_until bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
+-- added up into ``totals`` now and then. So no two transactions wait for each other over a counter.
+CREATE TABLE deltas (
+    qid integer NOT NULL,
+    state smallint NOT NULL,
+    jobs bigint NOT NULL,
+    bytes bigint NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE TABLE totals (
+    qid integer NOT NULL,
+    state smallint NOT NULL,
+    jobs bigint NOT NULL,
+    bytes bigint NOT NULL,
+    CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
+) WITH (fillfactor = 50);
+
+-- Everything about one job, wherever it lies; always asked for by id.
+CREATE VIEW entries AS
+SELECT
+    j.id, j.enqueued_at, j.expires_at, j.timeout, j.result_ttl, j.max_attempts, j.task, j.tenant, j.key, j.headers,
+    j.parameters, j.vm_state, j.metadata, j.blob,
+    (CASE WHEN y.id IS NOT NULL THEN 0 WHEN l.id IS NOT NULL THEN 1 WHEN p.id IS NOT NULL THEN 2 ELSE e.state END)::smallint
+        AS state,
+    coalesce(y.qid, l.qid, p.qid, e.qid) AS qid, coalesce(y.priority, l.priority, p.priority, e.priority) AS priority,
+    coalesce(y.run_at, l.run_at, p.run_at, e.run_at) AS run_at, coalesce(y.epoch, l.epoch, p.epoch, e.epoch) AS epoch,
+    coalesce(y.attempt, l.attempt, p.attempt, e.attempt) AS attempt, coalesce(y.lost, l.lost, p.lost, e.lost) AS lost,
+    coalesce(y.size, l.size, p.size, e.size) AS size, coalesce(y.keyed, l.keyed, p.keyed, e.keyed) AS keyed,
+    coalesce(y.error, l.error, p.error, e.error) AS error,
+    l.lease_until, l.holder, coalesce(l.cancel, false) AS cancel,
+    e.finished_at, e.held_until, e.reason, e.result
+FROM jobs AS j
+LEFT JOIN ready AS y ON y.id = j.id
+LEFT JOIN leased AS l ON l.id = j.id
+LEFT JOIN paused AS p ON p.id = j.id
+LEFT JOIN ended AS e ON e.id = j.id;

@@ -1,0 +1,210 @@
+-- What functions tell, one kind of row each: 0 a settlement whose answer is not the state that it asked for (its number in
+-- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
+-- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
+CREATE TYPE claim_row AS (
+    kind smallint, id uuid, name text, task text, tenant text, key text, epoch integer, attempt integer, lost integer,
+    priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
+    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+);
+
+-- A row of kind 4: the inbox waits for the job, which has ended.
+CREATE FUNCTION told(p_id uuid, p_inbox text) RETURNS claim_row LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        4, p_id, p_inbox, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL
+    )::claim_row
+$$;
+
+-- AVAILABLE jobs that have expired are cancelled; the caller has taken them out of ``ready``.
+CREATE FUNCTION end_jobs(
+    p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs integer[],
+    p_attempts integer[], p_losts integer[], p_sizes integer[], p_priorities smallint[], p_run_ats bigint[],
+    p_keyed boolean[], p_errors bytea[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO ended (
+        finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error
+    )
+    SELECT p_now, 0, n.run_at, n.id, n.qid, n.epoch, n.attempt, n.lost, n.size, p_state, n.priority, n.keyed, p_reason, n.error
+    FROM unnest(
+        p_run_ats, p_ids, p_qids, p_epochs, p_attempts, p_losts, p_sizes, p_priorities, p_keyed, p_errors
+    ) AS n (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error);
+    INSERT INTO deltas (qid, state, jobs, bytes)
+    SELECT n.qid, p_state, count(*), sum(n.size) FROM unnest(p_qids, p_sizes) AS n (qid, size) GROUP BY n.qid;
+    IF true = ANY (p_keyed) THEN
+        UPDATE keys AS k SET held_until = 0, failed = (p_state = 5)
+        FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed) JOIN jobs AS j ON j.id = n.id
+        WHERE n.keyed AND k.qid = n.qid AND k.key = j.key AND k.id = n.id;
+    END IF;
+END $$;
+
+-- The inboxes that wait for jobs that have ended; each is told once.
+CREATE FUNCTION take_waiters(p_ids uuid[]) RETURNS TABLE (id uuid, inbox text)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off AS $$
+#variable_conflict use_column
+BEGIN
+    IF EXISTS (SELECT 1 FROM waiters) THEN
+        RETURN QUERY
+        DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = n.id RETURNING w.id, w.inbox;
+    END IF;
+END $$;
+
+-- Cancel jobs of one priority that have expired, up to the last one that a claim has met.
+CREATE FUNCTION expire_v1(
+    p_now bigint, p_qids integer[], p_priority smallint, p_run_at bigint, p_id uuid, p_limit integer
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_ids uuid[];
+BEGIN
+    WITH head AS MATERIALIZED (  -- ready_dying
+        SELECT y.ctid AS place FROM ready AS y
+        WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now AND y.qid = ANY (p_qids)
+            AND (p_priority IS NULL OR (y.priority = p_priority AND (y.run_at, y.id) <= (p_run_at, p_id)))
+        ORDER BY y.dies_at LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 0, -count(*) FROM gone AS g GROUP BY g.qid
+    ), over AS (
+        SELECT end_jobs(
+            p_now, 4::smallint, 'expired', array_agg(g.id), array_agg(g.qid), array_agg(g.epoch), array_agg(g.attempt),
+            array_agg(g.lost), array_agg(g.size), array_agg(g.priority), array_agg(g.run_at), array_agg(g.keyed),
+            array_agg(g.error)
+        ), array_agg(g.id) AS ids
+        FROM gone AS g HAVING count(*) > 0
+    )
+    SELECT o.ids INTO v_ids FROM over AS o;
+    IF v_ids IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT
+        2::smallint, e.id, q.name, j.task, 'expired', CASE WHEN e.keyed THEN j.key END, e.epoch, 4, e.lost,
+        e.priority, e.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
+        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+    FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = n.id JOIN jobs AS j ON j.id = n.id JOIN queues AS q ON q.qid = e.qid;
+    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
+END $$;
+
+CREATE FUNCTION claim_v1(
+    p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
+    p_lost_below integer, p_hurry boolean
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_bound integer := coalesce(p_lost_below, 2147483647);
+    v_qids integer[];
+    v_level smallint := NULL;
+    v_left integer := greatest(p_limit, 0);
+    v_got integer;
+    v_last_run_at bigint;
+    v_last_id uuid;
+    v_dying boolean;
+    v_suspects boolean;
+    v_passed boolean := false;
+    v_next bigint;
+BEGIN
+    IF p_hurry THEN  -- a claim that a crash undoes is a claim that never was
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    -- queues_name_key.
+    SELECT array_agg(q.qid) INTO v_qids FROM queues AS q WHERE q.name = ANY (p_queues) AND NOT q.paused;
+    v_dying := EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now);  -- ready_dying
+    v_suspects := p_lost_below IS NOT NULL
+        AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= v_bound);  -- ready_lost
+    WHILE v_left > 0 AND v_qids IS NOT NULL LOOP
+        -- ready_pkey: from priority to priority, one probe per queue.
+        SELECT min(x.priority) INTO v_level
+        FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT y.priority FROM ready AS y
+            WHERE y.qid = q.qid AND y.priority > coalesce(v_level::integer, -32769)
+            ORDER BY y.qid, y.priority LIMIT 1
+        ) AS x;
+        EXIT WHEN v_level IS NULL;
+        v_last_run_at := NULL;
+        v_last_id := NULL;
+        RETURN QUERY
+        -- ready_pkey: (qid, priority, run_at <= now), already in claim order; then by place in the heap.
+        WITH head AS MATERIALIZED (
+            SELECT x.place, x.run_at, x.id
+            FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+                SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
+                WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at <= v_now
+                    AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
+                ORDER BY y.run_at, y.id LIMIT v_left
+                FOR UPDATE SKIP LOCKED
+            ) AS x
+            ORDER BY x.run_at, x.id LIMIT v_left
+        ), gone AS (
+            DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*
+        ), held AS (
+            INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, holder, error)
+            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
+                p_holder, g.error
+            FROM gone AS g
+        ), counted AS (
+            INSERT INTO deltas (qid, state, jobs)
+            SELECT c.qid, s.state, s.sign * c.jobs
+            FROM (SELECT g.qid, count(*) AS jobs FROM gone AS g GROUP BY g.qid) AS c
+            CROSS JOIN (VALUES (0::smallint, -1), (1::smallint, 1)) AS s (state, sign)
+        )
+        SELECT
+            1::smallint, g.id, q.name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END, g.epoch + 1, g.attempt, g.lost,
+            g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
+            CASE WHEN p_want & 1 <> 0 THEN j.parameters END, CASE WHEN p_want & 2 <> 0 THEN j.vm_state END,
+            CASE WHEN p_want & 4 <> 0 THEN j.metadata END, CASE WHEN p_want & 8 <> 0 THEN j.blob END
+        FROM gone AS g JOIN jobs AS j ON j.id = g.id JOIN queues AS q ON q.qid = g.qid
+        ORDER BY g.run_at, g.id;
+        GET DIAGNOSTICS v_got = ROW_COUNT;
+        v_left := v_left - v_got;
+        IF v_dying OR v_suspects THEN
+            IF v_left = 0 THEN  -- leased_until: the last one taken is among those that were leased just now
+                SELECT l.run_at, l.id INTO v_last_run_at, v_last_id
+                FROM leased AS l WHERE l.holder = p_holder AND l.lease_until = v_now + p_lease_for AND l.priority = v_level
+                ORDER BY l.run_at DESC, l.id DESC LIMIT 1;
+            ELSE
+                v_last_run_at := v_now;
+                v_last_id := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
+            END IF;
+            IF v_suspects AND NOT v_passed THEN
+                v_passed := EXISTS (  -- ready_lost
+                    SELECT 1 FROM ready AS y
+                    WHERE y.qid = ANY (v_qids) AND y.priority = v_level AND (y.run_at, y.id) <= (v_last_run_at, v_last_id)
+                        AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
+                );
+            END IF;
+            IF v_dying THEN
+                RETURN QUERY SELECT * FROM expire_v1(v_now, v_qids, v_level, v_last_run_at, v_last_id, 1000);
+            END IF;
+        END IF;
+    END LOOP;
+    IF v_left > 0 THEN
+        SELECT min(x.run_at) INTO v_next FROM heads(v_qids) AS x;
+    END IF;
+    RETURN NEXT (
+        3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, v_passed::integer, NULL, CASE WHEN v_next IS NOT NULL THEN greatest(v_next - v_now, 0) END, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claim_row;
+END $$;
+
+-- The first job of each queue and priority in use.
+CREATE FUNCTION heads(p_qids integer[]) RETURNS TABLE (qid integer, priority smallint, run_at bigint)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH RECURSIVE level (qid, priority) AS (
+        SELECT q, (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q) FROM unnest(p_qids) AS q
+        UNION ALL
+        SELECT l.qid, (SELECT min(y.priority) FROM ready AS y WHERE y.qid = l.qid AND y.priority > l.priority)
+        FROM level AS l WHERE l.priority IS NOT NULL
+    )
+    SELECT l.qid, l.priority,
+        (SELECT min(y.run_at) FROM ready AS y WHERE y.qid = l.qid AND y.priority = l.priority)
+    FROM level AS l WHERE l.priority IS NOT NULL
+$$;

@@ -1,0 +1,240 @@
+-- The usual end of leases: COMPLETED, and nothing else about the job changes. Answers, as rows of kind 0, only for those
+-- that are fenced off, by their number; and rows of kind 4.
+CREATE FUNCTION complete_v1(
+    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_results bytea[], p_result_ttls bigint[],
+    p_reasons text[], p_keeps boolean[]
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_done integer[];
+    v_keyed boolean;
+BEGIN
+    WITH gone AS (  -- leased_pkey, one probe per id
+        DELETE FROM leased AS l
+        USING unnest(p_ids, p_epochs, p_holders, p_results, p_result_ttls, p_reasons, p_keeps) WITH ORDINALITY
+            AS n (id, epoch, holder, result, ttl, reason, keep, ord)
+        WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = n.holder
+        RETURNING l.*, n.ord, n.ttl, n.reason, n.keep, CASE WHEN n.ttl > 0 THEN n.result END AS result
+    ), kept AS (
+        INSERT INTO ended (
+            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error, result
+        )
+        SELECT
+            v_now, v_now + g.ttl, g.run_at, g.id, g.qid, g.epoch, g.attempt, 0, g.size + coalesce(octet_length(g.result), 0),
+            3, g.priority, g.keyed, g.reason, g.error, g.result
+        FROM gone AS g WHERE g.keep
+    ), forgotten AS (  -- jobs_pkey
+        DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keep AND j.id = g.id RETURNING j.id, j.key, g.qid, g.keyed
+    ), unkeyed AS (  -- keys_pkey
+        DELETE FROM keys AS k USING forgotten AS f WHERE f.keyed AND k.qid = f.qid AND k.key = f.key AND k.id = f.id
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs, bytes)
+        SELECT c.qid, 1, -c.jobs, 0 FROM (SELECT g.qid, count(*) AS jobs FROM gone AS g GROUP BY g.qid) AS c
+        UNION ALL
+        SELECT g.qid, 3, count(*), sum(g.size + coalesce(octet_length(g.result), 0)) FROM gone AS g WHERE g.keep GROUP BY g.qid
+    )
+    SELECT array_agg(g.ord::integer), bool_or(g.keyed) INTO v_done, v_keyed FROM gone AS g;
+    IF v_keyed THEN
+        -- ended_pkey, jobs_pkey, keys_pkey.
+        UPDATE keys AS k SET held_until = v_now + p_result_ttls[o], failed = false
+        FROM unnest(v_done) AS o JOIN ended AS e ON e.id = p_ids[o] JOIN jobs AS j ON j.id = e.id
+        WHERE k.qid = e.qid AND k.key = j.key AND k.id = e.id;
+    END IF;
+    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(p_ids) AS w;
+    IF coalesce(cardinality(v_done), 0) < cardinality(p_ids) THEN
+        RETURN QUERY
+        SELECT 0::smallint, n.id, NULL::text, NULL::text, NULL::text, NULL::text, n.ord::integer, NULL::integer, NULL::integer,
+            NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea,
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'));
+    END IF;
+END $$;
+
+-- A settlement of any kind, one by one and in order. Answers, as rows of kind 0: those that are fenced off (no attempt),
+-- and those that a cancellation overtook (attempt 4); rows of kind 4; and, as kind 5, queues in which a job is to be had.
+CREATE FUNCTION finish_v1(
+    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_states smallint[], p_delays bigint[],
+    p_failed boolean[], p_keep_lost boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
+    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_errors bytea[], p_reasons text[],
+    p_results bytea[], p_result_ttls bigint[], p_keeps boolean[], p_spawn_first integer[], p_spawn_count integer[],
+    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
+    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
+    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
+    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_state smallint;
+    v_reason text;
+    v_qid integer;
+    v_keyed boolean;
+    v_key text;
+    v_run_at bigint;
+    v_attempt integer;
+    v_lost integer;
+    v_size integer;
+    v_error bytea;
+    v_result bytea;
+    v_priority smallint;
+    v_from integer;
+    v_to integer;
+    l leased;
+BEGIN
+    FOR i IN 1..cardinality(p_ids) LOOP
+        -- leased_pkey.
+        DELETE FROM leased AS d WHERE d.id = p_ids[i] AND d.epoch = p_epochs[i] AND d.holder = p_holders[i] RETURNING d.* INTO l;
+        IF NOT FOUND THEN
+            RETURN NEXT settled(p_ids[i], i, NULL);
+            CONTINUE;
+        END IF;
+        v_state := p_states[i];
+        v_reason := p_reasons[i];
+        IF l.cancel AND v_state IN (0, 2) THEN
+            v_state := 4;
+            v_reason := 'cancelled';
+            RETURN NEXT settled(p_ids[i], i, 4);
+        END IF;
+        v_qid := l.qid;
+        v_keyed := l.keyed;
+        v_priority := coalesce(p_priorities[i], l.priority);
+        v_attempt := l.attempt + p_failed[i]::integer;
+        v_lost := CASE WHEN p_keep_lost[i] THEN l.lost ELSE 0 END;
+        v_error := coalesce(p_errors[i], l.error);
+        v_size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
+        v_result := CASE WHEN v_state = 3 AND p_result_ttls[i] > 0 THEN p_results[i] END;
+        v_run_at := coalesce(v_now + p_delays[i], l.run_at);
+        IF p_masks[i] <> 0 THEN
+            v_size := v_size + patch_cells(
+                l.id, p_masks[i], p_parameters[i], p_vm_states[i], p_metadatas[i], p_blobs[i]
+            );
+        END IF;
+        IF p_queues[i] IS NOT NULL THEN
+            v_qid := (queue_ids(ARRAY[p_queues[i]]))[1];
+            IF v_qid <> l.qid AND l.keyed THEN
+                v_keyed := move_key(v_now, l.id, l.qid, v_qid);
+            END IF;
+        END IF;
+        INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
+        IF v_state = 0 THEN
+            INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
+            SELECT v_run_at, l.id, v_qid, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed,
+                CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, v_run_at) END, v_error
+            FROM jobs AS j WHERE j.id = l.id;
+            RETURN NEXT woken(v_qid);
+        ELSIF v_state = 2 THEN
+            INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
+            VALUES (v_run_at, l.id, v_qid, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error);
+        ELSE
+            v_size := v_size + coalesce(octet_length(v_result), 0);
+            IF v_keyed THEN
+                UPDATE keys AS k SET held_until = CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END,
+                    failed = (v_state = 5)
+                FROM jobs AS j WHERE j.id = l.id AND k.qid = v_qid AND k.key = j.key AND k.id = l.id;
+            END IF;
+            IF v_state = 3 AND NOT p_keeps[i] THEN
+                PERFORM forget_jobs(ARRAY[l.id], ARRAY[v_qid]);
+            ELSE
+                INSERT INTO ended (
+                    finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason,
+                    error, result
+                ) VALUES (
+                    v_now, CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END, l.run_at, l.id, v_qid, l.epoch,
+                    v_attempt, v_lost, v_size, v_state, v_priority, v_keyed, v_reason, v_error, v_result
+                );
+            END IF;
+            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
+        END IF;
+        IF NOT (v_state = 3 AND NOT p_keeps[i]) THEN
+            INSERT INTO deltas (qid, state, jobs, bytes) VALUES (v_qid, v_state, 1, CASE WHEN v_state > 2 THEN v_size ELSE 0 END);
+        END IF;
+        IF p_spawn_count[i] > 0 THEN
+            v_from := p_spawn_first[i];
+            v_to := v_from + p_spawn_count[i] - 1;
+            PERFORM insert_v1(
+                v_now, s_names, s_ids[v_from:v_to], s_queues[v_from:v_to], s_tasks[v_from:v_to], s_tenants[v_from:v_to],
+                s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
+                s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
+                s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_parameters[v_from:v_to],
+                s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to]
+            );
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim_row
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        0, p_id, NULL, NULL, NULL, NULL, p_ord, p_state, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL
+    )::claim_row
+$$;
+
+CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        5, NULL, q.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claim_row
+    FROM queues AS q WHERE q.qid = p_qid
+$$;
+
+-- Replace or clear cells; by how much the job grows. Bits of the mask: 1 parameters, 2 vm_state, 4 metadata, 8 blob.
+CREATE FUNCTION patch_cells(p_id uuid, p_mask smallint, p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea)
+RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_before integer;
+    v_after integer;
+BEGIN
+    SELECT weight(0, j.parameters, j.vm_state, j.metadata, j.blob) INTO v_before FROM jobs AS j WHERE j.id = p_id;
+    UPDATE jobs AS j SET
+        parameters = CASE WHEN p_mask & 1 <> 0 THEN p_parameters ELSE j.parameters END,
+        vm_state = CASE WHEN p_mask & 2 <> 0 THEN p_vm_state ELSE j.vm_state END,
+        metadata = CASE WHEN p_mask & 4 <> 0 THEN p_metadata ELSE j.metadata END,
+        blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE j.blob END
+    WHERE j.id = p_id
+    RETURNING weight(0, j.parameters, j.vm_state, j.metadata, j.blob) INTO v_after;
+    RETURN v_after - v_before;
+END $$;
+
+-- The key goes along to another queue, unless it is taken there; whether the job still has it.
+CREATE FUNCTION move_key(p_now bigint, p_id uuid, p_from integer, p_to integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_key text;
+BEGIN
+    DELETE FROM keys AS k USING jobs AS j WHERE j.id = p_id AND k.qid = p_from AND k.key = j.key AND k.id = p_id;
+    SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = p_id;
+    INSERT INTO keys AS k (qid, key, id) VALUES (p_to, v_key, p_id)
+    ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
+    WHERE k.held_until <= p_now;
+    RETURN FOUND;
+END $$;
+
+-- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``; the caller counts them.
+CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    WITH gone AS (  -- jobs_pkey
+        DELETE FROM jobs AS j USING unnest(p_ids, p_qids) AS n (id, qid) WHERE j.id = n.id RETURNING j.id, j.key, n.qid
+    ), places AS (  -- ended_pkey
+        DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = n.id
+    )
+    DELETE FROM keys AS k USING gone AS g WHERE k.qid = g.qid AND k.key = g.key AND k.id = g.id;  -- keys_pkey
+    PERFORM take_waiters(p_ids);
+END $$;
+
+CREATE FUNCTION turn_v1(
+    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_results bytea[], p_result_ttls bigint[],
+    p_reasons text[], p_keeps boolean[], p_holder text, p_queues text[], p_limit integer, p_lease_for bigint,
+    p_want smallint, p_lost_below integer
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM complete_v1(p_at, p_ids, p_epochs, p_holders, p_results, p_result_ttls, p_reasons, p_keeps);
+    RETURN QUERY SELECT * FROM claim_v1(p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, false);
+END $$;

@@ -1,0 +1,125 @@
+-- A worker's sign of life. Answers: the numbers of the leases that are lost, the jobs to cancel, the queues that are
+-- paused.
+CREATE FUNCTION renew_v1(
+    p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs integer[],
+    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean
+) RETURNS TABLE (lost integer[], cancels uuid[], paused text[]) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+BEGIN
+    IF p_leaving THEN
+        DELETE FROM workers AS w WHERE w.holder = p_holder;
+    ELSE
+        INSERT INTO workers AS w (holder, worker, queues, slots, busy, started_at, seen_at, listed_until)
+        VALUES (p_holder, p_worker, p_queues, p_slots, p_busy, v_now, v_now, v_now + p_ttl)
+        ON CONFLICT (holder) DO UPDATE SET worker = excluded.worker, queues = excluded.queues, slots = excluded.slots,
+            busy = excluded.busy, seen_at = excluded.seen_at, listed_until = excluded.listed_until;
+    END IF;
+    PERFORM 1 FROM leased AS l JOIN unnest(p_ids) AS n (id) ON n.id = l.id  -- in one order, so that no two wait for each other
+    WHERE l.holder = p_holder ORDER BY l.id FOR UPDATE OF l;
+    UPDATE leased AS l SET lease_until = v_now + p_lease_for  -- leased_pkey, one probe per id
+    FROM unnest(p_ids, p_epochs) AS n (id, epoch) WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder;
+    SELECT array_agg(n.ord::integer ORDER BY n.ord) INTO lost
+    FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
+    LEFT JOIN leased AS l ON l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+    WHERE l.id IS NULL;
+    SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
+    SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused;
+    RETURN NEXT;
+END $$;
+
+-- Take back what vanished holders left, and cancel what has expired. Rows of kind 2 (their state in ``attempt``), 4, 5.
+CREATE FUNCTION reap_v1(
+    p_at bigint, p_limit integer, p_max_lost integer, p_spread bigint, p_share double precision, p_floor integer,
+    p_overdue bigint
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_over bigint;
+    v_holders bigint;
+    v_oldest bigint;
+    v_running bigint;
+    v_outage boolean;
+    v_count integer := 0;
+    v_total integer;
+    v_state smallint;
+    v_reason text;
+    v_lost integer;
+    v_run_at bigint;
+    v_expired claim_row[];
+    l leased;
+BEGIN
+    DELETE FROM workers AS w WHERE w.listed_until <= v_now;
+    SELECT count(*), count(DISTINCT x.holder), min(x.lease_until) INTO v_over, v_holders, v_oldest
+    FROM leased AS x WHERE x.lease_until <= v_now;  -- leased_until
+    v_running := 0;
+    IF v_over >= p_floor THEN
+        SELECT coalesce(sum(t.jobs), 0) INTO v_running FROM (
+            SELECT d.jobs FROM deltas AS d WHERE d.state = 1 UNION ALL SELECT t.jobs FROM totals AS t WHERE t.state = 1
+        ) AS t;
+    END IF;
+    v_outage := v_over >= p_floor AND v_over >= p_share * v_running AND v_holders > 1 AND v_oldest <= v_now - p_overdue;
+    v_total := least(v_over, p_limit);
+    IF p_limit > v_total THEN
+        SELECT array_agg(x) INTO v_expired FROM expire_v1(
+            v_now, (SELECT array_agg(q.qid) FROM queues AS q), NULL, NULL, NULL, (p_limit - v_total)::integer
+        ) AS x;
+    END IF;
+    FOR l IN
+        SELECT x.* FROM leased AS x WHERE x.lease_until <= v_now ORDER BY x.lease_until, x.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM leased AS x WHERE x.id = l.id;
+        INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
+        v_lost := l.lost + (NOT (l.cancel OR v_outage))::integer;
+        IF l.cancel THEN
+            v_state := 4;
+            v_reason := 'cancelled';
+        ELSIF v_lost > p_max_lost AND NOT v_outage THEN
+            v_state := 5;
+            v_reason := 'lost';
+        ELSE
+            v_state := 0;
+            v_reason := '';
+        END IF;
+        IF v_state = 0 THEN
+            v_run_at := v_now + p_spread * v_count / v_total;
+            INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
+            SELECT v_run_at, l.id, l.qid, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed,
+                CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, v_run_at) END, l.error
+            FROM jobs AS j WHERE j.id = l.id;
+            INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 0, 1);
+            RETURN NEXT woken(l.qid);
+        ELSE
+            PERFORM end_jobs(
+                v_now, v_state, v_reason, ARRAY[l.id], ARRAY[l.qid], ARRAY[l.epoch], ARRAY[l.attempt], ARRAY[v_lost],
+                ARRAY[l.size], ARRAY[l.priority], ARRAY[l.run_at], ARRAY[l.keyed], ARRAY[l.error]
+            );
+            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
+        END IF;
+        v_count := v_count + 1;
+        RETURN QUERY
+        SELECT 2::smallint, l.id, q.name, j.task, v_reason, CASE WHEN l.keyed THEN j.key END, l.epoch, v_state::integer, v_lost,
+            l.priority, l.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        FROM jobs AS j JOIN queues AS q ON q.qid = l.qid WHERE j.id = l.id;
+    END LOOP;
+    RETURN QUERY SELECT (x).* FROM unnest(v_expired) AS x;
+    PERFORM fold_deltas();
+END $$;
+
+-- Add up what transactions have counted. One at a time; whoever finds it under way leaves it to the other.
+CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock('deltas'::regclass::oid::bigint) THEN
+        WITH gone AS (DELETE FROM deltas AS d RETURNING d.*)
+        INSERT INTO totals AS t (qid, state, jobs, bytes)
+        SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
+        ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes;
+    END IF;
+END $$;

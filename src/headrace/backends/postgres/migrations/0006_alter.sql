@@ -1,0 +1,184 @@
+-- Where a job lies, and all that travels with it.
+CREATE TYPE place AS (
+    state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch integer, attempt integer, lost integer,
+    size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea
+);
+
+-- The job's place, locked. A job that moves meanwhile is looked for again: each statement sees what has been committed.
+CREATE FUNCTION lock_place(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_place place;
+BEGIN
+    LOOP
+        SELECT 0, y.id, y.qid, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error, NULL, false, NULL, NULL
+        INTO v_place FROM ready AS y WHERE y.id = p_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, l.lost, l.size, l.keyed, l.error, l.holder, l.cancel,
+            NULL, NULL
+        INTO v_place FROM leased AS l WHERE l.id = p_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        SELECT 2, p.id, p.qid, p.priority, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.keyed, p.error, NULL, false, NULL, NULL
+        INTO v_place FROM paused AS p WHERE p.id = p_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        SELECT e.state, e.id, e.qid, e.priority, e.run_at, e.epoch, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, false,
+            e.held_until, e.result
+        INTO v_place FROM ended AS e WHERE e.id = p_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        PERFORM 1 FROM jobs AS j WHERE j.id = p_id;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END LOOP;
+    RETURN v_place;
+END $$;
+
+-- The job lies nowhere now.
+CREATE FUNCTION leave_place(p place) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    CASE
+        WHEN p.state = 0 THEN DELETE FROM ready AS y WHERE y.id = p.id;
+        WHEN p.state = 1 THEN DELETE FROM leased AS l WHERE l.id = p.id;
+        WHEN p.state = 2 THEN DELETE FROM paused AS x WHERE x.id = p.id;
+        ELSE DELETE FROM ended AS e WHERE e.id = p.id;
+    END CASE;
+    INSERT INTO deltas (qid, state, jobs, bytes) VALUES (p.qid, p.state, -1, CASE WHEN p.state > 2 THEN -p.size ELSE 0 END);
+END $$;
+
+-- The job, which lies nowhere, becomes AVAILABLE or PAUSED.
+CREATE FUNCTION enter_place(p place, p_state smallint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF p_state = 0 THEN
+        INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
+        SELECT p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed,
+            CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p.run_at) END, p.error
+        FROM jobs AS j WHERE j.id = p.id;
+    ELSE
+        INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
+        VALUES (p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error);
+    END IF;
+    INSERT INTO deltas (qid, state, jobs) VALUES (p.qid, p_state, 1);
+END $$;
+
+-- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
+-- 8 hold, 9 delete. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
+-- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told.
+CREATE FUNCTION alter_v1(
+    p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
+    p_queue text
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_id uuid;
+    v_after integer;
+    v_changed boolean;
+    v_key text;
+    v_to integer;
+    v_qid integer;
+    p place;
+BEGIN
+    FOREACH v_id IN ARRAY p_ids LOOP
+        p := lock_place(v_id);
+        CONTINUE WHEN p IS NULL OR p.id IS NULL;
+        CONTINUE WHEN p_queue IS NOT NULL AND p.qid <> (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+        CONTINUE WHEN p_strict AND (p.state <> ALL (p_applies) OR (p_kind = 1 AND p.cancel));
+        v_after := p.state;
+        v_changed := p.state = ANY (p_applies);
+        v_qid := p.qid;
+        SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = v_id AND p.keyed;
+        IF NOT v_changed THEN
+            NULL;
+        ELSIF p_kind = 1 AND p.state = 1 THEN
+            UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
+            RETURN NEXT noted(7, v_id, p.holder);
+        ELSIF p_kind = 1 THEN
+            PERFORM leave_place(p);
+            PERFORM end_jobs(
+                v_now, 4::smallint, p_text, ARRAY[v_id], ARRAY[p.qid], ARRAY[p.epoch], ARRAY[p.attempt], ARRAY[p.lost],
+                ARRAY[p.size], ARRAY[p.priority], ARRAY[p.run_at], ARRAY[p.keyed], ARRAY[p.error]
+            );
+            RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[v_id]) AS w;
+            v_after := 4;
+        ELSIF p_kind IN (2, 3) THEN
+            v_after := CASE WHEN p_kind = 2 THEN 2 ELSE 0 END;
+            PERFORM leave_place(p);
+            PERFORM enter_place(p, v_after::smallint);
+            IF v_after = 0 THEN
+                RETURN NEXT woken(p.qid);
+            END IF;
+        ELSIF p_kind = 4 THEN
+            IF v_key IS NOT NULL THEN
+                INSERT INTO keys AS k (qid, key, id) VALUES (p.qid, v_key, v_id)
+                ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
+                WHERE k.id = excluded.id OR k.held_until <= v_now;
+                v_changed := FOUND;
+            END IF;
+            IF v_changed THEN
+                PERFORM leave_place(p);
+                UPDATE jobs AS j SET expires_at = NULL WHERE j.id = v_id AND j.expires_at IS NOT NULL;
+                p.size := p.size - coalesce(octet_length(p.result), 0) - coalesce(octet_length(p.error), 0);
+                p.error := NULL;
+                p.attempt := 0;
+                p.lost := 0;
+                p.run_at := v_now;
+                PERFORM enter_place(p, 0::smallint);
+                RETURN NEXT woken(p.qid);
+                v_after := 0;
+            END IF;
+        ELSIF p_kind = 5 THEN
+            v_to := (queue_ids(ARRAY[p_text]))[1];
+            v_changed := v_to <> p.qid;
+            IF v_changed AND v_key IS NOT NULL THEN
+                PERFORM 1 FROM keys AS k WHERE k.qid = v_to AND k.key = v_key AND (k.held_until IS NULL OR k.held_until > v_now)
+                FOR UPDATE;
+                v_changed := NOT FOUND AND move_key(v_now, v_id, p.qid, v_to);
+            END IF;
+            IF v_changed THEN
+                PERFORM leave_place(p);
+                p.qid := v_to;
+                v_qid := v_to;
+                PERFORM enter_place(p, p.state);
+                RETURN NEXT woken(v_to);
+            END IF;
+        ELSIF p_kind = 6 THEN
+            PERFORM leave_place(p);
+            p.priority := p_number;
+            PERFORM enter_place(p, p.state);
+        ELSIF p_kind = 7 THEN
+            INSERT INTO waiters (id, inbox) VALUES (v_id, p_text) ON CONFLICT DO NOTHING;
+        ELSIF p_kind = 8 THEN
+            v_changed := p.held_until > v_now;
+            IF v_changed THEN
+                UPDATE ended AS e SET held_until = v_now + p_number WHERE e.id = v_id;
+                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id;
+            END IF;
+        ELSIF p_kind = 9 THEN
+            PERFORM leave_place(p);
+            PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
+            v_after := NULL;
+        END IF;
+        RETURN QUERY
+        SELECT 6::smallint, v_id, q.name, NULL::text, NULL::text, v_key, p.state::integer, v_after, v_changed::integer,
+            NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        FROM queues AS q WHERE q.qid = v_qid;
+    END LOOP;
+END $$;
+
+CREATE FUNCTION noted(p_kind integer, p_id uuid, p_name text) RETURNS claim_row
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        p_kind, p_id, p_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL
+    )::claim_row
+$$;
+
+CREATE FUNCTION configure_v1(p_queue text, p_paused boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_qid integer := (queue_ids(ARRAY[p_queue]))[1];
+BEGIN
+    UPDATE queues AS q SET paused = p_paused WHERE q.qid = v_qid;
+END $$;

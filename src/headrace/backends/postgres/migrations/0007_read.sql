@@ -1,0 +1,157 @@
+-- Jobs named by id or by key, in order, each once.
+CREATE FUNCTION named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT x.id, min(x.ord) FROM (
+        SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
+        UNION ALL
+        SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
+        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
+        JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = q.qid AND k.key = n.key
+    ) AS x GROUP BY x.id
+$$;
+
+-- The jobs that a selector means: those named, in order, or all in these states, in the order of their ids. Planned anew
+-- each time, as what is the best way depends on what is asked for. ``p_unasked`` leaves out those that were asked to stop.
+CREATE FUNCTION matching_v1(
+    p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
+    p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
+    p_unasked boolean
+) RETURNS TABLE (id uuid) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_before bigint := coalesce(p_at, now_us()) - p_older_than;
+    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+BEGIN
+    IF p_queue IS NOT NULL AND v_qid IS NULL THEN
+        RETURN;
+    END IF;
+    IF p_named THEN
+        RETURN QUERY
+        SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = n.id
+        WHERE (v_qid IS NULL OR e.qid = v_qid) AND (p_tenant IS NULL OR e.tenant = p_tenant)
+            AND (p_task IS NULL OR e.task = p_task) AND (p_states IS NULL OR e.state = ANY (p_states))
+            AND (v_before IS NULL OR e.enqueued_at <= v_before)
+            AND (p_above IS NULL OR n.id > p_above) AND (p_below IS NULL OR n.id < p_below)
+        ORDER BY CASE WHEN p_newest THEN n.id END DESC, n.ord LIMIT CASE WHEN p_newest THEN p_limit END;
+        RETURN;
+    END IF;
+    IF p_newest THEN
+        RETURN QUERY
+        SELECT x.id FROM (
+            SELECT y.id, y.qid FROM ready AS y WHERE p_states IS NULL OR 0 = ANY (p_states)
+            UNION ALL SELECT l.id, l.qid FROM leased AS l
+                WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
+            UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
+        ) AS x JOIN jobs AS j ON j.id = x.id
+        WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
+            AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)
+            AND (p_above IS NULL OR x.id > p_above) AND (p_below IS NULL OR x.id < p_below)
+        ORDER BY x.id DESC LIMIT p_limit;
+    ELSE
+        RETURN QUERY
+        SELECT x.id FROM (
+            SELECT y.id, y.qid FROM ready AS y WHERE p_states IS NULL OR 0 = ANY (p_states)
+            UNION ALL SELECT l.id, l.qid FROM leased AS l
+                WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
+            UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
+        ) AS x JOIN jobs AS j ON j.id = x.id
+        WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
+            AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)
+            AND (p_above IS NULL OR x.id > p_above) AND (p_below IS NULL OR x.id < p_below)
+        ORDER BY x.id LIMIT p_limit;
+    END IF;
+END $$;
+
+-- Records of jobs named by id, then by key; ``ord`` counts through both.
+CREATE FUNCTION fetch_v1(
+    p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
+) RETURNS TABLE (
+    ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
+    run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch integer, attempt integer, lost integer,
+    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
+    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+BEGIN
+    RETURN QUERY
+    SELECT
+        n.ord::integer, v_now, e.id, q.name, e.task, e.state, e.tenant, CASE WHEN e.keyed THEN e.key END, e.priority, e.run_at,
+        e.enqueued_at, e.expires_at, e.finished_at, e.epoch, e.attempt, e.lost, e.max_attempts, e.timeout, e.result_ttl,
+        e.headers, w.worker, e.lease_until, e.cancel, e.reason, e.held_until, CASE WHEN p_error THEN e.error END,
+        CASE WHEN p_result AND e.held_until > v_now THEN e.result END,
+        CASE WHEN p_want & 1 <> 0 THEN e.parameters END, CASE WHEN p_want & 2 <> 0 THEN e.vm_state END,
+        CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END
+    FROM (
+        SELECT i.id, i.ord FROM unnest(p_ids) WITH ORDINALITY AS i (id, ord)
+        UNION ALL
+        SELECT k.id, i.ord + cardinality(p_ids)
+        FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
+        JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = q.qid AND k.key = i.key
+    ) AS n
+    JOIN entries AS e ON e.id = n.id JOIN queues AS q ON q.qid = e.qid
+    LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
+    WHERE e.state IS NOT NULL
+    ORDER BY n.ord;
+END $$;
+
+CREATE FUNCTION workers_v1(p_at bigint) RETURNS SETOF workers LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT * FROM workers AS w WHERE w.listed_until > coalesce(p_at, now_us()) ORDER BY w.started_at, w.worker
+$$;
+
+-- How a queue stands: the counters, and what only a look at ``ready`` tells.
+CREATE FUNCTION stats_v1(p_at bigint, p_cap integer)
+RETURNS TABLE (
+    name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
+    cancelled bigint, failed bigint, oldest bigint
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+BEGIN
+    RETURN QUERY
+    WITH counts AS (
+        SELECT c.qid, c.state, sum(c.jobs)::bigint AS jobs FROM (
+            SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
+        ) AS c GROUP BY c.qid, c.state
+    ), wide AS (
+        SELECT c.qid,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS a,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 1), 0)::bigint AS r,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 2), 0)::bigint AS p,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 3), 0)::bigint AS d,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 4), 0)::bigint AS x,
+            coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS f
+        FROM counts AS c GROUP BY c.qid
+    )
+    SELECT q.name, q.paused, coalesce(w.a, 0), h.scheduled, coalesce(w.r, 0), coalesce(w.p, 0), coalesce(w.d, 0),
+        coalesce(w.x, 0), coalesce(w.f, 0), h.oldest
+    FROM queues AS q LEFT JOIN wide AS w ON w.qid = q.qid
+    CROSS JOIN LATERAL (
+        SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
+            v_now - min(s.run_at) FILTER (WHERE s.run_at <= v_now) AS oldest
+        FROM (
+            SELECT h.run_at, (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM ready AS y WHERE y.qid = h.qid AND y.priority = h.priority AND y.run_at > v_now LIMIT p_cap
+                ) AS few
+            ) AS later
+            FROM heads(ARRAY[q.qid]) AS h
+        ) AS s
+    ) AS h
+    WHERE q.paused OR w.a + w.r + w.p + w.d + w.x + w.f > 0;
+END $$;
+
+CREATE FUNCTION places_v1() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
+    FROM (VALUES (3::smallint), (4::smallint), (5::smallint)) AS s (state)
+    LEFT JOIN (SELECT * FROM totals UNION ALL SELECT * FROM deltas) AS c ON c.state = s.state
+    GROUP BY s.state ORDER BY s.state
+$$;

@@ -1,0 +1,71 @@
+-- What the client sends: one call each. The functions are in the migrations, with the indexes that they rely on.
+
+-- name: insert
+SELECT * FROM {schema}.insert_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+)
+
+-- name: claim
+SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b)
+
+-- name: turn
+SELECT * FROM {schema}.turn_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer
+)
+
+-- name: complete
+SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b, %b)
+
+-- name: finish
+SELECT * FROM {schema}.finish_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+)
+
+-- name: renew
+SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b)
+
+-- name: reap
+SELECT * FROM {schema}.reap_v1(%b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint)
+
+-- name: configure
+SELECT {schema}.configure_v1(%b, %b)
+
+-- name: alter
+SELECT * FROM {schema}.alter_v1(
+    %b,
+    ARRAY(SELECT m.id FROM {schema}.matching_v1(
+        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b
+    ) AS m),
+    %b::integer, %b, %b::bigint, %b, %b, %b
+)
+
+-- name: scan
+SELECT * FROM {schema}.fetch_v1(
+    %b,
+    ARRAY(SELECT m.id FROM {schema}.matching_v1(
+        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b
+    ) AS m),
+    '{}', '{}', 0::smallint, false, false
+)
+
+-- name: fetch
+SELECT * FROM {schema}.fetch_v1(%b, %b, %b, %b, %b::smallint, %b, %b)
+
+-- name: sweep
+SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b)
+
+-- name: sweep_results
+SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
+
+-- name: forget_queues
+SELECT {schema}.forget_queues()
+
+-- name: stats
+SELECT * FROM {schema}.stats_v1(%b, %b::integer)
+
+-- name: workers
+SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1(%b)
+
+-- name: places
+SELECT * FROM {schema}.places_v1()

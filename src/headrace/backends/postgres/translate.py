@@ -1,0 +1,36 @@
+"""What PostgreSQL says, in our words."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors as pg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
+
+_SCHEMA = (pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedObject)
+_RIGHTS = (pg.InsufficientPrivilege, pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
+_PASSING = (
+    psycopg.OperationalError, psycopg.InterfaceError, pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable,
+    pg.QueryCanceled, pg.OutOfMemory,
+)  # fmt: skip
+
+
+def translated(error: Exception, where: str) -> Exception:
+    """The error to raise; itself where it is none of the server's."""
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error, PoolTimeout | PoolClosed | TooManyRequests):
+        return Unavailable(f"{where}: no connection to be had: {said}")
+    if not isinstance(error, psycopg.Error):
+        return error
+    if isinstance(error, pg.DiskFull):
+        return StoreFull(f"{where} has no room left: {said}. Free some space: work goes on by itself.")
+    if isinstance(error, pg.ReadOnlySqlTransaction):
+        return Unavailable(f"{where} is read-only just now, as during a failover: {said}")
+    if isinstance(error, _SCHEMA):
+        return SchemaMismatch(f"{where} lacks what this version of Headrace needs: {said}. Run: headrace migrate up")
+    if isinstance(error, _RIGHTS):
+        return ConfigError(f"{where} refuses this role: {said}. See: headrace migrate grants")
+    if isinstance(error, _PASSING):
+        return Unavailable(f"{where} cannot serve just now: {said}")
+    return BackendError(f"{where}: {said}")

@@ -1,0 +1,49 @@
+"""Where a wrong setting comes from: an option, a variable, or a file."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace import Settings
+from headrace.config import CLI_PREFIX, ENV_PREFIX
+from headrace.connection import open_backend
+from headrace.errors import ConfigError
+
+
+def origin(error: ConfigError, url: str | None) -> str:
+    """What holds the setting that the error is about, as far as it can be told; ``url`` is that of ``--url``.
+
+    Each source is tried by itself: the one that gives the same error has it.
+    """
+    return next((where for where, told in _errors(url) if told == str(error)), "")
+
+
+def _errors(url: str | None) -> Iterator[tuple[str, str]]:
+    if url is not None:
+        yield "--url", _error({"url": url}, env={}, toml={})
+    for name, value in os.environ.items():
+        if name.startswith(ENV_PREFIX) and not name.startswith(CLI_PREFIX):
+            yield f"the variable {name}", _error({}, env={name: value}, toml={})
+    yield _file(), _error({}, env={}, toml=None)
+
+
+def _error(given: dict[str, Any], *, env: Mapping[str, str], toml: Mapping[str, Any] | None) -> str:
+    try:
+        open_backend(Settings.load(given, env=env, toml=toml).url)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _file() -> str:
+    """The file that settings are read from."""
+    own = Path("headrace.toml")
+    try:
+        empty = not own.is_file() or not tomllib.loads(own.read_text("utf-8"))
+    except ValueError:
+        empty = False
+    return "[tool.headrace] in pyproject.toml" if empty else str(own)

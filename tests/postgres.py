@@ -1,0 +1,53 @@
+"""One PostgreSQL server per test process, and blank stores on it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from servers.postgres import Postgres
+
+from headrace.backends.postgres import PostgresBackend
+
+SCHEMA = "headrace"
+
+
+@functools.cache
+def server() -> Postgres:
+    """The server of this process: in memory, and without syncs, which only a power failure would miss."""
+    postgres = Postgres(_root(), {"fsync": "off"})
+    atexit.register(postgres.close)
+    postgres.start()
+    return postgres
+
+
+def _root() -> Path | None:
+    shared = Path("/dev/shm")
+    return shared if shared.is_dir() else None
+
+
+class Stores:
+    """Each place has a store of its own, which is blank at first; only that of the last place is there."""
+
+    def __init__(self) -> None:
+        self._place: Path | None = None
+
+    def connect(self, place: Path) -> PostgresBackend:
+        """A new, unopened backend on the store that belongs to ``place``."""
+        if place != self._place:
+            self._place = place
+            self._clear()
+        return PostgresBackend(server().url(), schema=SCHEMA)
+
+    def _clear(self) -> None:
+        with psycopg.connect(server().url(), autocommit=True) as connection:
+            query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'"
+            tables = [sql.Identifier(SCHEMA, name) for [name] in connection.execute(query, (SCHEMA,))]
+            if tables:
+                connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))
+
+
+stores = Stores()
