@@ -425,6 +425,6 @@ class TestDefinition:
     def test_defaults(self) -> None:
         """002-35: one at a time, three attempts, half a minute's lease, an hour's results, ten seconds' grace."""
         queue = Queue[Any, Any]("jobs", "memory://")
-        worker = queue._settings.worker
+        worker = queue.settings.worker
         assert (worker.concurrency, worker.lease, worker.grace, worker.name) == (1, 30, 10, "random")
         assert (queue._retry.max_attempts, queue._result_ttl) == (3, 3_600_000_000)
