@@ -75,14 +75,14 @@ class Claimer:
         """Whether it claims nothing on purpose, for the sake of a job on its last chance."""
         return self._making_room or self._alone()
 
-    def want(self) -> int:
-        """How many jobs to ask for right now."""
+    def want(self, settling: int = 0) -> int:
+        """How many jobs to ask for right now, on a trip that first settles so many."""
         if not (self.open and self._hungry) or self._alone():
             return 0
         if self._making_room:
             return 0 if len(self._leases) else 1
         room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
-        return max(0, room - len(self._leases))
+        return max(0, room + settling - len(self._leases))
 
     def request(self, limit: int, settling: int) -> Claim:
         """The claim for so many jobs, on a trip that settles ``settling`` others."""

@@ -59,7 +59,7 @@ class Lane:
         while True:
             self._reason.clear()
             batch = self._settler.take(self._backend.limits.max_batch) if self._settler else []
-            want = self._claimer.want() if self._claimer else 0
+            want = self._claimer.want(len(batch)) if self._claimer else 0
             if batch or want:
                 await self._trip(batch, min(want, self._backend.limits.max_batch))
             else:
@@ -76,7 +76,7 @@ class Lane:
                 await self._stay_away(error)
                 if not batch:
                     return
-                want = self._claimer.want() if self._claimer and want else 0
+                want = self._claimer.want(len(batch)) if self._claimer and want else 0
                 continue
             except Exception as error:
                 if batch:

@@ -51,17 +51,19 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
             code >= COMPLETED and s.error is None and s.cells is None and s.queue is None and s.priority is None
             and not s.spawn
         ):  # fmt: skip
-            if s.keep or code != COMPLETED:
+            if not s.keep and code == COMPLETED:
+                ends.gone.append(lease[1])
+                ends.gone_qids.append(lease[4])
+            elif s.failed_attempt or s.keep_lost or (s.result is not None and len(s.result) > INLINE):
                 ends.records[code].append(_ended(tx, s, code, lease, s.reason, now))
                 ends.qids[code].append(lease[4])
             else:
-                ends.gone.append(lease[1])
-                ends.gone_qids.append(lease[4])
+                ends.add_alike(code, s, lease)
             answers.append(state)
         else:
-            ends.write()
+            ends.write(now)
             answers.append(_settle(tx, s, lease, now))
-    ends.write()
+    ends.write(now)
     return answers
 
 
@@ -75,31 +77,51 @@ class _Ends:
         self.gone: list[int] = []
         """Jobs that leave no record."""
         self.gone_qids: list[int] = []
+        self._alike: dict[tuple[int, int, str, bytes | None], list[Lease]] = {}
+        """By state, ttl, reason and result: jobs whose record follows from their lease and from these."""
 
-    def write(self) -> None:
+    def add_alike(self, code: int, s: Settlement, lease: Lease) -> None:
+        """A job that ends as most do: no attempt failed, no loss is remembered, the result is small or none."""
+        ttl, result = 0, None
+        if code == COMPLETED:
+            ttl = s.result_ttl
+            result = s.result if ttl > 0 else None
+        self._alike.setdefault((code, ttl, s.reason, result), []).append(lease)
+
+    def write(self, now: int) -> None:
         """One statement per table and state."""
         tx = self._tx
+        for (code, ttl, reason, result), leases in self._alike.items():
+            seqs = array("q", [lease[1] for lease in leases])
+            more = 0 if result is None else len(result)
+            held_until = now + ttl if code == COMPLETED else 0
+            tx.execute(_SQL["end_alike"], (apsw.carray(seqs), code, now, held_until, reason, result, more))
+            self._leave(seqs, [lease[4] for lease in leases])
+            tx.fill(code, len(leases), sum([lease[8] for lease in leases]) + more * len(leases))
+            tell_waiters(tx, seqs)
+            for qid, number in Counter([lease[4] for lease in leases]).items():
+                tx.count(qid, code, number)
+        self._alike.clear()
         for code, rows in self.records.items():
             if rows:
-                seqs = self._leave([row[0] for row in rows], self.qids[code])
+                seqs = self._leave(array("q", [row[0] for row in rows]), self.qids[code])
                 end(tx, code, rows, seqs)
                 for qid, number in Counter(self.qids[code]).items():
                     tx.count(qid, code, number)
                 rows.clear()
                 self.qids[code].clear()
         if self.gone:
-            seqs = self._leave(self.gone, self.gone_qids)
+            seqs = self._leave(array("q", self.gone), self.gone_qids)
             tell_waiters(tx, seqs)
             forget(tx, seqs)
             self.gone.clear()
             self.gone_qids.clear()
 
-    def _leave(self, seqs: list[int], qids: list[int]) -> array[int]:
-        gone = array("q", seqs)
-        leave_running(self._tx, gone)
+    def _leave(self, seqs: array[int], qids: list[int]) -> array[int]:
+        leave_running(self._tx, seqs)
         for qid, number in Counter(qids).items():
             self._tx.count(qid, RUNNING, -number)
-        return gone
+        return seqs
 
 
 def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:

@@ -5,6 +5,12 @@
 SELECT j.id, j.seq, r.epoch, r.holder, r.qid, r.cancel, r.attempt, r.lost, r.size
 FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.id = wanted.value CROSS JOIN running AS r ON r.seq = j.seq
 
+-- name: end_alike
+-- INTEGER PRIMARY KEY of running and of ended, one probe per seq; ended_age; ended_held if there is a result.
+INSERT INTO ended (seq, state, finished_at, held_until, epoch, attempt, lost, size, reason, result)
+SELECT r.seq, ?2, ?3, ?4, r.epoch, r.attempt, 0, r.size + ?7, ?5, ?6
+FROM carray(?1) AS wanted CROSS JOIN running AS r ON r.seq = wanted.value
+
 -- name: draft
 -- INTEGER PRIMARY KEY.
 SELECT id, qid, key, priority, run_at, expires_at, error, headers, parameters, vm_state, metadata, blob
