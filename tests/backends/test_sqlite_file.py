@@ -333,6 +333,33 @@ async def test_the_last_room_on_the_volume_is_kept_for_work_under_way(
         await backend.close()
 
 
+@pytest.mark.parametrize(
+    ("blocks", "spare", "refused"),
+    [(32_768, 0, False), (32_767, 0, True), (32_767, 2**27, False), (8_192, 2**27, False), (8_191, 2**27, True)],
+)
+def test_free_pages_of_the_file_count_as_room(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, spare: int, refused: bool
+) -> None:
+    """The reserve of this volume is 128 MiB; a quarter of it is kept even from those who need no new pages."""
+    volume = namedtuple("volume", "f_frsize f_blocks f_bavail")
+    monkeypatch.setattr(os, "statvfs", lambda _: volume(4096, 2**20, blocks))
+    assert (room.Room("/").refusal(lambda: spare) is not None) is refused
+
+
+async def test_a_cell_that_is_gone_costs_its_own_job_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    backend = await opened(path)
+    try:
+        await backend.insert([row(1, cells={"parameters": b"x" * 5_000}), row(2)])
+        look(path, "DELETE FROM cells")
+        jobs = (await backend.claim(Claim("w", ("q",), 10, LEASE))).jobs
+        assert [job.cells for job in jobs] == [{"parameters": b""}, {"parameters": b"{}"}]
+        ended = [Settlement(job.id, job.epoch, "w", JobState.FAILED) for job in jobs]
+        assert await backend.finish(ended) == [JobState.FAILED] * 2
+    finally:
+        await backend.close()
+
+
 # -- size
 
 

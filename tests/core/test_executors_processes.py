@@ -345,7 +345,7 @@ async def test_large_values_travel(processes: ProcessExecutor) -> None:
 
 
 def test_on_uvloop() -> None:
-    uvloop = pytest.importorskip("uvloop")
+    import uvloop
 
     async def main() -> None:
         processes = ProcessExecutor()

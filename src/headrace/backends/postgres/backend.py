@@ -15,7 +15,7 @@ from headrace.backends.postgres.arrays import integers, smallints, texts, uuids
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.rows import CODES, STATES
-from headrace.backends.postgres.statements import load
+from headrace.backends.statements import read
 from headrace.records import (
     Altered,
     Beat,
@@ -93,12 +93,12 @@ class PostgresBackend:
         self._size = size
         self._listen = listen
         self._prepare = prepare
-        self._connections = Connections(url, where, schema, size=size, prepare=prepare)
+        self._connections = Connections(url, where, size=size, prepare=prepare)
         self._notifier = Notifier(self._connections, schema)
         self._listener = Listener(self._connections, schema) if listen else None
         self._opened = False
         quoted = sql.Identifier(schema).as_string(None)
-        self._sql = {name: text.replace("{schema}", quoted) for name, text in load("calls").items()}
+        self._sql = {name: text.replace("{schema}", quoted) for name, text in read(__package__, "calls").items()}
         self.limits = Limits(
             max_batch=1_000, durable="what was acknowledged survives what the server's synchronous_commit says"
         )
@@ -123,9 +123,7 @@ class PostgresBackend:
         await self._connections.open()
         try:
             async with self._connections.connection() as connection:
-                if await schemas.version(connection, self._schema) is None:
-                    await schemas.migrate(connection, self._schema)
-                await schemas.check(connection, self._schema, self._where)
+                await schemas.migrate(connection, self._schema)
         except BaseException:
             await self._connections.close()
             raise
@@ -165,7 +163,7 @@ class PostgresBackend:
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        if not all(map(shapes.is_plain, batch)):
+        if not shapes.are_plain(batch):
             return await self.finish(batch, at), await self.claim(req, at)
         rows = await self._call("turn", at, *shapes.complete_params(batch), *self._claim_params(req))
         self._tell(rows)
@@ -174,7 +172,7 @@ class PostgresBackend:
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
-        if all(map(shapes.is_plain, batch)) and len({s.id for s in batch}) == len(batch):
+        if shapes.are_plain(batch):
             rows = await self._call("complete", at, *shapes.complete_params(batch))
         else:
             rows = await self._call("finish", at, *shapes.finish_params(batch))

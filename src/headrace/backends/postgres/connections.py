@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +13,6 @@ from psycopg_pool import AsyncConnectionPool
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.translate import translated
 
-log = logging.getLogger("headrace")
-
 _PATIENCE = 10.0
 """Seconds to wait for a connection before the store counts as away."""
 
@@ -24,11 +21,9 @@ class Connections:
     """A small pool. Every call is one statement and one transaction: nothing is kept in a session, so that a pooler in
     transaction mode may stand between."""
 
-    def __init__(self, conninfo: str, where: str, schema: str, *, size: int, prepare: bool) -> None:
+    def __init__(self, conninfo: str, where: str, *, size: int, prepare: bool) -> None:
         self.conninfo = conninfo
         self.where = where
-        self._schema = schema
-        self._prepare = prepare
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
             conninfo,
             min_size=1,

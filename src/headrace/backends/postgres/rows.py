@@ -57,8 +57,12 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
     )
 
 
-def is_plain(s: Settlement) -> bool:
-    """Whether nothing but the job's completion is to be recorded."""
+def are_plain(batch: Sequence[Settlement]) -> bool:
+    """Whether nothing but the completion of each job is to be recorded, and of each once."""
+    return all(map(_is_plain, batch)) and len({s.id for s in batch}) == len(batch)
+
+
+def _is_plain(s: Settlement) -> bool:
     return (
         s.state is JobState.COMPLETED
         and not s.failed_attempt

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from psycopg import AsyncConnection, sql
 
-from headrace.errors import SchemaMismatch
-
 _LOCK = int.from_bytes(b"Headrace")
 """Of those who migrate, one at a time."""
 
@@ -42,21 +40,12 @@ async def version(connection: AsyncConnection[Any], schema: str) -> int | None:
     return int(found)
 
 
-async def check(connection: AsyncConnection[Any], schema: str, where: str) -> None:
-    """Raise unless the store is of a version that this one can work with."""
-    found, newest = await version(connection, schema), migrations()[-1].version
-    if found is None:
-        raise SchemaMismatch(f"{where} holds no Headrace store in schema {schema!r}. Run: headrace migrate up")
-    if found < newest:
-        raise SchemaMismatch(
-            f"{where}: the store in schema {schema!r} has version {found}, this Headrace needs {newest}. "
-            f"Run: headrace migrate up"
-        )
-
-
 async def migrate(connection: AsyncConnection[Any], schema: str, *, lock_timeout: str = "5s") -> list[Migration]:
-    """Apply what is missing, each step in a transaction of its own; which were applied."""
+    """Apply what is missing, each step in a transaction of its own; which were applied. A store of a newer version is
+    left as it is: steps only add, so it serves this one too."""
     name = sql.Identifier(schema)
+    if (await version(connection, schema) or 0) >= migrations()[-1].version:
+        return []
     applied: list[Migration] = []
     await connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     try:

@@ -28,9 +28,9 @@ def translated(error: Exception, where: str) -> Exception:
     if isinstance(error, pg.ReadOnlySqlTransaction):
         return Unavailable(f"{where} is read-only just now, as during a failover: {said}")
     if isinstance(error, _SCHEMA):
-        return SchemaMismatch(f"{where} lacks what this version of Headrace needs: {said}. Run: headrace migrate up")
+        return SchemaMismatch(f"{where} lacks what this version of Headrace made there: {said}")
     if isinstance(error, _RIGHTS):
-        return ConfigError(f"{where} refuses this role: {said}. See: headrace migrate grants")
+        return ConfigError(f"{where} refuses this role: {said}. Use one that owns the schema")
     if isinstance(error, _PASSING):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return BackendError(f"{where}: {said}")

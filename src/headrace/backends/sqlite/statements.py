@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-_HEAD = "-- name: "
+from headrace.backends.statements import read
 
 
 def load(noun: str) -> dict[str, str]:
@@ -13,8 +13,7 @@ def load(noun: str) -> dict[str, str]:
     >>> load("cell")["get"]
     'SELECT data FROM cells WHERE cell = ?1'
     """
-    text = files(__package__).joinpath("sql", f"{noun}.sql").read_text("utf-8")
-    return dict(_parse(part) for part in text.split(_HEAD)[1:])
+    return read(__package__, noun)
 
 
 def load_all() -> dict[str, str]:
@@ -28,9 +27,3 @@ def migrations() -> list[str]:
     """The scripts that make the schema, in order; applying the first n gives schema version n."""
     scripts = sorted(files(__package__).joinpath("migrations").iterdir(), key=lambda entry: entry.name)
     return [entry.read_text("utf-8") for entry in scripts if entry.name.endswith(".sql")]
-
-
-def _parse(part: str) -> tuple[str, str]:
-    name, _, body = part.partition("\n")
-    lines = [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("--")]
-    return name.strip(), "\n".join(lines)

@@ -4,13 +4,14 @@ CREATE TYPE place AS (
     size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea
 );
 
--- The job's place, locked. A job that moves meanwhile is looked for again: each statement sees what has been committed.
+-- The job's place, locked. A job that moves meanwhile is looked for again, since each statement sees what has been
+-- committed; one that moves faster than that, or lies nowhere, is told as an error rather than looked for without end.
 CREATE FUNCTION lock_place(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_place place;
 BEGIN
-    LOOP
+    FOR look IN 1..100 LOOP
         SELECT 0, y.id, y.qid, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error, NULL, false, NULL, NULL
         INTO v_place FROM ready AS y WHERE y.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
@@ -30,6 +31,9 @@ BEGIN
             RETURN NULL;
         END IF;
     END LOOP;
+    IF v_place.id IS NULL THEN
+        RAISE EXCEPTION 'job % lies in no place', p_id USING ERRCODE = 'serialization_failure';
+    END IF;
     RETURN v_place;
 END $$;
 

@@ -1,4 +1,4 @@
-"""SQL by name: what the client sends to the server."""
+"""SQL by name: files of statements, each headed by its name and the index that it relies on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from importlib.resources import files
 _HEAD = "-- name: "
 
 
-def load(noun: str) -> dict[str, str]:
-    """The statements of one file, without their comments."""
-    text = files(__package__).joinpath("sql", f"{noun}.sql").read_text("utf-8")
+def read(package: str, noun: str) -> dict[str, str]:
+    """The statements of one file under the package's ``sql/``, without their comments."""
+    text = files(package).joinpath("sql", f"{noun}.sql").read_text("utf-8")
     return dict(_parse(part) for part in text.split(_HEAD)[1:])
 
 
