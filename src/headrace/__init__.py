@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.answers import Completed, Duplicate, JobStatus, Queued
     from headrace.app import App
     from headrace.batch import BatchTask
+    from headrace.bind import AsyncBound, Bound, LeaseLost
     from headrace.client import Client
     from headrace.config import Settings
     from headrace.connection import connect
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Again",
     "App",
+    "AsyncBound",
     "BatchTask",
+    "Bound",
     "CancelToken",
     "Cancelled",
     "Client",
@@ -60,6 +63,7 @@ __all__ = [
     "JobStatus",
     "JsonSerde",
     "Lease",
+    "LeaseLost",
     "Middleware",
     "MsgpackSerde",
     "NewJob",
@@ -90,7 +94,9 @@ __all__ = [
 _HOMES = {
     "Again": "headrace.types",
     "App": "headrace.app",
+    "AsyncBound": "headrace.bind",
     "BatchTask": "headrace.batch",
+    "Bound": "headrace.bind",
     "CancelToken": "headrace.job",
     "Cancelled": "headrace.types",
     "Client": "headrace.client",
@@ -108,6 +114,7 @@ _HOMES = {
     "JobStatus": "headrace.answers",
     "JsonSerde": "headrace.core.codec",
     "Lease": "headrace.job",
+    "LeaseLost": "headrace.bind",
     "Middleware": "headrace.core.middleware",
     "MsgpackSerde": "headrace.core.codec",
     "NewJob": "headrace.types",

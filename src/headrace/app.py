@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.batch import BatchTask
+from headrace.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
 from headrace.client import AnyId, Client
 from headrace.config import Settings
 from headrace.connection import connect
@@ -220,6 +221,15 @@ class App:
         if isinstance(found, BatchTask):
             return await found.enqueue(args, **options)
         return await found.options(**options).enqueue(**args)
+
+    @overload
+    def bind(self, connection: SyncConnection) -> Bound: ...
+    @overload
+    def bind(self, connection: AsyncConnection) -> AsyncBound: ...
+    def bind(self, connection: SyncConnection | AsyncConnection) -> Bound | AsyncBound:
+        """Enqueue, and complete jobs, in transactions of your own on PostgreSQL: with a connection of psycopg, asyncpg
+        or Django, or a Connection or Session of SQLAlchemy, asynchronous or not. The app need not be open."""
+        return Binding(self.client, self.tasks).join(connection)
 
     async def get(self, job_id: AnyId | JobKey) -> JobInfo:
         """All that is known of a job. Raises ``JobNotFound``."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from headrace.errors import ConfigError
 from headrace.instants import to_datetime
-from headrace.records import Leased
+from headrace.records import Leased, Settlement
 
 P = TypeVar("P")
 
@@ -121,11 +122,18 @@ class Job(Generic[P]):
     user 42, from mail, 0 failed before
     """
 
-    __slots__ = ("_holder", "_leased", "cancel", "payload", "sections")
+    __slots__ = ("_completion", "_holder", "_leased", "cancel", "payload", "sections")
 
     def __init__(
-        self, leased: Leased, payload: P, holder: str, cancel: CancelToken, sections: Mapping[str, bytes]
+        self,
+        leased: Leased,
+        payload: P,
+        holder: str,
+        cancel: CancelToken,
+        sections: Mapping[str, bytes],
+        completion: Callable[[Any], Settlement] | None = None,
     ) -> None:
+        self._completion = completion
         self._leased = leased
         self._holder = holder
         self.payload = payload
@@ -191,3 +199,13 @@ class Job(Generic[P]):
 
     def __repr__(self) -> str:
         return f"Job({self.id}, task={self.task!r}, queue={self.queue!r}, attempt={self.attempt})"
+
+
+def completion(job: Job[Any], result: Any) -> Settlement:
+    """What makes the job complete, for those who store it in a transaction of their own. From now on the worker takes
+    the end of its lease for that of the transaction."""
+    if job._completion is None:
+        raise ConfigError(
+            f"expected a job that a worker runs, got {job!r} of your own making; there is no lease to end"
+        )
+    return job._completion(result)

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headrace.records import (
     Altered,
@@ -83,6 +83,58 @@ class Turn(Protocol):
     ) -> tuple[list[JobState | None], Claimed]:
         """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
         ...
+
+
+class Joined(Protocol):
+    """A transaction of the caller's own, on a connection that blocks. What is done here becomes true when the caller
+    commits, and never was when he rolls back."""
+
+    @property
+    def blocks(self) -> Literal[True]: ...
+
+    def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+        """As ``Backend.insert``; the queues' listeners get their hint when the transaction commits."""
+        ...
+
+    def complete(self, settlement: Settlement) -> bool:
+        """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off, and the transaction cannot commit any
+        more, so that nothing that the caller wrote for a job that he has lost comes true."""
+        ...
+
+
+class AsyncJoined(Protocol):
+    """The same on a connection that is awaited."""
+
+    @property
+    def blocks(self) -> Literal[False]: ...
+
+    async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+        """See :class:`Joined`."""
+        ...
+
+    async def complete(self, settlement: Settlement) -> bool:
+        """See :class:`Joined`."""
+        ...
+
+
+class Transactions(Protocol):
+    """Jobs in transactions that are not the store's own. Works on a backend that is not open."""
+
+    def join(self, connection: object) -> Joined | AsyncJoined:
+        """Join whatever transaction the connection is in when ``insert`` and ``complete`` are called, and keep none of
+        its state.
+
+        Raises ``ConfigError`` for what is no connection that the store knows. ``insert`` and ``complete`` raise
+        ``ConfigError`` when the connection commits every statement by itself, ``SchemaMismatch`` when there is no
+        store of ours where it leads, and leave the driver's own errors as they are: callers know how to treat those.
+        """
+        ...
+
+
+def transactions(backend: Backend) -> Transactions | None:
+    """Capability: jobs in the caller's own transactions. It is the backend's attribute ``tx``; a store without it, or
+    with None there, cannot."""
+    return getattr(backend, "tx", None)
 
 
 class Backend(Protocol):
@@ -243,6 +295,7 @@ class Backend(Protocol):
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         """Remove what the clause condemns, in a bounded step: only ended jobs and expired results, never a live job.
+        A store may remove a whole day at once, if that is a step as small.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.
         """

@@ -409,11 +409,13 @@ class SweepClause(Struct, frozen=True, kw_only=True):
 
     place: Place
     older_than: int | None = None
-    """Ended at least this long ago. A result that is still held protects its record from this bound."""
+    """Ended at least this long ago. A result that is still held protects its record from this bound. Where it is a day
+    or more, a store may keep the jobs that were made on one day until all of that day is older."""
     max_count: int | None = None
     max_bytes: int | None = None
     """Hard bounds: they hold even where a result is still held."""
     limit: int = 1_000
+    """A store that removes a whole day at once may go beyond."""
     dry_run: bool = False
 
 
@@ -445,5 +447,7 @@ class Limits(Struct, frozen=True):
     time_precision: int = 1
     """Microseconds."""
     count_cap: int = 10_000
+    lanes: int = 1
+    """How many turns of one worker are best under way at once: two, where the store is at work while the worker is."""
     durable: str = "no"
     """One phrase for people: what survives what."""

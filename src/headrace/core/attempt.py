@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
-from headrace.core.judge import Judge, unwrap
+from headrace.core.judge import Judge, failures, unwrap
 from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
@@ -67,7 +68,7 @@ class Attempts:
             if handler.quick is not None:
                 value = await handler.quick(payload)
             else:
-                job = self._job(slot, leased, payload)
+                job = self._job(slot, handler, leased, payload)
                 assert handler.call is not None
                 value = await handler.call(job)
         except asyncio.CancelledError as error:
@@ -98,7 +99,7 @@ class Attempts:
         for leased in slot.jobs:
             self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
             try:
-                jobs.append(self._job(slot, leased, _loaded(handler, leased)))
+                jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
                 loaded.append(leased)
             except PayloadError as error:
                 self._conclude(leased, self._judged(leased, handler, error), error, slot)
@@ -121,9 +122,18 @@ class Attempts:
             outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
             self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
 
-    def _job(self, slot: Slot, leased: Leased, payload: Any) -> Job[Any]:
+    def _job(self, slot: Slot, handler: Handler, leased: Leased, payload: Any) -> Job[Any]:
         slot.token = slot.token or CancelToken()
-        return Job(leased, payload, self._holder, slot.token, self._packer.sections(leased.cells))
+        sections = self._packer.sections(leased.cells)
+        return Job(leased, payload, self._holder, slot.token, sections, partial(self._completion, leased, handler))
+
+    def _completion(self, leased: Leased, handler: Handler, result: Any) -> Settlement:
+        """The handler completes the job itself, in a transaction of its own."""
+        settlement = self._judge.done(leased, handler, result)
+        if settlement.state is not JobState.COMPLETED:
+            raise CodecError(failures(settlement.error)[-1].message)
+        self._settler.entrust(leased.id, leased.epoch, result)
+        return settlement
 
     def _judged(self, leased: Leased, handler: Handler, ended: Ended) -> Settlement:
         if isinstance(ended, PayloadError):
@@ -146,7 +156,7 @@ class Attempts:
         error = ended if isinstance(ended, BaseException) else None
         ending = Ending(settlement.state.value, ended.result if isinstance(ended, Done) else None, error)
         try:
-            await handler.after(job or self._job(slot, leased, None), ending)
+            await handler.after(job or self._job(slot, handler, leased, None), ending)
             if isinstance(ended, Done):
                 ttl = ended.result_ttl if ending.result_ttl is None else ending.result_ttl
                 done = Done(ending.result, ttl, ended.patch, ended.spawn)

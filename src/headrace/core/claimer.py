@@ -64,6 +64,8 @@ class Claimer:
         self.empty = asyncio.Event()
         """Set when a claim came back short and no job was held that could make another one due."""
         self._others_held = 0
+        self.asking = 0
+        """Jobs asked for by claims that are under way."""
         self._making_room = False
         """Whether a job on its last chance waits: nothing more is claimed until this worker holds nothing, and then
         that one job."""
@@ -75,14 +77,14 @@ class Claimer:
         """Whether it claims nothing on purpose, for the sake of a job on its last chance."""
         return self._making_room or self._alone()
 
-    def want(self, settling: int = 0) -> int:
-        """How many jobs to ask for right now, on a trip that first settles so many."""
+    def want(self) -> int:
+        """How many jobs to ask for right now. Those that are being settled make room, those asked for take it."""
         if not (self.open and self._hungry) or self._alone():
             return 0
         if self._making_room:
-            return 0 if len(self._leases) else 1
+            return 0 if len(self._leases) or self.asking else 1
         room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
-        return max(0, room + settling - len(self._leases))
+        return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
 
     def request(self, limit: int, settling: int) -> Claim:
         """The claim for so many jobs, on a trip that settles ``settling`` others."""
@@ -113,10 +115,12 @@ class Claimer:
             self._make_room()
         elif self._making_room:
             self._room_made()
-        if len(claimed.jobs) < asked and not (claimed.expired or self._heard or self._making_room):
+        if len(claimed.jobs) == asked:
+            self._hungry = True
+        elif not (claimed.expired or self._heard or self._making_room):
             self._hungry = False
             self._sleep(None if claimed.passed_over else claimed.next_in)
-            if not self._others_held and not len(self._leases):
+            if not (self._others_held or self.asking or len(self._leases)):
                 self.empty.set()
 
     def close(self) -> None:

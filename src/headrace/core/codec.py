@@ -2,6 +2,9 @@
 
 A cell is ``kind (1 byte) · CRC-32 (4 bytes) · body``. The kind says how the body was made, so a cell can be read
 whatever the settings are today; the checksum tells damage from nonsense. Only data is ever decoded, never code.
+
+A cell that begins with ``{`` is a bare JSON object, without a kind and a checksum: what those write who have no
+envelope at hand, like a function in SQL. No kind is 123, the code of ``{``.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ _HEAD = 5
 _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
 _MIN_GAIN = 0.9
+_BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Serde(Protocol[T]):
@@ -164,6 +168,8 @@ class Envelope:
 
     def open(self, cell: bytes, what: str) -> tuple[int, bytes]:
         """The kind and the body of a cell."""
+        if cell.startswith(b"{"):
+            return JSON, _bare(cell, what)
         if len(cell) < _HEAD:
             raise CodecError(f"{what}: expected an envelope of at least {_HEAD} bytes, got {len(cell)}")
         kind, body = cell[0], cell[_HEAD:]
@@ -197,6 +203,18 @@ class Envelope:
         if decompressor.unused_data:
             raise CodecError(f"{what}: something follows the compressed data; the stored bytes are damaged")
         return inflated
+
+
+def _bare(cell: bytes, what: str) -> bytes:
+    """The cell itself, if it is a JSON object: with no checksum, its form is all that tells it from damage."""
+    try:
+        _decoding(_BARE.decode, cell)
+        _decoding(bytes.decode, cell)
+        if cell.count(b"[") + cell.count(b"{") > _MAX_DEPTH:
+            _decoding(_refuse_depth, cell)
+    except CodecError as error:
+        raise CodecError(f"{what}: expected an envelope or a JSON object: {error}") from error
+    return cell
 
 
 def show(kind: int, body: bytes) -> Any:

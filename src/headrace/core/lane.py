@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from headrace.core.backoff import Backoff
@@ -12,17 +12,17 @@ from headrace.core.claimer import Claimer
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.settler import Settler
-from headrace.errors import Unavailable
+from headrace.errors import BackendError, Unavailable
 from headrace.protocol import Backend
-from headrace.records import Claimed, Settlement
+from headrace.records import Claimed, Record, Settlement
 from headrace.types import JobState
 
 log = logging.getLogger("headrace")
 
 
 class Lane:
-    """Makes a trip whenever there is a reason. Where the store offers ``turn``, one lane does both ways; elsewhere a
-    worker has two lanes, so that neither waits for the other."""
+    """Makes a trip whenever there is a reason. Where the store offers ``turn``, every lane does both ways, and there
+    are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Lane:
         while True:
             self._reason.clear()
             batch = self._settler.take(self._backend.limits.max_batch) if self._settler else []
-            want = self._claimer.want(len(batch)) if self._claimer else 0
+            want = self._claimer.want() if self._claimer else 0
             if batch or want:
                 await self._trip(batch, min(want, self._backend.limits.max_batch))
             else:
@@ -76,7 +76,7 @@ class Lane:
                 await self._stay_away(error)
                 if not batch:
                     return
-                want = self._claimer.want(len(batch)) if self._claimer and want else 0
+                want = self._claimer.want() if self._claimer and want else 0
                 continue
             except Exception as error:
                 if batch:
@@ -123,19 +123,41 @@ class Lane:
     async def _finish_patiently(self, settlement: Settlement) -> list[JobState | None]:
         while True:
             try:
-                return await self._backend.finish([settlement], self._clock.stamp())
+                return await self._finish([settlement])
             except Unavailable as error:
                 await self._stay_away(error)
 
     async def _send(self, batch: list[Settlement], want: int) -> tuple[list[JobState | None], Claimed | None]:
         backend, at = self._backend, self._clock.stamp()
         if not (want and self._claimer):
-            return await backend.finish(batch, at), None
+            return await self._finish(batch), None
         request = self._claimer.request(want, len(batch))
         self.landed.clear()
-        if batch and backend.turn is not None:
-            return await backend.turn(batch, request, at)
-        return [], await backend.claim(request, at)
+        self._claimer.asking += want
+        try:
+            if not batch or backend.turn is None:
+                return [], await backend.claim(request, at)
+            states, claimed = await backend.turn(batch, request, at)
+        finally:
+            self._claimer.asking -= want
+        return await self._ask_again(batch, states), claimed
+
+    async def _finish(self, batch: list[Settlement]) -> list[JobState | None]:
+        return await self._ask_again(batch, await self._backend.finish(batch, self._clock.stamp()))
+
+    async def _ask_again(self, batch: list[Settlement], states: list[JobState | None]) -> list[JobState | None]:
+        """A handler that completes its job in a transaction of its own ends the lease, if that commits: such a job is
+        complete, under the very epoch."""
+        if self._settler and (doubtful := self._settler.doubtful(batch, states)):
+            records: Sequence[Record | None] = [None] * len(doubtful)
+            try:
+                records = await self._backend.fetch([batch[i].id for i in doubtful], at=self._clock.stamp())
+            except BackendError as error:
+                log.debug("whether handlers completed their jobs is not to be had; they are believed: %s", error)
+            for i, record in zip(doubtful, records, strict=True):
+                if record is None or (record.state is JobState.COMPLETED and record.epoch == batch[i].epoch):
+                    states[i] = self._settler.confirm(batch[i])
+        return states
 
     def _report_away(self, error: Exception) -> None:
         if not self._away:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from headrace.records import JobId, Leased
 
@@ -17,6 +18,9 @@ class Leases:
         self.lease = lease
         """Seconds."""
         self._held: dict[JobId, tuple[int, float]] = {}
+        self.entrusted: dict[tuple[JobId, int], Any] = {}
+        """Jobs that their handlers complete in transactions of their own, and with which results. When such a
+        transaction commits the lease is gone, and nothing is lost."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -29,14 +33,21 @@ class Leases:
 
     def drop(self, job_id: JobId, epoch: int) -> None:
         """The lease under this epoch has ended, one way or the other."""
+        if self.entrusted:
+            self.entrusted.pop((job_id, epoch), None)
         held = self._held.get(job_id)
         if held is not None and held[0] == epoch:
             del self._held[job_id]
 
     def aging(self, now: float) -> list[tuple[JobId, int]]:
-        """Leases past half their life."""
+        """Leases past half their life. Entrusted ones are left alone: while their transactions are open, a heartbeat that
+        asked for them would wait for those, and every other lease with it."""
         old = now - self.lease / 2
-        return [(job_id, epoch) for job_id, (epoch, since) in list(self._held.items()) if since <= old]
+        return [
+            (job_id, epoch)
+            for job_id, (epoch, since) in list(self._held.items())
+            if since <= old and (job_id, epoch) not in self.entrusted
+        ]
 
     def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> None:
         """The store has extended these."""

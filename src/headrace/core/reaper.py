@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
 
 from headrace.core.clock import Clock
@@ -23,7 +24,11 @@ _KINDS = {
 
 
 class Reaper:
-    """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work."""
+    """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work.
+
+    While the store is away nobody can renew a lease, so after an outage many have run out whose workers live. Those
+    are given time to say so: nothing is taken back before ``steady``.
+    """
 
     def __init__(
         self,
@@ -35,19 +40,21 @@ class Reaper:
         every: float,
         max_lost: int,
         overdue: float,
+        steady: Callable[[], bool],
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = every
+        self._steady = steady
         self._request = Reap(max_lost=max_lost, spread=int(every * 1e6), outage_overdue=int(overdue * 1e6))
 
     async def run(self) -> None:
         """Reap until cancelled, the first time at once."""
         while True:
             try:
-                full = await self.reap() >= self._request.limit
+                full = self._steady() and await self.reap() >= self._request.limit
             except Unavailable:
                 full = False
             except Exception:

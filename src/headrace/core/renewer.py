@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -16,13 +17,15 @@ from headrace.records import Beat, Renewed
 log = logging.getLogger("headrace")
 
 _BEATS_PER_LEASE = 6
+_PATIENCE = 1.0
+"""Seconds that an answer may take, however short the lease is: one that is given up too soon never comes."""
 
 
 class Renewer:
     """Beats six times per lease, renewing leases past half their life; a quick job is never renewed at all.
 
-    ``tell`` gets every answer. A store that is away is asked again at the next beat: leases
-    are judged by the store, never by ignorance.
+    ``tell`` gets every answer. A store that is away, or has not answered when the next beat is due, is asked again:
+    leases are judged by the store, never by ignorance.
     """
 
     def __init__(
@@ -46,25 +49,38 @@ class Renewer:
         self._busy = busy
         self._tell = tell
         self._every = leases.lease / _BEATS_PER_LEASE
+        self.patience = max(self._every, _PATIENCE)
+        """Seconds that the store has to answer."""
         self._soon: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self.beat = 0.0
         """When the store last answered a heartbeat, by the loop's clock."""
+        self.away = ""
+        """Why the last heartbeat did not get through; empty if it did."""
+        self._back = -math.inf
+        """When one did that came after one that did not."""
 
     async def run(self, backend: Backend) -> None:
         """Beat until ``stop``; then take the worker off the list."""
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
         while not self._stopping:
+            next_beat = self._loop.time() + self._every
             await self._renew(backend)
             try:
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout_at(next_beat):
                     await self._soon.wait()
             except TimeoutError:
                 pass
             self._soon.clear()
         await self._leave(backend)
+
+    @property
+    def steady(self) -> bool:
+        """Whether heartbeats get through and have done so for half a lease, in which every other living worker has
+        beaten too; or have never failed."""
+        return not self.away and asyncio.get_running_loop().time() - self._back >= self._leases.lease / 2
 
     def hurry(self) -> None:
         """Beat now; callable from any thread."""
@@ -83,10 +99,13 @@ class Renewer:
         now = asyncio.get_running_loop().time()
         leases = self._leases.aging(now)
         try:
-            renewed = await backend.renew(self._beat(leases), self._clock.stamp())
-        except Unavailable as error:
-            log.warning("heartbeat: %s", error)
+            renewed = await self._ask(backend, self._beat(leases))
+        except (Unavailable, TimeoutError) as error:
+            self.away = str(error) or f"no answer in {self.patience:.3g} s"
+            log.warning("heartbeat: %s", self.away)
             return
+        if self.away:
+            self.away, self._back = "", now
         self.beat = now
         gone = set(renewed.lost)
         self._leases.renewed([lease for lease in leases if lease not in gone], now)
@@ -95,9 +114,13 @@ class Renewer:
     async def _leave(self, backend: Backend) -> None:
         beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)
         try:
-            await backend.renew(beat, self._clock.stamp())
-        except Unavailable:
+            await self._ask(backend, beat)
+        except (Unavailable, TimeoutError):
             log.info("could not sign off; the worker's entry expires by itself")
+
+    async def _ask(self, backend: Backend, beat: Beat) -> Renewed:
+        async with asyncio.timeout(self.patience):
+            return await backend.renew(beat, self._clock.stamp())
 
     @property
     def _lease_micros(self) -> int:
@@ -140,14 +163,18 @@ class RenewerThread:
         while not self._stopping.is_set():
             try:
                 asyncio.run(self._beat())
+            except (Unavailable, TimeoutError) as error:
+                log.warning("the heartbeat waits for the store: %s", str(error) or "no answer")
+                self._stopping.wait(1.0)
             except Exception:
                 log.exception("the heartbeat stumbled; it starts again")
                 self._stopping.wait(1.0)
 
     async def _beat(self) -> None:
         backend = self._backend.sibling()
-        await backend.open()
         try:
+            async with asyncio.timeout(2 * self._renewer.patience):
+                await backend.open()
             await self._renewer.run(backend)
         finally:
             await backend.close()

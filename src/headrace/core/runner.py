@@ -106,8 +106,9 @@ class Runner:
             self._attempts.cancel(leased)
 
     def lose(self, job_id: JobId, epoch: int) -> None:
-        """This lease is gone: whatever the job does under it will be refused. A batch is stopped with its last one."""
-        if not self._leases.current(job_id, epoch):
+        """This lease is gone: whatever the job does under it will be refused. A batch is stopped with its last one. One
+        whose handler may itself have ended the lease goes on: the store is asked when it is through."""
+        if not self._leases.current(job_id, epoch) or (job_id, epoch) in self._leases.entrusted:
             return
         self._leases.drop(job_id, epoch)
         if (slot := self._running.get(job_id)) is not None:

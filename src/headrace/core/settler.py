@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,17 +31,36 @@ class Settler:
         self._waiting: list[Settlement] = []
         self._news: dict[tuple[JobId, int], Event] = {}
         """What to tell of a settlement once the store has accepted it."""
-        self._under_way = 0
+        self.under_way = 0
+        """Settlements on trips that the store has not answered."""
         self.settled = 0
         """Settlements that the store has answered."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + self.under_way
 
     @property
     def waiting(self) -> int:
         """Settlements that no trip has taken yet."""
         return len(self._waiting)
+
+    def entrust(self, job_id: JobId, epoch: int, result: Any) -> None:
+        """The job's handler completes it in a transaction of its own; callable from any thread."""
+        self._leases.entrusted[job_id, epoch] = result
+
+    def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
+        """Which of these were fenced off, perhaps only because their handlers had completed the jobs themselves."""
+        entrusted = self._leases.entrusted
+        if not (entrusted and self._news):
+            return []
+        return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in entrusted]
+
+    def confirm(self, settlement: Settlement) -> JobState:
+        """The handler has completed the job itself: that is the news, whatever came of it afterwards."""
+        lease = settlement.id, settlement.epoch
+        if (news := self._news.get(lease)) is not None:
+            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=self._leases.entrusted[lease])
+        return settlement.state
 
     def add(self, settlement: Settlement, news: Event | None = None) -> None:
         """Put an outcome on its way; ``news`` is told when the store has accepted it."""
@@ -57,19 +77,19 @@ class Settler:
             taken, self._waiting = self._waiting, []
         else:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
-        self._under_way += len(taken)
+        self.under_way += len(taken)
         return taken
 
     def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None], *, repeated: bool) -> None:
         """The store has spoken. A lease found gone is no loss when the trip was repeated: the first try got through."""
-        self._under_way -= len(batch)
+        self.under_way -= len(batch)
         self.settled += len(batch)
         drop = self._leases.drop
         for settlement, state in zip(batch, states, strict=True):
             drop(settlement.id, settlement.epoch)
             if self._news:
                 self._tell(settlement, state, repeated=repeated)
-        if not self._waiting and not self._under_way:
+        if not self._waiting and not self.under_way:
             self.quiet.set()
             if not len(self._leases):
                 self._idle()

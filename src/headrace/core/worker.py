@@ -131,6 +131,7 @@ class Worker:
             every=micros(worker.reap) / 1e6,
             max_lost=worker.max_lost,
             overdue=self._leases.lease,
+            steady=lambda: self._renewer.steady,
         )
         self._retention = Retention(
             self._backend, self._clock, self._rng, self._observers, self._settings.retention
@@ -139,7 +140,7 @@ class Worker:
     def _make_lanes(self, judge: Judge) -> list[Lane]:
         pairs: list[tuple[Settler | None, Claimer | None]]
         if self._backend.turn is not None:
-            pairs = [(self._settler, self._claimer)]
+            pairs = [(self._settler, self._claimer)] * self._backend.limits.lanes
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
         return [
@@ -172,8 +173,10 @@ class Worker:
         beats = max(self._started, self._renewer.beat)
         full = self._runner.busy >= self._settings.worker.concurrency
         consuming = full or self._claimer.holding_back or now - claims <= patience
-        beating = now - beats <= max(self._leases.lease / 2, 1.0)
-        detail = "ok" if consuming and beating else "no claim got through" if not consuming else "no heartbeat"
+        away = self._renewer.away
+        beating = not away and now - beats <= max(self._leases.lease / 2, 1.0)
+        detail = "ok" if beating else f"no heartbeat got through: {away}" if away else "no heartbeat"
+        detail = detail if consuming else "no claim got through"
         return Health(
             consuming=consuming,
             beating=beating,

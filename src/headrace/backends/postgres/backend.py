@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import count
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +14,11 @@ from psycopg import sql
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres import schema as schemas
 from headrace.backends.postgres.arrays import integers, smallints, texts, uuids
+from headrace.backends.postgres.bind import PostgresTransactions
+from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.hints import Listener, Notifier
+from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.statements import read
 from headrace.records import (
@@ -57,6 +62,9 @@ from headrace.records import (
 )
 from headrace.types import JobState
 
+_DAY = 86_400_000_000
+_ID = attrgetter("id")
+_CLAIM_ORDER = attrgetter("priority", "run_at", "id")
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
@@ -96,11 +104,14 @@ class PostgresBackend:
         self._connections = Connections(url, where, size=size, prepare=prepare)
         self._notifier = Notifier(self._connections, schema)
         self._listener = Listener(self._connections, schema) if listen else None
+        self.tx = PostgresTransactions(schema, where)
+        self._way = Way()
         self._opened = False
         quoted = sql.Identifier(schema).as_string(None)
         self._sql = {name: text.replace("{schema}", quoted) for name, text in read(__package__, "calls").items()}
+        self._bulk = Bulk(self._connections, self._sql)
         self.limits = Limits(
-            max_batch=1_000, durable="what was acknowledged survives what the server's synchronous_commit says"
+            max_batch=1_000, lanes=2, durable="what was acknowledged survives what the server's synchronous_commit says"
         )
 
     @property
@@ -147,35 +158,41 @@ class PostgresBackend:
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         if not rows:
             return []
-        found = await self._call("insert", at, *shapes.insert_params(rows))
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
-        for ord_, status, job_id, state, attempt, result in found:
-            answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+        if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
+            found = await self._call("insert", at, *shapes.insert_params(rows))
+            for ord_, status, job_id, state, attempt, result in found:
+                answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
         new = {row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW}
         self._notifier.send((f"queue:{queue}", None) for queue in new)
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        rows = await self._call("claim", at, *self._claim_params(req), True)
+        began, marks = self._set_out()
+        rows = await self._call("claim", at, *self._claim_params(req), *marks)
         self._tell(rows)
-        return _claimed(rows)
+        return self._claimed(rows, marks, began)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not shapes.are_plain(batch):
             return await self.finish(batch, at), await self.claim(req, at)
-        rows = await self._call("turn", at, *shapes.complete_params(batch), *self._claim_params(req))
+        began, marks = self._set_out()
+        ordered = sorted(batch, key=_ID)
+        rows = await self._call("turn", at, *shapes.complete_params(ordered), *self._claim_params(req), *marks)
         self._tell(rows)
-        return _settled(batch, rows), _claimed(rows)
+        return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         if shapes.are_plain(batch):
-            rows = await self._call("complete", at, *shapes.complete_params(batch))
-        else:
-            rows = await self._call("finish", at, *shapes.finish_params(batch))
+            ordered = sorted(batch, key=_ID)
+            rows = await self._call("complete", at, *shapes.complete_params(ordered))
+            self._tell(rows)
+            return _completed(batch, ordered, rows)
+        rows = await self._call("finish", at, *shapes.finish_params(batch))
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
         if told:
             self._notifier.send(told)
@@ -211,7 +228,10 @@ class PostgresBackend:
             sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
         )  # fmt: skip
         kind = _KINDS[type(change)]
-        rows = await self._call("alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue)
+        states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
+        rows = await self._call(
+            "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states
+        )
         self._tell(rows)
         return [
             Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
@@ -224,11 +244,14 @@ class PostgresBackend:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
+            if not clause.dry_run:
+                await self._call("tidy")
+                if clause.older_than is not None and clause.older_than >= _DAY:
+                    for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit):
+                        return Swept(*day)
             [found] = await self._call(
                 "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
             )
-            if not clause.dry_run:
-                await self._call("forget_queues")
         return Swept(*found)
 
     # -- reading
@@ -269,6 +292,26 @@ class PostgresBackend:
     def _claim_params(self, req: Claim) -> tuple[Any, ...]:
         want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
         return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below
+
+    def _set_out(self) -> tuple[float, Marks]:
+        now = asyncio.get_running_loop().time()
+        return now, self._way.marks(now)
+
+    def _claimed(self, rows: Sequence[Any], marks: Marks, began: float) -> Claimed:
+        jobs: list[Leased] = []
+        expired: list[Reaped] = []
+        for row in rows:
+            match row[0]:
+                case 1:
+                    jobs.append(shapes.leased(row))
+                case 2:
+                    expired.append(shapes.reaped(row))
+        _, *_, walked, passed_over, _, next_in = rows[-1][:11]
+        jobs.sort(key=_CLAIM_ORDER)
+        now = asyncio.get_running_loop().time()
+        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
+        self._way.walked(walked, claimed, marks, began, now)
+        return claimed
 
 
 def _selection(
@@ -320,25 +363,18 @@ def _arguments(change: Change) -> tuple[str | None, int | None]:
     return None, None
 
 
+def _completed(batch: Sequence[Settlement], ordered: list[Settlement], rows: Sequence[Any]) -> list[JobState | None]:
+    """The answers in the order of the batch. It travels by id, so that no two batches wait for each other."""
+    states = _settled(ordered, rows)
+    if ordered == batch:
+        return states
+    found = {s.id: state for s, state in zip(ordered, states, strict=True)}
+    return [found[s.id] for s in batch]
+
+
 def _settled(batch: Sequence[Settlement], rows: Sequence[Any]) -> list[JobState | None]:
     states: list[JobState | None] = [s.state for s in batch]
     for row in rows:
         if row[0] == 0:
             states[row[6] - 1] = None if row[7] is None else STATES[row[7]]
     return states
-
-
-def _claimed(rows: Sequence[Any]) -> Claimed:
-    jobs: list[Leased] = []
-    expired: list[Reaped] = []
-    next_in: int | None = None
-    passed_over = False
-    for row in rows:
-        match row[0]:
-            case 1:
-                jobs.append(shapes.leased(row))
-            case 2:
-                expired.append(shapes.reaped(row))
-            case 3:
-                next_in, passed_over = row[10], bool(row[8])
-    return Claimed(jobs, next_in, expired, passed_over)

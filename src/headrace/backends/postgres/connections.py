@@ -1,94 +1,230 @@
-"""Connections to the server, and how what goes wrong on them is told."""
+"""Connections to the server: how many, how long a call may take on one, and when one is thrown away."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool
+from psycopg import AsyncConnection, ProgrammingError, waiting
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.pq import TransactionStatus
 
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.translate import translated
+from headrace.errors import ConfigError, Unavailable
 
-_PATIENCE = 10.0
-"""Seconds to wait for a connection before the store counts as away."""
+T = TypeVar("T")
+
+_LIMIT = 30.0
+"""Seconds that a call may take. The server ends the statement then, so that nothing of it is left behind."""
+_SLOWEST = 256 * 1024
+"""Bytes a second that a call has time for on top, so that a large batch gets through a thin line."""
+_GRACE = 1.0
+"""Seconds more until a server that does not say anything at all counts as vanished."""
+_SPARE = 60.0
+"""Seconds that a connection may lie unused; the last one stays."""
+_LIFETIME = 3_600.0
+"""Seconds that a connection is used: names move to other addresses, and sessions grow."""
+
+_DEFAULTS: dict[str, str | int] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 9_000,
+    "target_session_attrs": "read-write",
+    "fallback_application_name": "headrace",
+}
+"""What the URL does not say. Nine seconds after a machine has vanished its connections are gone; of several hosts, the
+one that takes writes is found; and none of what a standby says is ever heard."""
+_ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
+
+_ENDS_STATEMENTS = (
+    "SELECT set_config('statement_timeout', %s, false) FROM pg_catalog.pg_settings"
+    " WHERE name = 'statement_timeout' AND setting::bigint NOT BETWEEN 1 AND %s"
+)
+
+
+def _completed(conninfo: str, where: str) -> str:
+    try:
+        given = conninfo_to_dict(conninfo)
+    except ProgrammingError as error:
+        raise ConfigError(f"{where}: {str(error).strip().replace(conninfo, where)}") from None
+    unsaid: dict[str, Any] = {
+        name: value for name, value in _DEFAULTS.items() if _ENVIRONMENT.get(name, "") not in os.environ
+    }  # fmt: skip
+    return make_conninfo("", **(unsaid | given))
+
+
+class Session(AsyncConnection[Any]):
+    """One connection. A call that is broken off ends it: its answer may still be under way, and must not be taken for
+    that of the next call."""
+
+    born = 0.0
+    unused_since = 0.0
+
+    async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        more = {} if timeout is None else {"timeout": timeout}
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, **more)
+        except asyncio.CancelledError:
+            self.end()
+            raise
+
+    @property
+    def through(self) -> bool:
+        """Whether the last call came to its end, so that another one can be made."""
+        return self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has said nothing unasked; if it has, it has hung up."""
+        unasked = select.poll()
+        unasked.register(self.pgconn.socket, select.POLLIN)
+        return not unasked.poll(0)
+
+    def end(self) -> None:
+        """Hang up, without a word to the server."""
+        self.pgconn.finish()
 
 
 class Connections:
-    """A small pool. Every call is one statement and one transaction: nothing is kept in a session, so that a pooler in
-    transaction mode may stand between."""
+    """A few connections, made when they are needed. Every call is one statement and one transaction: nothing is kept in
+    a session, so that a pooler in transaction mode may stand between.
+
+    A call that cannot be made fails at once, or after its limit: whether it is tried again is for others to decide. A
+    connection to a server that has become read-only, or is gone, is never used again.
+    """
 
     def __init__(self, conninfo: str, where: str, *, size: int, prepare: bool) -> None:
-        self.conninfo = conninfo
+        self.conninfo = _completed(conninfo, where)
         self.where = where
-        self._pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
-            conninfo,
-            min_size=1,
-            max_size=size,
-            open=False,
-            timeout=_PATIENCE,
-            max_idle=60,
-            kwargs={"autocommit": True, "prepare_threshold": 2 if prepare else None},
-            configure=self._configure,
-            name="headrace",
-        )
+        self._prepare = prepare
+        self._places = asyncio.Semaphore(size)
+        self._idle: list[Session] = []
+        """The one that was used last comes last, and is used next."""
+        self._tidying: asyncio.TimerHandle | None = None
+        self._open = False
 
     async def open(self) -> None:
         """Connect; raises when the server cannot be reached."""
+        self._open = True
         try:
-            await self._pool.open(wait=True, timeout=_PATIENCE)
-        except Exception as error:
-            await self._pool.close()
-            raise await self._why(error) from error
+            await self.rows("SELECT")
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._pool.close()
+        self._open = False
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidying = None
+        self._forget()
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         """All rows of one statement."""
+        async with self.session(sum(len(param) for param in params if isinstance(param, bytes))) as session:
+            cursor = await session.execute(sql, params, binary=True)
+            return await cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def session(self, sent: int) -> AsyncIterator[Session]:
+        """A connection for one transaction, in which so many bytes are sent."""
+        if not self._open:
+            raise Unavailable(f"{self.where}: the connections are closed")
+        limit = _LIMIT + sent / _SLOWEST + _GRACE
         try:
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(sql, params, binary=True)
-                return await cursor.fetchall() if cursor.description else []
-        except asyncio.CancelledError:
-            raise
+            async with asyncio.timeout(limit):
+                session = await self._take()
+                try:
+                    yield session
+                finally:
+                    self._give(session)
+        except TimeoutError as error:
+            raise Unavailable(f"{self.where}: no answer in {limit:.3g} s") from error
+        except ReadOnlySqlTransaction as error:
+            self._forget()
+            raise translated(error, self.where) from error
         except Exception as error:
             raise translated(error, self.where) from error
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection for more than one statement."""
+        """A connection for more than one statement, and for some that take long."""
+        connection = await self.single()
         try:
-            async with self._pool.connection() as connection:
-                yield connection
-        except asyncio.CancelledError:
-            raise
+            yield connection
         except Exception as error:
             raise translated(error, self.where) from error
+        finally:
+            await connection.close()
 
     async def single(self) -> AsyncConnection[Any]:
-        """A connection of its own, outside of the pool; the caller closes it."""
+        """A connection of its own, without limits; the caller closes it."""
         try:
-            connection: AsyncConnection[Any] = await AsyncConnection.connect(
-                self.conninfo, autocommit=True, prepare_threshold=None
-            )
-            await self._configure(connection)
+            return await self._connect(prepare=False)
         except Exception as error:
             raise translated(error, self.where) from error
-        return connection
 
-    async def _configure(self, connection: AsyncConnection[Any]) -> None:
-        register(connection)
+    async def _connect(self, *, prepare: bool) -> Session:
+        session = await Session.connect(
+            self.conninfo, autocommit=True, prepare_threshold=2 if prepare else None
+        )  # fmt: skip
+        session.born = asyncio.get_running_loop().time()
+        register(session)
+        return session
 
-    async def _why(self, error: Exception) -> Exception:
-        """The pool only says that it waited in vain; a connection of one's own says what for."""
+    async def _take(self) -> Session:
+        await self._places.acquire()
         try:
-            connection = await self.single()
-        except Exception as reason:
-            return reason
-        await connection.close()
-        return translated(error, self.where)
+            while self._idle:
+                session = self._idle.pop()
+                if session.silent:
+                    return session
+                session.end()
+            return await self._new()
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def _new(self) -> Session:
+        session = await self._connect(prepare=self._prepare)
+        if self._prepare:  # else a pooler may stand between, and the setting would be somebody else's
+            limit = str(int(_LIMIT * 1_000))
+            try:
+                await session.execute(_ENDS_STATEMENTS, (limit, limit))
+            except BaseException:
+                session.end()
+                raise
+        return session
+
+    def _give(self, session: Session) -> None:
+        self._places.release()
+        now = asyncio.get_running_loop().time()
+        if not (self._open and session.through and now < session.born + _LIFETIME):
+            session.end()
+            return
+        session.unused_since = now
+        self._idle.append(session)
+        if len(self._idle) > 1 and self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(_SPARE, self._tidy)
+
+    def _tidy(self) -> None:
+        """Hang up where nobody has called for long. The last connection stays, so that a server which has given out
+        all that it can does not shut out those who have been there before."""
+        loop = asyncio.get_running_loop()
+        while len(self._idle) > 1 and self._idle[0].unused_since <= loop.time() - _SPARE:
+            self._idle.pop(0).end()
+        self._tidying = loop.call_later(_SPARE, self._tidy) if len(self._idle) > 1 else None
+
+    def _forget(self) -> None:
+        while self._idle:
+            self._idle.pop().end()

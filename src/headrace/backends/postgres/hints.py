@@ -19,11 +19,16 @@ from headrace.records import Hint, JobId
 log = logging.getLogger("headrace")
 
 _AT_ONCE = 1_000
+_QUIET = 10.0
+"""Seconds without a hint after which the server is asked whether it is still there."""
+_ANSWER = 5.0
+"""Seconds that it has to say so."""
 
 
 def channel(schema: str, topic: str) -> str:
-    """The channel of a topic. Topics hold any text, so it is made from a digest of it."""
-    return "headrace_" + hashlib.blake2b(f"{schema}\0{topic}".encode(), digest_size=20).hexdigest()
+    """The channel of a topic. Topics hold any text, so it is made from a digest of it: one that the server can make too
+    (``channel`` in the migrations)."""
+    return "headrace_" + hashlib.sha256(f"{schema}\0{topic}".encode()).hexdigest()[:40]
 
 
 class Notifier:
@@ -85,12 +90,14 @@ class Listener:
 
     async def _hear(self, connection: AsyncConnection[Any], names: dict[str, str]) -> AsyncIterator[Hint]:
         try:
-            async for note in connection.notifies():
-                topic = names.get(note.channel)
-                if topic is not None:
-                    yield Hint(topic, bytes.fromhex(note.payload) if note.payload else None)
-        except asyncio.CancelledError:
-            raise
+            while True:
+                async for note in connection.notifies(timeout=_QUIET):
+                    topic = names.get(note.channel)
+                    if topic is not None:
+                        yield Hint(topic, bytes.fromhex(note.payload) if note.payload else None)
+                async with asyncio.timeout(_ANSWER):
+                    await connection.execute("SELECT")
+        except TimeoutError as error:
+            raise Unavailable(f"{self._connections.where}: no answer on the connection for hints") from error
         except Exception as error:
             raise translated(error, self._connections.where) from error
-        raise Unavailable(f"{self._connections.where}: the connection for hints was closed")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
 from headrace.errors import InvalidJob
 from headrace.records import Cells, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
+
+T = TypeVar("T")
 
 STATES = (
     JobState.AVAILABLE,
@@ -29,11 +31,16 @@ def mask(names: frozenset[str]) -> int:
     return sum(_BITS[name] for name in names if name in _BITS)
 
 
-def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
-    """The arrays of ``insert_v1``, from the names of the queues on."""
+def checked(rows: Sequence[Row]) -> None:
+    """Refuse what no column is for."""
     for row in rows:
         if not row.cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(row.cells)}; nothing was stored")
+
+
+def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
+    """The arrays of ``insert_v1``, from the names of the queues on."""
+    checked(rows)
     names = {row.queue: None for row in rows}
     places = {name: place for place, name in enumerate(names, start=1)}
     return (
@@ -42,29 +49,47 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
         smallints([places[row.queue] for row in rows]),
         texts([row.task for row in rows]),
         texts([row.tenant for row in rows]),
-        texts([row.key for row in rows]),
+        _any(texts, [row.key for row in rows]),
         smallints([row.priority for row in rows]),
         bigints([row.delay for row in rows]),
-        bigints([row.run_at for row in rows]),
-        bigints([row.expires for row in rows]),
-        integers([row.max_attempts for row in rows]),
-        bigints([row.timeout for row in rows]),
-        bigints([row.result_ttl for row in rows]),
-        byteas([row.headers for row in rows]),
-        texts([row.reply_to for row in rows]),
+        _any(bigints, [row.run_at for row in rows]),
+        _any(bigints, [row.expires for row in rows]),
+        _any(integers, [row.max_attempts for row in rows]),
+        _any(bigints, [row.timeout for row in rows]),
+        _any(bigints, [row.result_ttl for row in rows]),
+        _any(byteas, [row.headers for row in rows]),
+        _any(texts, [row.reply_to for row in rows]),
         booleans([row.hold_failed for row in rows]),
-        *(byteas([row.cells.get(name) for row in rows]) for name in SECTIONS),
+        *(_any(byteas, [row.cells.get(name) for row in rows]) for name in SECTIONS),
+        integers([weight(row) for row in rows]),
     )
 
 
+def _any(array: Callable[[list[T]], object], values: list[T]) -> object:
+    """The array, or nothing for nothing."""
+    return None if values.count(None) == len(values) else array(values)  # type: ignore[arg-type]
+
+
+def weight(row: Row) -> int:
+    """Bytes that a job takes up, as retention counts them."""
+    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.headers or b"")
+    return 200 + names + sum(map(len, row.cells.values()))
+
+
 def are_plain(batch: Sequence[Settlement]) -> bool:
-    """Whether nothing but the completion of each job is to be recorded, and of each once."""
-    return all(map(_is_plain, batch)) and len({s.id for s in batch}) == len(batch)
+    """Whether nothing but the completion of jobs of one holder is to be recorded, of each once."""
+    if not batch:
+        return False
+    holder, keep = batch[0].holder, batch[0].keep
+    return all(_is_plain(s, holder, keep) for s in batch) and len({s.id for s in batch}) == len(batch)
 
 
-def _is_plain(s: Settlement) -> bool:
+def _is_plain(s: Settlement, holder: str, keep: bool) -> bool:
     return (
         s.state is JobState.COMPLETED
+        and s.holder == holder
+        and s.keep is keep
+        and not s.reason
         and not s.failed_attempt
         and not s.keep_lost
         and s.queue is None
@@ -78,13 +103,12 @@ def _is_plain(s: Settlement) -> bool:
 def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     """The arrays of ``complete_v1``."""
     return (
+        batch[0].holder,
         uuids([s.id for s in batch]),
         integers([s.epoch for s in batch]),
-        texts([s.holder for s in batch]),
         byteas([s.result for s in batch]),
         bigints([s.result_ttl for s in batch]),
-        texts([s.reason for s in batch]),
-        booleans([s.keep for s in batch]),
+        batch[0].keep,
     )
 
 

@@ -11,8 +11,9 @@ CREATE TABLE queues (
     paused boolean NOT NULL DEFAULT false
 );
 
--- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind, and
--- days that nobody has made a partition for, lie in the default one.
+-- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
+-- in the partitions before and after all days; those of days that nobody has made a partition for, in the default one,
+-- which has to be looked through whenever a day is added and is therefore kept small.
 CREATE TABLE jobs (
     id uuid NOT NULL,
     enqueued_at bigint NOT NULL,
@@ -32,7 +33,6 @@ CREATE TABLE jobs (
 ALTER TABLE jobs ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL;
 ALTER TABLE jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
-CREATE TABLE jobs_other PARTITION OF jobs DEFAULT WITH (toast_tuple_target = 8160);
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired.
 CREATE TABLE ready (
@@ -108,7 +108,6 @@ ALTER TABLE ended ALTER error SET STORAGE EXTERNAL, ALTER result SET STORAGE EXT
 ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
 CREATE INDEX ended_age ON ended (state, finished_at);
 CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
-CREATE TABLE ended_other PARTITION OF ended DEFAULT;
 
 -- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED.
 CREATE TABLE keys (
@@ -153,6 +152,48 @@ CREATE TABLE totals (
     bytes bigint NOT NULL,
     CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
 ) WITH (fillfactor = 50);
+
+-- The lowest id that a job made on this day, by UTC, can have.
+CREATE FUNCTION day_start(p_day date) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex((p_day - date '1970-01-01')::bigint * 86400000), 12, '0') || repeat('0', 20))::uuid
+$$;
+
+-- A partition of both tables. Its storage differs from PostgreSQL's usual one: payloads come compressed, if that helps
+-- at all, and those of a few kilobytes stay in the row.
+CREATE FUNCTION make_partition(p_name text, p_bounds text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    EXECUTE format('CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 8160)', 'jobs_' || p_name);
+    EXECUTE format('ALTER TABLE jobs ATTACH PARTITION %I %s', 'jobs_' || p_name, p_bounds);
+    EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || p_name);
+    EXECUTE format('ALTER TABLE ended ATTACH PARTITION %I %s', 'ended_' || p_name, p_bounds);
+END $$;
+
+SELECT
+    make_partition('before', format('FOR VALUES FROM (MINVALUE) TO (%L)', day_start('2025-01-01'))),
+    make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01'))),
+    make_partition('other', 'DEFAULT');
+
+-- A place for the jobs of this day, unless it has one. Waits for nobody longer than a moment: there is another time.
+CREATE FUNCTION make_day(p_day date) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF to_regclass('jobs_' || to_char(p_day, 'YYYYMMDD')) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('lock_timeout', '100ms', true);
+    PERFORM make_partition(
+        to_char(p_day, 'YYYYMMDD'), format('FOR VALUES FROM (%L) TO (%L)', day_start(p_day), day_start(p_day + 1))
+    );
+    RETURN true;
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR check_violation OR duplicate_table THEN
+    RETURN false;  -- check_violation: jobs of that day lie in the default partition already, and stay there
+END $$;
+
+-- Today and the days that follow, by the store's clock.
+CREATE FUNCTION make_days_v1() RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT make_day((clock_timestamp() AT TIME ZONE 'UTC')::date + ahead) FROM generate_series(0, 2) AS ahead
+$$;
+
+SELECT make_days_v1();
 
 -- Everything about one job, wherever it lies; always asked for by id.
 CREATE VIEW entries AS

@@ -16,19 +16,52 @@ BEGIN
         EXIT WHEN cardinality(found) = cardinality(p_names);
         INSERT INTO queues (name) SELECT DISTINCT n FROM unnest(p_names) AS n ORDER BY n ON CONFLICT (name) DO NOTHING;
     END LOOP;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- A transaction that looks back may see a queue that has been forgotten since: better that it fails.
+        PERFORM 1 FROM queues AS q WHERE q.qid = ANY (found) FOR KEY SHARE;
+    END IF;
     RETURN found;
 END $$;
 
--- Bytes that a job takes up, as retention counts them.
-CREATE FUNCTION weight(p_names integer, VARIADIC p_cells bytea[]) RETURNS integer LANGUAGE sql IMMUTABLE AS
-    'SELECT 200 + p_names + coalesce(sum(octet_length(c)), 0)::integer FROM unnest(p_cells) AS c';
+-- Lock the keys that jobs of these queues have. Whoever writes more than one key does this first, and after it has locked
+-- the places of the jobs by id: as everybody goes in the same order, no two wait for each other.
+CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    PERFORM 1 FROM unnest(p_ids, p_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id  -- jobs_pkey, keys_pkey
+    JOIN keys AS k ON k.qid = n.qid AND k.key = j.key AND k.id = n.id
+    ORDER BY k.qid, k.key FOR UPDATE OF k;
+END $$;
 
--- Rows become jobs. Answers only for those that did not: status 1 SAME, 2 DUPLICATE, 3 DONE.
+-- Bytes that a job takes up, as retention counts them: this, and its cells.
+CREATE FUNCTION weight(p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT coalesce(octet_length(p_parameters), 0) + coalesce(octet_length(p_vm_state), 0)
+        + coalesce(octet_length(p_metadata), 0) + coalesce(octet_length(p_blob), 0)
+$$;
+
+-- New jobs wait, and are counted.
+CREATE FUNCTION make_ready(
+    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_priorities smallint[],
+    p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_sizes integer[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
+    SELECT
+        coalesce(n.run_at, p_now + n.delay), n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority, n.key IS NOT NULL,
+        CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
+    FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
+        AS n (id, queue, priority, delay, run_at, expires, key, size);
+    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
+END $$;
+
+-- Rows become jobs. An array of nothing but NULL may be NULL itself; ``p_sizes`` are the bytes that the jobs take up, as
+-- retention counts them. Answers only for those that did not become one: status 1 SAME, 2 DUPLICATE, 3 DONE.
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[]
+    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -41,8 +74,9 @@ DECLARE
     v_known uuid[] := '{}';
     v_fresh uuid[];
     v_losers integer[] := '{}';
-    v_plain boolean := array_position(p_keys, NULL) IS NOT NULL
-        AND cardinality(array_remove(p_keys, NULL)) = 0 AND cardinality(array_remove(p_reply_tos, NULL)) = 0;
+    v_told integer;
+    v_plain boolean := coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0
+        AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
     r record;
 BEGIN
     IF (SELECT count(DISTINCT n) FROM unnest(p_ids) AS n) < cardinality(p_ids) THEN  -- an id twice: one after the other
@@ -52,22 +86,56 @@ BEGIN
                 v_now, p_names, p_ids[i:i], p_queues[i:i], p_tasks[i:i], p_tenants[i:i], p_keys[i:i], p_priorities[i:i],
                 p_delays[i:i], p_run_ats[i:i], p_expires[i:i], p_max_attempts[i:i], p_timeouts[i:i], p_result_ttls[i:i],
                 p_headers[i:i], p_reply_tos[i:i], p_hold_failed[i:i], p_parameters[i:i], p_vm_states[i:i],
-                p_metadatas[i:i], p_blobs[i:i]
+                p_metadatas[i:i], p_blobs[i:i], p_sizes[i:i]
             ) AS one;
         END LOOP;
         RETURN;
     END IF;
+    IF v_plain THEN
+        BEGIN
+            INSERT INTO jobs (
+                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, headers,
+                parameters, vm_state, metadata, blob
+            )
+            SELECT
+                n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.headers,
+                n.parameters, n.vm_state, n.metadata, n.blob
+            FROM unnest(
+                p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_headers,
+                p_parameters, p_vm_states, p_metadatas, p_blobs
+            ) AS n (
+                id, expires, timeout, result_ttl, max_attempts, task, tenant, headers,
+                parameters, vm_state, metadata, blob
+            );
+            PERFORM make_ready(
+                v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes
+            );
+            RETURN;
+        EXCEPTION WHEN unique_violation THEN
+            NULL;  -- some are here already: it takes a closer look
+        END;
+    END IF;
+    -- jobs_pkey, one probe per id.
+    SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = n.id;
     IF NOT v_plain THEN
-        -- jobs_pkey, one probe per id.
-        SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = n.id;
         -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
         FOR r IN
-            SELECT n.ord, n.id, v_qids[n.queue] AS qid, n.key, n.hold
-            FROM unnest(p_ids, p_queues, p_keys, p_hold_failed) WITH ORDINALITY AS n (id, queue, key, hold, ord)
+            SELECT n.ord, n.id, v_qids[n.queue] AS qid, n.key, n.hold, n.inbox
+            FROM unnest(p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos) WITH ORDINALITY
+                AS n (id, queue, key, hold, inbox, ord)
             WHERE n.key IS NOT NULL AND n.id <> ALL (v_known)
             ORDER BY 3, n.key, n.ord
         LOOP
-            -- keys_pkey. A row that it does not update, it still locks: whoever ends that job waits for this insert.
+            -- keys_pkey. What is taken is not touched: this transaction may last, and whoever ends that job must not wait.
+            IF r.inbox IS NULL THEN
+                PERFORM 1 FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key
+                    AND (k.held_until IS NULL OR k.held_until > v_now OR (k.failed AND r.hold));
+                IF FOUND THEN
+                    v_losers := v_losers || r.ord::integer;
+                    CONTINUE;
+                END IF;
+            END IF;
+            -- A row that it does not update, it still locks: with somebody who waits for it, that job must not end unseen.
             INSERT INTO keys AS k (qid, key, id) VALUES (r.qid, r.key, r.id)
             ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
             WHERE k.held_until <= v_now AND NOT (k.failed AND r.hold);
@@ -91,35 +159,25 @@ BEGIN
             id, expires, timeout, result_ttl, max_attempts, task, tenant, key, headers,
             parameters, vm_state, metadata, blob, ord
         )
-        WHERE v_plain OR (n.ord <> ALL (v_losers) AND n.id <> ALL (v_known))
+        WHERE n.ord <> ALL (v_losers) AND n.id <> ALL (v_known)
         ON CONFLICT (id) DO NOTHING
         RETURNING j.id
     )
     SELECT coalesce(array_agg(f.id), '{}') INTO v_fresh FROM fresh AS f;
-    WITH fresh AS (
-        INSERT INTO ready AS y (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
-        SELECT
-            coalesce(n.run_at, v_now + n.delay), n.id, v_qids[n.queue], 0, 0, 0,
-            weight(
-                octet_length(n.task) + octet_length(n.tenant) + coalesce(octet_length(n.key), 0), n.headers,
-                n.parameters, n.vm_state, n.metadata, n.blob
-            ),
-            n.priority, n.key IS NOT NULL,
-            CASE WHEN n.expires IS NOT NULL THEN greatest(v_now + n.expires, coalesce(n.run_at, v_now + n.delay)) END
-        FROM unnest(
-            p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_tasks, p_tenants, p_headers,
-            p_parameters, p_vm_states, p_metadatas, p_blobs
-        ) WITH ORDINALITY AS n (
-            id, queue, priority, delay, run_at, expires, key, task, tenant, headers,
-            parameters, vm_state, metadata, blob, ord
-        )
-        WHERE (cardinality(v_fresh) = cardinality(p_ids)) OR (n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers))
-        RETURNING y.qid
-    )
-    INSERT INTO deltas (qid, state, jobs) SELECT f.qid, 0, count(*) FROM fresh AS f GROUP BY f.qid;
-    IF cardinality(v_fresh) = cardinality(p_ids) AND v_plain THEN
-        RETURN;
+    -- Somebody stored one of these ids while this waited for a key: then the key may be somebody else's. Once more.
+    IF cardinality(v_fresh) + cardinality(v_known) + cardinality(v_losers) < cardinality(p_ids)
+        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = p_ids[o])
+    THEN
+        RAISE EXCEPTION 'a job was stored at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
+    PERFORM make_ready(
+        v_now, v_qids, array_agg(n.id), array_agg(n.queue), array_agg(n.key), array_agg(n.priority), array_agg(n.delay),
+        array_agg(n.run_at), array_agg(n.expires), array_agg(n.size)
+    )
+    FROM unnest(p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes) WITH ORDINALITY
+        AS n (id, queue, key, priority, delay, run_at, expires, size, ord)
+    WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers)
+    HAVING count(*) > 0;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
@@ -139,4 +197,8 @@ BEGIN
     LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND n.ord = ANY (v_losers)
     JOIN entries AS e ON e.id = coalesce(k.id, n.id)
     WHERE n.ord = ANY (v_losers) OR n.id <> ALL (v_fresh);
+    GET DIAGNOSTICS v_told = ROW_COUNT;
+    IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
+        RAISE EXCEPTION 'a job was removed at the same time' USING ERRCODE = 'serialization_failure';
+    END IF;
 END $$;

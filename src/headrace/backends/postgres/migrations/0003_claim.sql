@@ -32,6 +32,7 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs, bytes)
     SELECT n.qid, p_state, count(*), sum(n.size) FROM unnest(p_qids, p_sizes) AS n (qid, size) GROUP BY n.qid;
     IF true = ANY (p_keyed) THEN
+        PERFORM lock_keys(p_ids, p_qids);
         UPDATE keys AS k SET held_until = 0, failed = (p_state = 5)
         FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed) JOIN jobs AS j ON j.id = n.id
         WHERE n.keyed AND k.qid = n.qid AND k.key = j.key AND k.id = n.id;
@@ -90,9 +91,15 @@ BEGIN
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
 END $$;
 
+-- Lease the first jobs by (priority, run_at, id). The client puts them in that order: a plan may return them in another.
+--
+-- ``p_mark_*`` say, per queue and priority, up to where this client has claimed lately; it then looks only beyond. It
+-- gives them when the answer said that much was walked in vain: while an old snapshot is held, what others have claimed
+-- stays in the index, and a look from the beginning passes all of it.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_hurry boolean
+    p_lost_below integer, p_hurry boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
+    p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -102,7 +109,8 @@ DECLARE
     v_now bigint := coalesce(p_at, now_us());
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_qids integer[];
-    v_level smallint := NULL;
+    v_names text[];
+    v_level smallint;
     v_left integer := greatest(p_limit, 0);
     v_got integer;
     v_last_run_at bigint;
@@ -110,34 +118,46 @@ DECLARE
     v_dying boolean;
     v_suspects boolean;
     v_passed boolean := false;
+    v_later bigint;
     v_next bigint;
+    v_mark_run_ats bigint[];
+    v_mark_ids uuid[];
+    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass);
 BEGIN
     IF p_hurry THEN  -- a claim that a crash undoes is a claim that never was
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- queues_name_key.
-    SELECT array_agg(q.qid) INTO v_qids FROM queues AS q WHERE q.name = ANY (p_queues) AND NOT q.paused;
-    v_dying := EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now);  -- ready_dying
-    v_suspects := p_lost_below IS NOT NULL
-        AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= v_bound);  -- ready_lost
-    WHILE v_left > 0 AND v_qids IS NOT NULL LOOP
-        -- ready_pkey: from priority to priority, one probe per queue.
-        SELECT min(x.priority) INTO v_level
-        FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
-            SELECT y.priority FROM ready AS y
-            WHERE y.qid = q.qid AND y.priority > coalesce(v_level::integer, -32769)
-            ORDER BY y.qid, y.priority LIMIT 1
-        ) AS x;
-        EXIT WHEN v_level IS NULL;
-        v_last_run_at := NULL;
-        v_last_id := NULL;
+    -- queues_name_key; ready_pkey, one probe per queue; ready_dying; ready_lost.
+    SELECT
+        array_agg(q.qid ORDER BY q.qid), array_agg(q.name ORDER BY q.qid), min(x.priority),
+        EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now),
+        p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= v_bound)
+    INTO v_qids, v_names, v_level, v_dying, v_suspects
+    FROM queues AS q LEFT JOIN LATERAL (
+        SELECT y.priority FROM ready AS y WHERE y.qid = q.qid AND p_mark_queues IS NULL ORDER BY y.qid, y.priority LIMIT 1
+    ) AS x ON true
+    WHERE q.name = ANY (p_queues) AND NOT q.paused;
+    IF p_mark_queues IS NOT NULL THEN
+        v_level := next_level(v_qids, v_names, -32769, p_mark_queues, p_mark_priorities);
+    END IF;
+    WHILE v_left > 0 AND v_level IS NOT NULL LOOP
+        IF p_mark_queues IS NOT NULL THEN
+            SELECT array_agg(m.run_at ORDER BY q.ord), array_agg(m.id ORDER BY q.ord) INTO v_mark_run_ats, v_mark_ids
+            FROM unnest(v_names) WITH ORDINALITY AS q (name, ord)
+            LEFT JOIN unnest(p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids) AS m (name, priority, run_at, id)
+                ON m.name = q.name AND m.priority = v_level;
+        END IF;
         RETURN QUERY
-        -- ready_pkey: (qid, priority, run_at <= now), already in claim order; then by place in the heap.
+        -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey.
         WITH head AS MATERIALIZED (
-            SELECT x.place, x.run_at, x.id
-            FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT x.place
+            FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
                 WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at <= v_now
+                    AND (y.run_at, y.id) > (
+                        coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
+                        coalesce(v_mark_ids[q.ord], '00000000-0000-0000-0000-000000000000')
+                    )
                     AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
                 ORDER BY y.run_at, y.id LIMIT v_left
                 FOR UPDATE SKIP LOCKED
@@ -157,12 +177,12 @@ BEGIN
             CROSS JOIN (VALUES (0::smallint, -1), (1::smallint, 1)) AS s (state, sign)
         )
         SELECT
-            1::smallint, g.id, q.name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END, g.epoch + 1, g.attempt, g.lost,
-            g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
+            1::smallint, g.id, v_names[array_position(v_qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
+            g.epoch + 1, g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
+            j.headers, g.error,
             CASE WHEN p_want & 1 <> 0 THEN j.parameters END, CASE WHEN p_want & 2 <> 0 THEN j.vm_state END,
             CASE WHEN p_want & 4 <> 0 THEN j.metadata END, CASE WHEN p_want & 8 <> 0 THEN j.blob END
-        FROM gone AS g JOIN jobs AS j ON j.id = g.id JOIN queues AS q ON q.qid = g.qid
-        ORDER BY g.run_at, g.id;
+        FROM gone AS g JOIN jobs AS j ON j.id = g.id;
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF v_dying OR v_suspects THEN
@@ -185,15 +205,39 @@ BEGIN
                 RETURN QUERY SELECT * FROM expire_v1(v_now, v_qids, v_level, v_last_run_at, v_last_id, 1000);
             END IF;
         END IF;
+        EXIT WHEN v_left = 0;
+        -- ready_pkey: when the next job of this priority is due.
+        SELECT min(x.run_at) INTO v_later
+        FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at > v_now
+            ORDER BY y.run_at LIMIT 1
+        ) AS x;
+        v_next := least(v_next, v_later);
+        v_level := next_level(v_qids, v_names, v_level, p_mark_queues, p_mark_priorities);
     END LOOP;
-    IF v_left > 0 THEN
-        SELECT min(x.run_at) INTO v_next FROM heads(v_qids) AS x;
-    END IF;
     RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, v_passed::integer, NULL, CASE WHEN v_next IS NOT NULL THEN greatest(v_next - v_now, 0) END, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        3, NULL, NULL, NULL, NULL, NULL, NULL, pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) - v_walked,
+        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed THEN 0 ELSE v_next - v_now END END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
+
+-- The next priority in which these queues may have something. One that has a mark is not looked into, only what lies
+-- between.
+CREATE FUNCTION next_level(
+    p_qids integer[], p_names text[], p_level integer, p_mark_queues text[], p_mark_priorities smallint[]
+) RETURNS smallint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    -- ready_pkey, one probe per queue.
+    SELECT min(coalesce(x.priority, m.priority)) FROM unnest(p_qids, p_names) AS q (qid, name)
+    CROSS JOIN LATERAL (
+        SELECT min(m.priority) AS priority FROM unnest(p_mark_queues, p_mark_priorities) AS m (name, priority)
+        WHERE m.name = q.name AND m.priority > p_level
+    ) AS m
+    LEFT JOIN LATERAL (
+        SELECT y.priority FROM ready AS y
+        WHERE y.qid = q.qid AND y.priority > p_level AND y.priority < coalesce(m.priority, 32768)
+        ORDER BY y.qid, y.priority LIMIT 1
+    ) AS x ON true
+$$;
 
 -- The first job of each queue and priority in use.
 CREATE FUNCTION heads(p_qids integer[]) RETURNS TABLE (qid integer, priority smallint, run_at bigint)

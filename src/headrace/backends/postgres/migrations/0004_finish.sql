@@ -1,8 +1,7 @@
--- The usual end of leases: COMPLETED, and nothing else about the job changes. Answers, as rows of kind 0, only for those
--- that are fenced off, by their number; and rows of kind 4.
+-- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. Answers, as rows of kind 0,
+-- only for those that are fenced off, by their number; and rows of kind 4.
 CREATE FUNCTION complete_v1(
-    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_results bytea[], p_result_ttls bigint[],
-    p_reasons text[], p_keeps boolean[]
+    p_at bigint, p_holder text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[], p_keep boolean
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -11,45 +10,64 @@ AS $$
 DECLARE
     v_now bigint := coalesce(p_at, now_us());
     v_done integer[];
-    v_keyed boolean;
+    v_keyed uuid[];
+    v_qids integer[];
 BEGIN
-    WITH gone AS (  -- leased_pkey, one probe per id
-        DELETE FROM leased AS l
-        USING unnest(p_ids, p_epochs, p_holders, p_results, p_result_ttls, p_reasons, p_keeps) WITH ORDINALITY
-            AS n (id, epoch, holder, result, ttl, reason, keep, ord)
-        WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = n.holder
-        RETURNING l.*, n.ord, n.ttl, n.reason, n.keep, CASE WHEN n.ttl > 0 THEN n.result END AS result
-    ), kept AS (
-        INSERT INTO ended (
-            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error, result
+    IF p_keep THEN
+        WITH gone AS (  -- leased_pkey, one probe per id
+            DELETE FROM leased AS l
+            USING unnest(p_ids, p_epochs, p_results, p_result_ttls) WITH ORDINALITY AS n (id, epoch, result, ttl, ord)
+            WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+            RETURNING l.*, n.ord, n.ttl, CASE WHEN n.ttl > 0 THEN n.result END AS result
+        ), kept AS (
+            INSERT INTO ended (
+                finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error,
+                result
+            )
+            SELECT
+                v_now, v_now + g.ttl, g.run_at, g.id, g.qid, g.epoch, g.attempt, 0,
+                g.size + coalesce(octet_length(g.result), 0), 3, g.priority, g.keyed, '', g.error, g.result
+            FROM gone AS g
+        ), counted AS (
+            INSERT INTO deltas (qid, state, jobs, bytes)
+            SELECT c.qid, s.state, s.sign * c.jobs, CASE WHEN s.sign > 0 THEN c.bytes ELSE 0 END
+            FROM (
+                SELECT g.qid, count(*) AS jobs, sum(g.size + coalesce(octet_length(g.result), 0)) AS bytes
+                FROM gone AS g GROUP BY g.qid
+            ) AS c CROSS JOIN (VALUES (1::smallint, -1), (3::smallint, 1)) AS s (state, sign)
         )
-        SELECT
-            v_now, v_now + g.ttl, g.run_at, g.id, g.qid, g.epoch, g.attempt, 0, g.size + coalesce(octet_length(g.result), 0),
-            3, g.priority, g.keyed, g.reason, g.error, g.result
-        FROM gone AS g WHERE g.keep
-    ), forgotten AS (  -- jobs_pkey
-        DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keep AND j.id = g.id RETURNING j.id, j.key, g.qid, g.keyed
-    ), unkeyed AS (  -- keys_pkey
-        DELETE FROM keys AS k USING forgotten AS f WHERE f.keyed AND k.qid = f.qid AND k.key = f.key AND k.id = f.id
-    ), counted AS (
-        INSERT INTO deltas (qid, state, jobs, bytes)
-        SELECT c.qid, 1, -c.jobs, 0 FROM (SELECT g.qid, count(*) AS jobs FROM gone AS g GROUP BY g.qid) AS c
-        UNION ALL
-        SELECT g.qid, 3, count(*), sum(g.size + coalesce(octet_length(g.result), 0)) FROM gone AS g WHERE g.keep GROUP BY g.qid
-    )
-    SELECT array_agg(g.ord::integer), bool_or(g.keyed) INTO v_done, v_keyed FROM gone AS g;
-    IF v_keyed THEN
-        -- ended_pkey, jobs_pkey, keys_pkey.
-        UPDATE keys AS k SET held_until = v_now + p_result_ttls[o], failed = false
-        FROM unnest(v_done) AS o JOIN ended AS e ON e.id = p_ids[o] JOIN jobs AS j ON j.id = e.id
-        WHERE k.qid = e.qid AND k.key = j.key AND k.id = e.id;
+        SELECT array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed)
+        INTO v_done, v_qids, v_keyed FROM gone AS g;
+        IF v_keyed IS NOT NULL THEN
+            PERFORM lock_keys(v_keyed, v_qids);
+            -- ended_pkey, jobs_pkey, keys_pkey.
+            UPDATE keys AS k SET held_until = v_now + p_result_ttls[o], failed = false
+            FROM unnest(v_done) AS o JOIN ended AS e ON e.id = p_ids[o] AND e.keyed JOIN jobs AS j ON j.id = e.id
+            WHERE k.qid = e.qid AND k.key = j.key AND k.id = e.id;
+        END IF;
+    ELSE
+        WITH gone AS (  -- leased_pkey, one probe per id
+            DELETE FROM leased AS l
+            USING unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
+            WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+            RETURNING l.id, l.qid, l.keyed, n.ord
+        ), forgotten AS (  -- jobs_pkey
+            DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = g.id
+        ), counted AS (
+            INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 1, -count(*) FROM gone AS g GROUP BY g.qid
+        )
+        SELECT array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed)
+        INTO v_done, v_qids, v_keyed FROM gone AS g;
+        IF v_keyed IS NOT NULL THEN
+            PERFORM forget_jobs(v_keyed, v_qids);
+        END IF;
     END IF;
-    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(p_ids) AS w;
+    IF EXISTS (SELECT 1 FROM waiters) THEN
+        RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w;
+    END IF;
     IF coalesce(cardinality(v_done), 0) < cardinality(p_ids) THEN
         RETURN QUERY
-        SELECT 0::smallint, n.id, NULL::text, NULL::text, NULL::text, NULL::text, n.ord::integer, NULL::integer, NULL::integer,
-            NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        SELECT (settled(n.id, n.ord::integer, NULL)).*
         FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'));
     END IF;
 END $$;
@@ -64,7 +82,7 @@ CREATE FUNCTION finish_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
+    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -88,6 +106,12 @@ DECLARE
     v_to integer;
     l leased;
 BEGIN
+    IF cardinality(p_ids) > 1 THEN
+        -- leased_pkey, by id; then keys_pkey.
+        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid)) FROM (
+            SELECT d.id, d.qid FROM leased AS d WHERE d.id = ANY (p_ids) ORDER BY d.id FOR UPDATE
+        ) AS x;
+    END IF;
     FOR i IN 1..cardinality(p_ids) LOOP
         -- leased_pkey.
         DELETE FROM leased AS d WHERE d.id = p_ids[i] AND d.epoch = p_epochs[i] AND d.holder = p_holders[i] RETURNING d.* INTO l;
@@ -120,6 +144,9 @@ BEGIN
             v_qid := (queue_ids(ARRAY[p_queues[i]]))[1];
             IF v_qid <> l.qid AND l.keyed THEN
                 v_keyed := move_key(v_now, l.id, l.qid, v_qid);
+                IF NOT v_keyed THEN
+                    DELETE FROM keys AS k USING jobs AS j WHERE j.id = l.id AND k.qid = l.qid AND k.key = j.key AND k.id = l.id;
+                END IF;
             END IF;
         END IF;
         INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
@@ -163,7 +190,7 @@ BEGIN
                 s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
                 s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
                 s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_parameters[v_from:v_to],
-                s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to]
+                s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to]
             );
         END IF;
     END LOOP;
@@ -191,35 +218,39 @@ DECLARE
     v_before integer;
     v_after integer;
 BEGIN
-    SELECT weight(0, j.parameters, j.vm_state, j.metadata, j.blob) INTO v_before FROM jobs AS j WHERE j.id = p_id;
+    SELECT weight(j.parameters, j.vm_state, j.metadata, j.blob) INTO v_before FROM jobs AS j WHERE j.id = p_id;
     UPDATE jobs AS j SET
         parameters = CASE WHEN p_mask & 1 <> 0 THEN p_parameters ELSE j.parameters END,
         vm_state = CASE WHEN p_mask & 2 <> 0 THEN p_vm_state ELSE j.vm_state END,
         metadata = CASE WHEN p_mask & 4 <> 0 THEN p_metadata ELSE j.metadata END,
         blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE j.blob END
     WHERE j.id = p_id
-    RETURNING weight(0, j.parameters, j.vm_state, j.metadata, j.blob) INTO v_after;
+    RETURNING weight(j.parameters, j.vm_state, j.metadata, j.blob) INTO v_after;
     RETURN v_after - v_before;
 END $$;
 
--- The key goes along to another queue, unless it is taken there; whether the job still has it.
+-- The key goes along to another queue, unless it is taken there; whether it did.
 CREATE FUNCTION move_key(p_now bigint, p_id uuid, p_from integer, p_to integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_key text;
 BEGIN
-    DELETE FROM keys AS k USING jobs AS j WHERE j.id = p_id AND k.qid = p_from AND k.key = j.key AND k.id = p_id;
     SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = p_id;
     INSERT INTO keys AS k (qid, key, id) VALUES (p_to, v_key, p_id)
     ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
     WHERE k.held_until <= p_now;
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM keys AS k WHERE k.qid = p_from AND k.key = v_key AND k.id = p_id;
+    RETURN true;
 END $$;
 
 -- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``; the caller counts them.
 CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
+    PERFORM lock_keys(p_ids, p_qids);
     WITH gone AS (  -- jobs_pkey
         DELETE FROM jobs AS j USING unnest(p_ids, p_qids) AS n (id, qid) WHERE j.id = n.id RETURNING j.id, j.key, n.qid
     ), places AS (  -- ended_pkey
@@ -230,11 +261,14 @@ BEGIN
 END $$;
 
 CREATE FUNCTION turn_v1(
-    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_results bytea[], p_result_ttls bigint[],
-    p_reasons text[], p_keeps boolean[], p_holder text, p_queues text[], p_limit integer, p_lease_for bigint,
-    p_want smallint, p_lost_below integer
+    p_at bigint, p_settled_by text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[],
+    p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
+    p_lost_below integer, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM complete_v1(p_at, p_ids, p_epochs, p_holders, p_results, p_result_ttls, p_reasons, p_keeps);
-    RETURN QUERY SELECT * FROM claim_v1(p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, false);
+    RETURN QUERY SELECT * FROM complete_v1(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
+    RETURN QUERY SELECT * FROM claim_v1(
+        p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, false,
+        p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids
+    );
 END $$;

@@ -53,6 +53,9 @@ DECLARE
     v_lost integer;
     v_run_at bigint;
     v_expired claim_row[];
+    v_leases leased[];
+    v_keyed uuid[];
+    v_qids integer[];
     l leased;
 BEGIN
     DELETE FROM workers AS w WHERE w.listed_until <= v_now;
@@ -71,9 +74,12 @@ BEGIN
             v_now, (SELECT array_agg(q.qid) FROM queues AS q), NULL, NULL, NULL, (p_limit - v_total)::integer
         ) AS x;
     END IF;
-    FOR l IN
-        SELECT x.* FROM leased AS x WHERE x.lease_until <= v_now ORDER BY x.lease_until, x.id LIMIT p_limit FOR UPDATE SKIP LOCKED
-    LOOP
+    SELECT array_agg(x), array_agg(x.id) FILTER (WHERE x.keyed), array_agg(x.qid) FILTER (WHERE x.keyed)
+    INTO v_leases, v_keyed, v_qids FROM (
+        SELECT y.* FROM leased AS y WHERE y.lease_until <= v_now ORDER BY y.lease_until, y.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ) AS x;
+    PERFORM lock_keys(v_keyed, v_qids);
+    FOREACH l IN ARRAY coalesce(v_leases, '{}') LOOP
         DELETE FROM leased AS x WHERE x.id = l.id;
         INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
         v_lost := l.lost + (NOT (l.cancel OR v_outage))::integer;
@@ -88,7 +94,7 @@ BEGIN
             v_reason := '';
         END IF;
         IF v_state = 0 THEN
-            v_run_at := v_now + p_spread * v_count / v_total;
+            v_run_at := v_now + p_spread * v_count / greatest(v_total, 1);
             INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
             SELECT v_run_at, l.id, l.qid, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed,
                 CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, v_run_at) END, l.error

@@ -67,10 +67,11 @@ END $$;
 
 -- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
 -- 8 hold, 9 delete. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
--- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told.
+-- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
+-- at again once they are locked.
 CREATE FUNCTION alter_v1(
     p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
-    p_queue text
+    p_queue text, p_states smallint[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -83,10 +84,16 @@ DECLARE
     v_qid integer;
     p place;
 BEGIN
+    IF cardinality(p_ids) > 1 THEN
+        PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid)) FROM (
+            SELECT n.id, lock_place(n.id) AS place FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id)
+        ) AS x;
+    END IF;
     FOREACH v_id IN ARRAY p_ids LOOP
         p := lock_place(v_id);
         CONTINUE WHEN p IS NULL OR p.id IS NULL;
-        CONTINUE WHEN p_queue IS NOT NULL AND p.qid <> (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+        CONTINUE WHEN p_queue IS NOT NULL AND p.qid IS DISTINCT FROM (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+        CONTINUE WHEN p.state <> ALL (p_states);
         CONTINUE WHEN p_strict AND (p.state <> ALL (p_applies) OR (p_kind = 1 AND p.cancel));
         v_after := p.state;
         v_changed := p.state = ANY (p_applies);

@@ -2,24 +2,24 @@
 
 -- name: insert
 SELECT * FROM {schema}.insert_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: claim
-SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b)
+SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, true, %b, %b, %b, %b)
 
 -- name: turn
 SELECT * FROM {schema}.turn_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b, %b, %b, %b
 )
 
 -- name: complete
-SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b, %b)
+SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 
 -- name: finish
 SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: renew
@@ -37,7 +37,7 @@ SELECT * FROM {schema}.alter_v1(
     ARRAY(SELECT m.id FROM {schema}.matching_v1(
         %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b
     ) AS m),
-    %b::integer, %b, %b::bigint, %b, %b, %b
+    %b::integer, %b, %b::bigint, %b, %b, %b, %b
 )
 
 -- name: scan
@@ -58,8 +58,11 @@ SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bi
 -- name: sweep_results
 SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
 
--- name: forget_queues
-SELECT {schema}.forget_queues()
+-- name: sweep_day
+SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer)
+
+-- name: tidy
+SELECT {schema}.forget_queues(), {schema}.make_days_v1()
 
 -- name: stats
 SELECT * FROM {schema}.stats_v1(%b, %b::integer)
@@ -69,3 +72,18 @@ SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1
 
 -- name: places
 SELECT * FROM {schema}.places_v1()
+
+-- name: bulk_begin
+SELECT coalesce(%b::bigint, {schema}.now_us()), {schema}.queue_ids(%b)
+
+-- name: bulk_jobs
+COPY {schema}.jobs (
+    id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, headers,
+    parameters, vm_state, metadata, blob
+) FROM STDIN (FORMAT BINARY)
+
+-- name: bulk_ready
+COPY {schema}.ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at) FROM STDIN (FORMAT BINARY)
+
+-- name: bulk_end
+INSERT INTO {schema}.deltas (qid, state, jobs) SELECT n.qid, 0, n.jobs FROM unnest(%b, %b) AS n (qid, jobs)

@@ -1,0 +1,59 @@
+"""How far this client has claimed: where to go on looking while the way there is littered."""
+
+from __future__ import annotations
+
+from headrace.backends.postgres.arrays import Bigints, Smallints, Texts, Uuids, bigints, smallints, texts, uuids
+from headrace.records import Claimed, JobId
+
+_SLACK = 2_000
+_EVERY = 0.1
+"""Seconds between looks from the beginning, at least; and at most a tenth of the time goes into them."""
+_SHARE = 10.0
+
+Marks = tuple[Texts | None, Smallints | None, Bigints | None, Uuids | None]
+NOTHING: Marks = (None, None, None, None)
+
+
+class Way:
+    """The way through the index of waiting jobs.
+
+    What was claimed leaves entries there that go away as soon as nobody can see them any more. While somebody holds an
+    old snapshot they stay, and every claim from the beginning walks over all of them. So a claim that walked much too
+    far makes the next ones start behind the last job claimed, per queue and priority; and only now and then one starts
+    from the beginning, for jobs that were put in before the mark meanwhile. Those wait that long, and no longer.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[tuple[str, int], tuple[int, JobId]] = {}
+        self._littered = False
+        self._look_at = 0.0
+
+    def marks(self, now: float) -> Marks:
+        """The marks for a claim at this time: none for one that is to start from the beginning."""
+        if not self._littered or now >= self._look_at or not self._marks:
+            return NOTHING
+        places = list(self._marks.items())
+        return (
+            texts([queue for (queue, _), _ in places]),
+            smallints([priority for (_, priority), _ in places]),
+            bigints([run_at for _, (run_at, _) in places]),
+            uuids([job_id for _, (_, job_id) in places]),
+        )
+
+    def walked(self, entries: int, claimed: Claimed, marks: Marks, began: float, ended: float) -> None:
+        """What a claim with these marks has met."""
+        if marks is NOTHING:
+            self._littered = entries > 4 * len(claimed.jobs) + _SLACK
+            self._look_at = ended + max(_EVERY, _SHARE * (ended - began))
+            if not self._littered:
+                self._marks.clear()
+        if self._littered:
+            for job in claimed.jobs:
+                self._marks[job.queue, job.priority] = (job.run_at, job.id)
+
+    def patience(self, next_in: int | None, now: float) -> int | None:
+        """When to claim next: no later than the next look from the beginning."""
+        if not self._littered:
+            return next_in
+        wait = max(0, int((self._look_at - now) * 1e6))
+        return wait if next_in is None else min(wait, next_in)

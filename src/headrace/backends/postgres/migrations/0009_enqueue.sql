@@ -1,0 +1,405 @@
+-- Jobs from SQL: for psql, triggers, other languages, and drivers that join a transaction of the caller's.
+
+-- Here the session is the caller's, and it may have temporary tables of any name: ours come first.
+SELECT set_config('search_path', current_setting('search_path') || ', pg_temp', true);
+DO $$
+DECLARE
+    f regprocedure;
+BEGIN
+    FOR f IN
+        SELECT p.oid FROM pg_proc AS p
+        WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proconfig::text LIKE '%search_path=%'
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path FROM CURRENT', f);
+    END LOOP;
+END $$;
+
+-- The channel on which the hints of a topic come; clients make the same name (hints.py).
+CREATE FUNCTION channel(p_topic text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT 'headrace_' || left(encode(sha256(
+        convert_to(current_schema(), 'UTF8') || decode('00', 'hex') || convert_to(p_topic, 'UTF8')
+    ), 'hex'), 40)
+$$;
+
+CREATE FUNCTION refuse_job(p_ord bigint, p_problem text, p_hint text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+        MESSAGE = format('job %s: %s; nothing was stored', p_ord, p_problem),
+        HINT = coalesce(p_hint, 'What a job takes is told by the comment on enqueue_v1.');
+END $$;
+
+-- A value as it may stand in a message.
+CREATE FUNCTION shown(p_value jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length(p_value::text) > 80 THEN left(p_value::text, 80) || '…' ELSE p_value::text END
+$$;
+
+CREATE FUNCTION refuse_key(p_ord bigint, p_object jsonb, p_where text, p_known text[]) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    SELECT refuse_job(
+        p_ord, format('%sunknown key %s', p_where, shown(to_jsonb(k))), format('There are: %s.', array_to_string(p_known, ', '))
+    )
+    FROM jsonb_object_keys(p_object) AS k WHERE k <> ALL (p_known) LIMIT 1
+$$;
+
+-- What stands under a name, and nothing for null.
+CREATE FUNCTION given(p_job jsonb, p_name text) RETURNS jsonb LANGUAGE sql IMMUTABLE AS
+    'SELECT nullif(p_job -> p_name, ''null'')';
+
+CREATE FUNCTION given_text(p_ord bigint, p_job jsonb, p_name text, p_least integer) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, p_name);
+    size integer;
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) <> 'string' THEN
+        PERFORM refuse_job(p_ord, format('%s: expected text, got %s', p_name, shown(v)), NULL);
+    END IF;
+    size := octet_length(convert_to(v #>> '{}', 'UTF8'));
+    IF size NOT BETWEEN p_least AND 1024 THEN
+        PERFORM refuse_job(p_ord, format('%s: expected %s to 1024 bytes in UTF-8, got %s', p_name, p_least, size), NULL);
+    END IF;
+    RETURN v #>> '{}';
+END $$;
+
+CREATE FUNCTION given_number(p_ord bigint, p_job jsonb, p_name text, p_least integer, p_most integer) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, p_name);
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) = 'number' THEN
+        IF v::numeric = trunc(v::numeric) AND v::numeric BETWEEN p_least AND p_most THEN
+            RETURN v::numeric::integer;
+        END IF;
+    END IF;
+    PERFORM refuse_job(
+        p_ord, format('%s: expected a whole number from %s to %s, got %s', p_name, p_least, p_most, shown(v)), NULL
+    );
+END $$;
+
+-- Microseconds, at most ten years.
+CREATE FUNCTION given_length(p_ord bigint, p_job jsonb, p_name text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, p_name);
+    length numeric;
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) = 'number' THEN
+        length := v::numeric;
+    ELSIF jsonb_typeof(v) = 'string' THEN
+        BEGIN
+            length := extract(epoch FROM (v #>> '{}')::interval);
+        EXCEPTION WHEN data_exception THEN
+            length := NULL;
+        END;
+    END IF;
+    IF length IS NULL OR length NOT BETWEEN 0 AND 316224000 THEN
+        PERFORM refuse_job(
+            p_ord, format('%s: expected a length of time of at most ten years, got %s', p_name, shown(v)),
+            'Give seconds as a number, like 0.5, or an interval as text, like "10 minutes" or "1h30m".'
+        );
+    END IF;
+    RETURN round(length * 1000000);
+END $$;
+
+-- Microseconds since 1970.
+CREATE FUNCTION given_instant(p_ord bigint, p_job jsonb, p_name text, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, p_name);
+    instant numeric;
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) = 'string' AND v #>> '{}' ~
+        '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)? ?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$'
+    THEN
+        BEGIN
+            instant := extract(epoch FROM (v #>> '{}')::timestamptz) * 1000000;
+        EXCEPTION WHEN data_exception THEN
+            instant := NULL;
+        END;
+    END IF;
+    IF instant IS NULL OR instant NOT BETWEEN 0 AND p_now + 316224000000000 THEN
+        PERFORM refuse_job(
+            p_ord, format('%s: expected a time after 1970 and at most ten years from now, got %s', p_name, shown(v)),
+            'Give it as text with its time zone, like "2027-01-15T08:00:00Z".'
+        );
+    END IF;
+    RETURN instant;
+END $$;
+
+-- Bytes in base64. Empty ones are not absent ones.
+CREATE FUNCTION given_cell(p_ord bigint, p_job jsonb, p_name text) RETURNS bytea
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job -> 'cells', p_name);
+BEGIN
+    IF v IS NOT NULL AND jsonb_typeof(v) <> 'string' THEN
+        PERFORM refuse_job(p_ord, format('cells: %s: expected bytes in base64, got %s', p_name, shown(v)), NULL);
+    END IF;
+    RETURN decode(v #>> '{}', 'base64');
+END $$;
+
+-- A text of at most 8 kB in MessagePack.
+CREATE FUNCTION packed_text(p_text text) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN n < 32 THEN set_byte(decode('00', 'hex'), 0, 160 + n)
+        WHEN n < 256 THEN decode('d9', 'hex') || set_byte(decode('00', 'hex'), 0, n)
+        ELSE decode('da', 'hex') || int2send(n::smallint)
+    END || body
+    FROM (SELECT convert_to(p_text, 'UTF8') AS body, octet_length(convert_to(p_text, 'UTF8')) AS n) AS x
+$$;
+
+-- Headers as clients write them: a map in MessagePack.
+CREATE FUNCTION given_headers(p_ord bigint, p_job jsonb) RETURNS bytea
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, 'headers');
+    n integer;
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) <> 'object' OR EXISTS (SELECT 1 FROM jsonb_each(v) AS h WHERE jsonb_typeof(h.value) <> 'string') THEN
+        PERFORM refuse_job(p_ord, format('headers: expected texts by name, got %s', shown(v)), NULL);
+    END IF;
+    IF octet_length(v::text) > 8192 THEN
+        PERFORM refuse_job(p_ord, format('headers: expected at most 8192 bytes, got %s', octet_length(v::text)), NULL);
+    END IF;
+    n := (SELECT count(*) FROM jsonb_object_keys(v));
+    RETURN CASE WHEN n < 16 THEN set_byte(decode('00', 'hex'), 0, 128 + n) ELSE decode('de', 'hex') || int2send(n::smallint) END
+        || coalesce((SELECT string_agg(packed_text(h.key) || packed_text(h.value), '') FROM jsonb_each_text(v) AS h), '');
+END $$;
+
+-- Arguments by name: bare JSON, which a worker reads as well as what clients write.
+CREATE FUNCTION given_parameters(p_ord bigint, p_job jsonb) RETURNS bytea
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v jsonb := given(p_job, 'args');
+    body bytea;
+BEGIN
+    IF v IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(v) <> 'object' THEN
+        PERFORM refuse_job(
+            p_ord, format('args: expected an object, got %s', shown(v)), 'Give arguments by name: {"user_id": 42}.'
+        );
+    END IF;
+    body := convert_to(v::text, 'UTF8');
+    IF octet_length(body) > 128 AND jsonb_path_exists(v, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")') THEN
+        PERFORM refuse_job(p_ord, 'args: nested deeper than 64', NULL);
+    END IF;
+    RETURN body;
+END $$;
+
+-- A UUIDv7 as clients make it: milliseconds, 12 bits of their fraction, 62 random bits. A tick is 1/4096 ms.
+CREATE FUNCTION new_id(p_tick bigint) RETURNS uuid LANGUAGE sql VOLATILE AS $$
+    SELECT (
+        lpad(to_hex(p_tick >> 12), 12, '0') || '7' || lpad(to_hex(p_tick & 4095), 3, '0')
+        || right(replace(gen_random_uuid()::text, '-', ''), 16)
+    )::uuid
+$$;
+
+CREATE TYPE new_job AS (
+    id uuid, queue text, task text, tenant text, key text, priority smallint, delay bigint, run_at bigint, expires bigint,
+    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, hold_failed boolean, parameters bytea,
+    vm_state bytea, metadata bytea, blob bytea
+);
+
+-- One job of ``enqueue_v1``, checked. What is not given is not asked for: most jobs have three or four keys.
+CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint) RETURNS new_job LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    c_known CONSTANT text[] := ARRAY[
+        'task', 'queue', 'args', 'id', 'key', 'tenant', 'priority', 'delay', 'run_at', 'expires', 'timeout', 'max_attempts',
+        'result_ttl', 'headers', 'on_failed', 'cells'
+    ];
+    c_cells CONSTANT text[] := ARRAY['parameters', 'vm_state', 'metadata', 'blob', 'headers'];
+    v_text text;
+    j new_job;
+BEGIN
+    IF jsonb_typeof(p_job) <> 'object' THEN
+        PERFORM refuse_job(
+            p_ord, format('expected an object, got %s', shown(p_job)), 'Give at least a task: {"task": "shop.mail"}.'
+        );
+    END IF;
+    PERFORM refuse_key(p_ord, p_job, '', c_known) WHERE p_job - c_known <> '{}';
+    j.task := given_text(p_ord, p_job, 'task', 1);
+    IF j.task IS NULL THEN
+        PERFORM refuse_job(p_ord, 'expected a task, got none', 'Give the name that the app knows it by: {"task": "shop.mail"}.');
+    END IF;
+    IF p_job ? 'id' THEN
+        v_text := replace(given_text(p_ord, p_job, 'id', 1), '-', '');
+        IF v_text !~ '^[0-9a-fA-F]{32}$' THEN
+            PERFORM refuse_job(p_ord, format('id: expected a UUID, got %s', shown(p_job -> 'id')), NULL);
+        END IF;
+        j.id := v_text::uuid;
+    END IF;
+    IF j.id IS NULL THEN
+        j.id := new_id(p_now / 1000 * 4096 + p_now % 1000 * 4096 / 1000 + p_ord - 1);
+    END IF;
+    j.queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
+    j.tenant := coalesce(CASE WHEN p_job ? 'tenant' THEN given_text(p_ord, p_job, 'tenant', 0) END, '');
+    j.key := CASE WHEN p_job ? 'key' THEN given_text(p_ord, p_job, 'key', 0) END;
+    j.priority := coalesce(CASE WHEN p_job ? 'priority' THEN given_number(p_ord, p_job, 'priority', -32768, 32767) END, 0);
+    j.delay := coalesce(CASE WHEN p_job ? 'delay' THEN given_length(p_ord, p_job, 'delay') END, 0);
+    IF p_job ? 'run_at' THEN
+        j.run_at := given_instant(p_ord, p_job, 'run_at', p_now);
+        IF j.run_at IS NOT NULL AND given(p_job, 'delay') IS NOT NULL THEN
+            PERFORM refuse_job(p_ord, 'expected run_at or delay, got both', NULL);
+        END IF;
+    END IF;
+    j.expires := CASE WHEN p_job ? 'expires' THEN given_length(p_ord, p_job, 'expires') END;
+    j.timeout := CASE WHEN p_job ? 'timeout' THEN given_length(p_ord, p_job, 'timeout') END;
+    j.result_ttl := CASE WHEN p_job ? 'result_ttl' THEN given_length(p_ord, p_job, 'result_ttl') END;
+    j.max_attempts := CASE WHEN p_job ? 'max_attempts' THEN given_number(p_ord, p_job, 'max_attempts', 1, 2147483647) END;
+    j.hold_failed := false;
+    IF p_job ? 'on_failed' THEN
+        v_text := coalesce(given_text(p_ord, p_job, 'on_failed', 0), 'run');
+        IF v_text NOT IN ('run', 'return') THEN
+            PERFORM refuse_job(p_ord, format('on_failed: expected "run" or "return", got %s', shown(p_job -> 'on_failed')), NULL);
+        END IF;
+        j.hold_failed := v_text = 'return';
+    END IF;
+    IF p_job ? 'cells' THEN
+        IF jsonb_typeof(p_job -> 'cells') <> 'object' THEN
+            PERFORM refuse_job(p_ord, format('cells: expected an object, got %s', shown(p_job -> 'cells')), NULL);
+        END IF;
+        PERFORM refuse_key(p_ord, p_job -> 'cells', 'cells: ', c_cells) WHERE (p_job -> 'cells') - c_cells <> '{}';
+        j.parameters := given_cell(p_ord, p_job, 'parameters');
+        j.vm_state := given_cell(p_ord, p_job, 'vm_state');
+        j.metadata := given_cell(p_ord, p_job, 'metadata');
+        j.blob := given_cell(p_ord, p_job, 'blob');
+        j.headers := given_cell(p_ord, p_job, 'headers');
+        IF j.parameters IS NOT NULL AND given(p_job, 'args') IS NOT NULL
+            OR j.headers IS NOT NULL AND given(p_job, 'headers') IS NOT NULL
+        THEN
+            PERFORM refuse_job(p_ord, 'expected args and headers as they are or as cells, got both', NULL);
+        END IF;
+    END IF;
+    IF p_job ? 'args' THEN
+        j.parameters := coalesce(given_parameters(p_ord, p_job), j.parameters);
+    END IF;
+    IF p_job ? 'headers' THEN
+        j.headers := coalesce(given_headers(p_ord, p_job), j.headers);
+    END IF;
+    IF greatest(
+        octet_length(j.parameters), octet_length(j.vm_state), octet_length(j.metadata), octet_length(j.blob)
+    ) > 67108864 THEN
+        PERFORM refuse_job(p_ord, 'expected at most 64 MB of arguments', 'Keep large data elsewhere and pass a reference.');
+    END IF;
+    RETURN j;
+END $$;
+
+-- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits.
+CREATE FUNCTION enqueue_v1(p_jobs jsonb)
+RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := now_us();
+    v_jobs jsonb := CASE jsonb_typeof(p_jobs) WHEN 'object' THEN jsonb_build_array(p_jobs) ELSE p_jobs END;
+    v_queues text[];
+    v_woken text[] := '{}';
+    a record;
+    r record;
+BEGIN
+    IF v_jobs IS NULL OR jsonb_typeof(v_jobs) <> 'array' THEN
+        RAISE EXCEPTION 'expected a job or an array of jobs, got %', coalesce(shown(v_jobs), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give at least a task: {"task": "shop.mail"}.';
+    END IF;
+    IF jsonb_array_length(v_jobs) > 10000 THEN
+        RAISE EXCEPTION 'expected at most 10000 jobs, got %; nothing was stored', jsonb_array_length(v_jobs)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Call it several times in one transaction.';
+    END IF;
+    SELECT
+        array_agg(j.id) AS ids, array_agg(j.queue) AS queues, array_agg(j.task) AS tasks, array_agg(j.tenant) AS tenants,
+        array_agg(j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
+        array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
+        array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
+        array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.parameters) AS parameters,
+        array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs,
+        array_agg(
+            200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(octet_length(j.headers), 0)
+            + weight(j.parameters, j.vm_state, j.metadata, j.blob)
+        ) AS sizes
+    INTO a
+    FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
+    v_queues := ARRAY(SELECT DISTINCT q FROM unnest(a.queues) AS q ORDER BY q);
+    FOR r IN
+        SELECT n.ord, n.id, n.queue, i.status, i.id AS other, i.state, i.attempt, i.result
+        FROM unnest(a.ids, a.queues) WITH ORDINALITY AS n (id, queue, ord)
+        LEFT JOIN insert_v1(
+            NULL, v_queues, a.ids, ARRAY(SELECT array_position(v_queues, q)::smallint FROM unnest(a.queues) AS q), a.tasks,
+            a.tenants, a.keys, a.priorities, a.delays, a.run_ats, a.expires, a.max_attempts, a.timeouts, a.result_ttls,
+            a.headers, a.reply_tos, a.hold_failed, a.parameters, a.vm_states, a.metadatas, a.blobs, a.sizes
+        ) AS i ON i.ord = n.ord
+        ORDER BY n.ord
+    LOOP
+        ord := r.ord;
+        id := coalesce(r.other, r.id);
+        status := coalesce((ARRAY['same', 'duplicate', 'done'])[r.status], 'new');
+        state := coalesce(
+            (ARRAY['available', 'running', 'paused', 'completed', 'cancelled', 'failed'])[r.state + 1], 'available'
+        );
+        attempt := coalesce(r.attempt, 0);
+        result := r.result;
+        RETURN NEXT;
+        IF r.status IS NULL AND r.queue <> ALL (v_woken) THEN
+            v_woken := v_woken || r.queue;
+        END IF;
+    END LOOP;
+    PERFORM pg_notify(channel('queue:' || q), '') FROM unnest(v_woken) AS q;
+END $$;
+
+COMMENT ON FUNCTION enqueue_v1(jsonb) IS
+'Store jobs in this transaction: an object, or an array of at most 10000. Of two values under one key the last counts.
+
+task                     text, required: the name that the app knows the task by
+queue                    text; ''default'' unless given
+args                     object: arguments by name
+id                       UUID; made here unless given
+key, tenant              text
+priority                 whole number; lower ones are run first
+delay, expires, timeout, result_ttl
+                         seconds as a number, or an interval as text
+run_at                   instead of delay: a timestamp as text, with its time zone
+max_attempts             whole number
+headers                  object of texts
+on_failed                ''run'' or ''return''
+cells                    object: parameters, vm_state, metadata, blob, headers as clients write them, in base64
+
+status is new, same (its id is stored already), duplicate (its key is taken) or done (the job that has its key is
+complete, and its result is held). id, state, attempt and result are those of the stored job.';
+
+-- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
+-- transaction cannot go on: whoever has lost a job must not write for it.
+CREATE FUNCTION complete_bound_v1(p_id uuid, p_epoch integer, p_holder text, p_result bytea, p_result_ttl bigint)
+RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    r claim_row;
+BEGIN
+    FOR r IN
+        SELECT * FROM complete_v1(
+            NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true
+        )
+    LOOP
+        IF r.kind = 0 THEN
+            RAISE EXCEPTION 'job % is not held under this lease any more', p_id
+                USING ERRCODE = 'LL001', HINT = 'Another worker has it, or it has ended: roll back.';
+        ELSIF r.kind = 4 THEN
+            PERFORM pg_notify(channel('inbox:' || r.name), replace(r.id::text, '-', ''));
+        END IF;
+    END LOOP;
+    RETURN 'completed';
+END $$;

@@ -1,0 +1,14 @@
+-- What is sent on connections that are not ours: one text goes, one text comes, whatever types the connection knows.
+
+-- name: enqueue
+SELECT CAST(coalesce(
+    jsonb_agg(jsonb_build_array(e.id, e.status, e.state, e.attempt, encode(e.result, 'base64')) ORDER BY e.ord), '[]'
+) AS text)
+FROM {schema}.enqueue_v1(CAST(CAST({given} AS text) AS jsonb)) AS e
+
+-- name: complete
+SELECT {schema}.complete_bound_v1(
+    CAST(g.job ->> 'id' AS uuid), CAST(g.job ->> 'epoch' AS integer), g.job ->> 'holder',
+    decode(g.job ->> 'result', 'base64'), CAST(g.job ->> 'result_ttl' AS bigint)
+)
+FROM (SELECT CAST(CAST({given} AS text) AS jsonb) AS job) AS g

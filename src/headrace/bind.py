@@ -1,0 +1,187 @@
+"""Jobs that share the fate of your own writes: enqueued, or completed, in a transaction of yours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from headrace.batch import BatchTask
+from headrace.client import Client
+from headrace.client import _chunks as chunks
+from headrace.core.codec import JsonSerde
+from headrace.errors import ConfigError, HeadraceError, InvalidJob
+from headrace.handle import Handle
+from headrace.job import Job, completion
+from headrace.protocol import AsyncJoined, Joined, transactions
+from headrace.records import Inserted, Row, Settlement
+from headrace.shown import shown
+from headrace.task import Task
+from headrace.types import NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+AnyTask = Task[Any, Any] | BatchTask[Any]
+
+_PLAIN: JsonSerde[Any] = JsonSerde()
+
+
+class LeaseLost(HeadraceError):
+    """The job is not held under this run's lease any more: another worker has it, or it has ended. Roll back.
+
+    >>> from headrace import LeaseLost
+    >>> LeaseLost().code
+    'lease_lost'
+    """
+
+
+class SyncConnection(Protocol):
+    """A connection that blocks: of psycopg, SQLAlchemy (a Session too) or Django."""
+
+    def close(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """A connection that is awaited: of psycopg, asyncpg or SQLAlchemy (an AsyncSession too)."""
+
+    @property
+    def close(self) -> Callable[..., Awaitable[Any]]: ...
+
+
+class Bound:
+    """An app on a connection that blocks: what is done here becomes true when you commit. ``app.bind`` makes it, and it
+    needs no event loop.
+
+    A job is stored in whatever transaction the connection is in at that moment. Workers see it, and are woken, when you
+    commit; when you roll back it never was. There is no ``queued`` event, as nobody here knows which it will be.
+
+    >>> from headrace import App, Bound
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def extract(uid: str, revision: int) -> None: ...
+    >>> def save(jobs: Bound, uid: str, revision: int) -> None:  # save(app.bind(connection), "a", 1)
+    ...     jobs.enqueue(extract.options(key=f"{uid}:{revision}"), uid, revision)
+    """
+
+    def __init__(self, binding: Binding, joined: Joined) -> None:
+        self._binding = binding
+        self._joined = joined
+
+    @overload
+    def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def enqueue(self, task: BatchTask[T], payload: T, /) -> Handle[Any]: ...
+    def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Store a job of the task, or of ``task.options(…)``. The handle may be waited on once you have committed."""
+        return self.enqueue_many([made(task, args, kwargs)])[0]
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
+        the first is sent."""
+        given = list(jobs)
+        answers = [one for chunk in self._binding.chunks(given) for one in self._joined.insert(chunk)]
+        return self._binding.handles(given, answers)
+
+    def complete(self, job: Job[Any], result: Any = None) -> None:
+        """Record in this transaction that the job, which runs here, is complete with this result. What its handler
+        returns afterwards is not stored. Commit soon, and before the handler returns.
+
+        Raises ``LeaseLost`` when the job is another worker's by now: then this transaction cannot commit any more.
+        """
+        settlement = settled(job, result)
+        if not self._joined.complete(settlement):
+            raise lost(job)
+
+
+class AsyncBound:
+    """An app on a connection that is awaited: as :class:`Bound`, with ``await``.
+
+    >>> from headrace import App, AsyncBound
+    >>> app = App("memory://")
+    >>> @app.task
+    ... async def extract(uid: str, revision: int) -> None: ...
+    >>> async def save(jobs: AsyncBound, uid: str, revision: int) -> None:  # await save(app.bind(session), "a", 1)
+    ...     await jobs.enqueue(extract, uid, revision)
+    """
+
+    def __init__(self, binding: Binding, joined: AsyncJoined) -> None:
+        self._binding = binding
+        self._joined = joined
+
+    @overload
+    async def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    async def enqueue(self, task: BatchTask[T], payload: T, /) -> Handle[Any]: ...
+    async def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """See ``Bound.enqueue``."""
+        return (await self.enqueue_many([made(task, args, kwargs)]))[0]
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """See ``Bound.enqueue_many``."""
+        given = list(jobs)
+        answers = [one for chunk in self._binding.chunks(given) for one in await self._joined.insert(chunk)]
+        return self._binding.handles(given, answers)
+
+    async def complete(self, job: Job[Any], result: Any = None) -> None:
+        """See ``Bound.complete``."""
+        settlement = settled(job, result)
+        if not await self._joined.complete(settlement):
+            raise lost(job)
+
+
+class Binding:
+    """What both have in common: jobs become rows, and answers become handles."""
+
+    def __init__(self, client: Client, tasks: Mapping[str, AnyTask]) -> None:
+        if client._made_in != os.getpid():  # a forked child that never opened its client still makes ids of its own
+            client._made_in = os.getpid()
+            client._prepare()
+        self._client = client
+        self._tasks = tasks
+
+    def join(self, connection: object) -> Bound | AsyncBound:
+        """Bind to whatever transactions the connection is in from now on."""
+        tx = transactions(self._client._backend)
+        if tx is None:
+            raise ConfigError(
+                f"jobs can be enqueued in a transaction of your own only on PostgreSQL; this app is on "
+                f"{self._client.settings.url.partition(':')[0]}. Enqueue after you have committed"
+            )
+        joined = tx.join(connection)
+        return Bound(self, joined) if joined.blocks else AsyncBound(self, joined)
+
+    def chunks(self, jobs: list[NewJob]) -> Iterator[list[Row]]:
+        """The rows of these jobs, all of them checked, as many at once as the store takes."""
+        rows = [self._client.packer.pack(job) for job in jobs]
+        return chunks(rows, self._client._backend.limits.max_batch)
+
+    def handles(self, jobs: list[NewJob], answers: list[Inserted]) -> list[Handle[Any]]:
+        """A handle on each stored job."""
+        return [
+            Handle(self._client, answer, getattr(self._tasks.get(job.task), "results", _PLAIN))
+            for job, answer in zip(jobs, answers, strict=True)
+        ]
+
+
+def made(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+    """The job of a call."""
+    if not isinstance(task, Task | BatchTask):
+        raise InvalidJob(f"expected a task of the app and its arguments, got {shown(task)}; for jobs use enqueue_many")
+    return task.job(*args, **kwargs)
+
+
+def settled(job: Job[Any], result: Any) -> Settlement:
+    """What completes the job."""
+    if not isinstance(job, Job):
+        raise InvalidJob(f"expected the job that the handler was given, got {shown(job)}")
+    return completion(job, result)
+
+
+def lost(job: Job[Any]) -> LeaseLost:
+    """The error for a job that is in other hands."""
+    return LeaseLost(
+        f"job {job.id} is not held under this run's lease any more: another worker has it, or it has ended already. "
+        "What you wrote in this transaction is not committed: let it roll back"
+    )

@@ -1,0 +1,408 @@
+"""A job that is completed in its handler's own transaction: both come true, or neither."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace import App, EventKind, Handle, Job, JobState, LeaseLost, immediate, never
+from headrace.backends.postgres import PostgresBackend
+from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.job import CancelToken
+from headrace.protocol import AsyncJoined, Joined, transactions
+from headrace.records import Beat, Claim, Leased, Reap, Renewed, Row, Settlement, Stamp
+from tests.bind.conftest import Shop, Told
+from tests.bind.drivers import WRITE, Driver, undone
+
+ALONE: dict[str, Any] = {"lease": "30s", "reap": "1h", "concurrency": 1, "prefetch": 0}
+"""One job at a time, and nobody takes any back but the test."""
+
+
+@pytest.fixture
+def told(shop: Shop) -> Told:
+    told = Told()
+    shop.app.observe(told)
+    return told
+
+
+@asynccontextmanager
+async def working(app: App) -> AsyncIterator[None]:
+    """A worker of the app, for as long as the block lasts."""
+    async with app, asyncio.TaskGroup() as group:
+        group.create_task(app.work())
+        try:
+            yield
+        finally:
+            app.stop()
+
+
+@asynccontextmanager
+async def connected(shop: Shop) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+        yield connection
+
+
+async def ended(handle: Handle[Any]) -> tuple[JobState, Any, int]:
+    info = await handle.info()
+    return info.state, info.result, info.attempt
+
+
+async def test_committed_with_the_write(shop: Shop, driver: Driver, told: Told) -> None:
+    """What the handler returns afterwards is not stored."""
+
+    @shop.app.task
+    async def publish(job: Job[None], uid: str) -> str:
+        async with driver.begin() as connection:
+            await driver.write(connection, uid)
+            await driver.bound(shop.app, connection, "complete", job, "in the transaction")
+            assert shop.written == []
+        return "afterwards"
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, "in the transaction", 0)
+    assert shop.written == ["a"]
+    assert told.kinds().count(EventKind.COMPLETED) == 1
+    assert EventKind.LEASE_LOST not in told.kinds()
+    assert (await told.wait_for(EventKind.COMPLETED)).result == "in the transaction"
+
+
+async def test_rolled_back_by_an_error_it_is_tried_again(shop: Shop, told: Told) -> None:
+    @shop.app.task(retry=immediate(2))
+    async def publish(job: Job[None], uid: str) -> None:
+        async with connected(shop) as connection:
+            await connection.execute(WRITE.format(f"{uid}{job.attempt}"))
+            await shop.app.bind(connection).complete(job)
+            if job.attempt == 0:
+                raise RuntimeError("once")
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, None, 1)
+    assert shop.written == ["a1"]
+    endings = [kind for kind in told.kinds() if kind in (EventKind.RETRYING, EventKind.COMPLETED, EventKind.LEASE_LOST)]
+    assert endings == [EventKind.RETRYING, EventKind.COMPLETED]
+
+
+async def test_rolled_back_in_silence_it_is_completed_as_ever(shop: Shop, told: Told) -> None:
+    """The handler has returned, and the worker records what it returned."""
+
+    @shop.app.task
+    async def publish(job: Job[None], uid: str) -> str:
+        async with undone(connected(shop)) as connection:
+            await connection.execute(WRITE.format(uid))
+            await shop.app.bind(connection).complete(job, "in the transaction")
+        return "afterwards"
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, "afterwards", 0)
+    assert shop.written == []
+    assert (await told.wait_for(EventKind.COMPLETED)).result == "afterwards"
+
+
+async def test_what_is_raised_after_the_commit_changes_nothing(shop: Shop, told: Told) -> None:
+    @shop.app.task(retry=immediate(2))
+    async def publish(job: Job[None], uid: str) -> None:
+        async with connected(shop) as connection:
+            await connection.execute(WRITE.format(uid))
+            await shop.app.bind(connection).complete(job)
+        raise RuntimeError("too late")
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, None, 0)
+    assert shop.written == ["a"]
+    assert told.kinds().count(EventKind.STARTED) == told.kinds().count(EventKind.COMPLETED) == 1
+    assert not {EventKind.RETRYING, EventKind.LEASE_LOST} & set(told.kinds())
+    assert str((await told.wait_for(EventKind.COMPLETED)).error) == "too late"
+
+
+async def test_whoever_lost_the_job_writes_nothing(shop: Shop) -> None:
+    """The lease runs out, another worker takes the job: the first one's write is rolled back."""
+    slow, quick, told = shop.another(**ALONE), shop.another(**ALONE), Told()
+    slow.observe(told)
+    started, go_on = asyncio.Event(), asyncio.Event()
+    refused: list[LeaseLost] = []
+
+    @slow.task(name="publish", retry=never())
+    async def publish(job: Job[None]) -> None:
+        started.set()
+        await go_on.wait()
+        try:
+            async with connected(shop) as connection:
+                await connection.execute(WRITE.format("by the first"))
+                await slow.bind(connection).complete(job)
+        except LeaseLost as error:
+            refused.append(error)
+            raise
+
+    @quick.task(name="publish")
+    async def publish_again(job: Job[None]) -> None:
+        async with connected(shop) as connection:
+            await connection.execute(WRITE.format("by the second"))
+            await quick.bind(connection).complete(job)
+
+    async with working(slow), quick:
+        handle = await publish.enqueue()
+        await asyncio.wait_for(started.wait(), 20)
+        shop.run("UPDATE headrace.leased SET lease_until = 1")
+        assert len(await quick.client._backend.reap(Reap())) == 1
+        await quick.drain()
+        go_on.set()
+        await told.wait_for(EventKind.LEASE_LOST)
+        assert await ended(handle) == (JobState.COMPLETED, None, 0)
+    assert shop.written == ["by the second"]
+    assert EventKind.COMPLETED not in told.kinds()
+    [error] = refused
+    assert str(handle.id) in str(error)
+
+
+async def test_who_rolled_back_and_lost_the_job_is_not_believed(shop: Shop) -> None:
+    """Asking for a completion is none: that the lease is gone may have another reason."""
+    app, other, told = shop.another(**ALONE), shop.another(), Told()
+    app.observe(told)
+    rolled_back, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="publish")
+    async def publish(job: Job[None]) -> None:
+        async with undone(connected(shop)) as connection:
+            await app.bind(connection).complete(job)
+        rolled_back.set()
+        await go_on.wait()
+
+    async with working(app), other:
+        await publish.enqueue()
+        await asyncio.wait_for(rolled_back.wait(), 20)
+        shop.run("UPDATE headrace.leased SET lease_until = 1")
+        await other.client._backend.reap(Reap())
+        go_on.set()
+        await told.wait_for(EventKind.LEASE_LOST)
+        await told.wait_for(EventKind.COMPLETED)
+    kinds = [kind for kind in told.kinds() if kind in (EventKind.STARTED, EventKind.LEASE_LOST, EventKind.COMPLETED)]
+    assert kinds == [EventKind.STARTED, EventKind.LEASE_LOST, EventKind.STARTED, EventKind.COMPLETED]
+
+
+class Beating(PostgresBackend):
+    """Says when heartbeats have come back."""
+
+    beats = threading.Semaphore(0)
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        renewed = await super().renew(beat, at)
+        self.beats.release()
+        return renewed
+
+
+async def test_a_handler_goes_on_after_its_commit(shop: Shop) -> None:
+    """For longer than a lease, of which there is none left to lose."""
+    app, told = shop.another(Beating(shop.url)), Told()
+    app.observe(told)
+
+    @app.task
+    async def publish(job: Job[None]) -> None:
+        async with connected(shop) as connection:
+            await app.bind(connection).complete(job)
+        for _ in range(10):
+            assert await asyncio.to_thread(Beating.beats.acquire, timeout=20)
+
+    async with app:
+        await publish.enqueue()
+        await app.drain()
+    assert told.kinds().count(EventKind.COMPLETED) == 1
+    assert EventKind.LEASE_LOST not in told.kinds()
+    assert (await told.wait_for(EventKind.COMPLETED)).error is None
+
+
+async def test_no_heartbeat_waits_for_an_open_transaction(shop: Shop) -> None:
+    """Or the other jobs of this worker would lose their leases meanwhile."""
+    app, told = shop.another(Beating(shop.url)), Told()
+    app.observe(told)
+
+    @app.task
+    async def publish(job: Job[None]) -> None:
+        async with connected(shop) as connection:
+            await app.bind(connection).complete(job)
+            for _ in range(10):
+                assert await asyncio.to_thread(Beating.beats.acquire, timeout=20)
+
+    async with app:
+        handle = await publish.enqueue()
+        await app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, None, 0)
+    assert {EventKind.LEASE_LOST, EventKind.STALLED} & set(told.kinds()) == set()
+
+
+class Overtaken(PostgresBackend):
+    """Whose first heartbeat that names a lease is held up, and then finds it gone."""
+
+    named, go_on, gone = threading.Event(), threading.Event(), threading.Event()
+
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        if beat.leases:
+            self.named.set()
+            await asyncio.to_thread(self.go_on.wait, 20)
+        renewed = await super().renew(beat, at)
+        if renewed.lost:
+            self.gone.set()
+        return renewed
+
+
+async def test_a_heartbeat_that_the_commit_overtook(shop: Shop) -> None:
+    """Finds the lease gone, and the worker knows why."""
+    app, told = shop.another(Overtaken(shop.url), lease="2s"), Told()
+    app.observe(told)
+
+    @app.task
+    async def publish(job: Job[None]) -> None:
+        assert await asyncio.to_thread(Overtaken.named.wait, 20)
+        async with connected(shop) as connection:
+            await app.bind(connection).complete(job)
+        Overtaken.go_on.set()
+        assert await asyncio.to_thread(Overtaken.gone.wait, 20)
+        await asyncio.sleep(0)
+
+    async with app:
+        await publish.enqueue()
+        await app.drain()
+    assert told.kinds().count(EventKind.COMPLETED) == 1
+    assert EventKind.LEASE_LOST not in told.kinds()
+    assert (await told.wait_for(EventKind.COMPLETED)).error is None
+
+
+async def test_a_plain_function_completes_its_job(shop: Shop, told: Told) -> None:
+    """In its thread, on a connection that blocks."""
+
+    @shop.app.task
+    def publish(job: Job[None], uid: str) -> int:
+        with psycopg.connect(shop.url) as connection:
+            connection.execute(WRITE.format(uid))
+            shop.app.bind(connection).complete(job, 7)
+        return 0
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await handle.result() == 7
+    assert shop.written == ["a"]
+    assert told.kinds().count(EventKind.COMPLETED) == 1
+
+
+async def test_a_batch_completes_its_jobs_together(shop: Shop, told: Told) -> None:
+    """And enqueues what follows, all in one transaction."""
+
+    @shop.app.batch(size=10)
+    async def publish(jobs: list[Job[str]]) -> None:
+        async with connected(shop) as connection:
+            bound = shop.app.bind(connection)
+            for job in jobs:
+                await connection.execute(WRITE.format(job.payload))
+                await bound.complete(job)
+                await bound.enqueue(shop.extract, job.payload)
+
+    async with shop.app:
+        await shop.app.enqueue_many(publish.job(uid) for uid in "abc")
+        await shop.app.drain()
+    assert shop.written == ["a", "b", "c"]
+    assert sorted(shop.ran) == [("a", 0), ("b", 0), ("c", 0)]
+    assert told.kinds().count(EventKind.COMPLETED) == 6
+    assert EventKind.LEASE_LOST not in told.kinds()
+
+
+async def test_nobody_need_observe(shop: Shop) -> None:
+    app = shop.another()
+
+    @app.task
+    async def publish(job: Job[None]) -> None:
+        async with connected(shop) as connection:
+            await app.bind(connection).complete(job)
+
+    async with app:
+        handle = await publish.enqueue()
+        await app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, None, 0)
+
+
+async def test_completed_once(shop: Shop) -> None:
+    """The second time there is no lease left to end, in the same transaction or in the next."""
+    second: list[type[BaseException]] = []
+
+    @shop.app.task
+    async def publish(job: Job[None], uid: str) -> None:
+        async with connected(shop) as connection:
+            bound = shop.app.bind(connection)
+            await bound.complete(job)
+            with suppress(LeaseLost):
+                async with connection.transaction():
+                    await bound.complete(job)
+                second.append(RuntimeError)
+        async with connected(shop) as connection:
+            try:
+                await shop.app.bind(connection).complete(job)
+            except LeaseLost as error:
+                second.append(type(error))
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await ended(handle) == (JobState.COMPLETED, None, 0)
+    assert second == [LeaseLost]
+
+
+async def test_a_result_that_cannot_be_stored_is_refused_at_once(shop: Shop) -> None:
+    """Before anything is sent, so the transaction goes on."""
+
+    @shop.app.task
+    async def publish(job: Job[None], uid: str) -> Any:
+        async with connected(shop) as connection:
+            await connection.execute(WRITE.format(uid))
+            with pytest.raises(CodecError, match="object"):
+                await shop.app.bind(connection).complete(job, object())
+        return "plain"
+
+    async with shop.app:
+        handle = await publish.enqueue("a")
+        await shop.app.drain()
+        assert await handle.result() == "plain"
+    assert shop.written == ["a"]
+
+
+async def test_only_a_job_that_runs_can_be_completed(shop: Shop) -> None:
+    made = Job(Leased(bytes(16), "q", "t", {}, 1), None, "holder", CancelToken(), {})
+    async with connected(shop) as connection:
+        bound = shop.app.bind(connection)
+        with pytest.raises(ConfigError, match="expected a job that a worker runs"):
+            await bound.complete(made)
+        with pytest.raises(InvalidJob, match="expected the job that the handler was given, got 'a'"):
+            await bound.complete("a")  # type: ignore[arg-type]
+
+
+async def test_who_waits_for_it_is_told_at_the_commit(shop: Shop) -> None:
+    store = shop.app.client._backend
+    tx = transactions(store)
+    assert tx is not None
+    async with shop.app:
+        assert store.hints is not None
+        await store.insert([Row(bytes(15) + b"1", "q", "t", {}, reply_to="me")])
+        [job] = (await store.claim(Claim("holder", ("q",), 1, 10**7))).jobs
+        async with store.hints.listen(["inbox:me"]) as hints:
+            async with connected(shop) as connection:
+                joined: Joined | AsyncJoined = tx.join(connection)
+                assert not joined.blocks
+                done = Settlement(job.id, job.epoch, "holder", JobState.COMPLETED, result=b"", result_ttl=10**9)
+                assert await joined.complete(done)
+            async with asyncio.timeout(20):
+                assert (await anext(hints)).id == job.id
+        [record] = await store.fetch([job.id], frozenset({"result"}))
+    assert record is not None
+    assert (record.state, record.result) == (JobState.COMPLETED, b"")
