@@ -55,14 +55,15 @@ CREATE FUNCTION expire_v1(
     p_now bigint, p_qids integer[], p_priority smallint, p_run_at bigint, p_id uuid, p_limit integer
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_ids uuid[];
 BEGIN
-    WITH head AS MATERIALIZED (  -- ready_dying
+    WITH head AS MATERIALIZED (  -- ready_dying: no other index fits qid + 0
         SELECT y.ctid AS place FROM ready AS y
-        WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now AND y.qid = ANY (p_qids)
+        WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now AND y.qid + 0 = ANY (p_qids)
             AND (p_priority IS NULL OR (y.priority = p_priority AND (y.run_at, y.id) <= (p_run_at, p_id)))
         ORDER BY y.dies_at LIMIT p_limit
         FOR UPDATE SKIP LOCKED

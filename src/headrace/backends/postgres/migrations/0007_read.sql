@@ -1,6 +1,6 @@
 -- Jobs named by id or by key, in order, each once.
 CREATE FUNCTION named(p_ids uuid[], p_queues text[], p_keys text[]) RETURNS TABLE (id uuid, ord bigint)
-LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
     SELECT x.id, min(x.ord) FROM (
         SELECT n.id, n.ord FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
         UNION ALL
@@ -8,6 +8,20 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
         JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = q.qid AND k.key = n.key
     ) AS x GROUP BY x.id
+$$;
+
+-- Those of them that a selector means, in order; or the newest.
+CREATE FUNCTION matching_named(
+    p_ids uuid[], p_key_queues text[], p_keys text[], p_qid integer, p_tenant text, p_task text, p_states smallint[],
+    p_before bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean
+) RETURNS TABLE (id uuid) LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = n.id
+    WHERE (p_qid IS NULL OR e.qid = p_qid) AND (p_tenant IS NULL OR e.tenant = p_tenant)
+        AND (p_task IS NULL OR e.task = p_task) AND (p_states IS NULL OR e.state = ANY (p_states))
+        AND (p_before IS NULL OR e.enqueued_at <= p_before)
+        AND (p_above IS NULL OR n.id > p_above) AND (p_below IS NULL OR n.id < p_below)
+    ORDER BY CASE WHEN p_newest THEN n.id END DESC, n.ord LIMIT CASE WHEN p_newest THEN p_limit END
 $$;
 
 -- The jobs that a selector means: those named, in order, or all in these states, in the order of their ids. Planned anew
@@ -26,13 +40,9 @@ BEGIN
         RETURN;
     END IF;
     IF p_named THEN
-        RETURN QUERY
-        SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = n.id
-        WHERE (v_qid IS NULL OR e.qid = v_qid) AND (p_tenant IS NULL OR e.tenant = p_tenant)
-            AND (p_task IS NULL OR e.task = p_task) AND (p_states IS NULL OR e.state = ANY (p_states))
-            AND (v_before IS NULL OR e.enqueued_at <= v_before)
-            AND (p_above IS NULL OR n.id > p_above) AND (p_below IS NULL OR n.id < p_below)
-        ORDER BY CASE WHEN p_newest THEN n.id END DESC, n.ord LIMIT CASE WHEN p_newest THEN p_limit END;
+        RETURN QUERY SELECT m.id FROM matching_named(
+            p_ids, p_key_queues, p_keys, v_qid, p_tenant, p_task, p_states, v_before, p_above, p_below, p_limit, p_newest
+        ) AS m;
         RETURN;
     END IF;
     IF p_newest THEN

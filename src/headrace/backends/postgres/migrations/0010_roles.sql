@@ -1,0 +1,336 @@
+-- Who may do what. Nobody has a right on a table: what a role may do is which functions it may call, and these act with the
+-- rights of their owner. A step that adds a function or a view writes it here, and ends with ``SELECT seal()``.
+CREATE VIEW rights (part, name) AS
+WITH own (part, names) AS (
+    VALUES
+        ('producer', ARRAY['insert_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations']),
+        ('worker', ARRAY[
+            'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1'
+        ]),
+        ('janitor', ARRAY[
+            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'forget_queues', 'make_days_v1', 'alter_v1', 'configure_v1',
+            'ask_v1'
+        ]),
+        ('reader', ARRAY[
+            'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
+            'own_tenants', 'migrations'
+        ]),
+        ('confined producer', ARRAY['own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations']),
+        ('confined reader', ARRAY[
+            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations'
+        ])
+)
+SELECT p.part, n.name
+FROM (
+    SELECT o.part, o.names FROM own AS o
+    UNION ALL SELECT 'worker', o.names FROM own AS o WHERE o.part = 'producer'
+    UNION ALL SELECT 'janitor', o.names FROM own AS o WHERE o.part = 'reader'
+) AS p CROSS JOIN unnest(p.names) AS n (name);
+
+-- Which parts a role plays, so that it also gets what later steps add to them.
+CREATE TABLE granted (
+    role regrole NOT NULL,
+    part text NOT NULL,
+    CONSTRAINT granted_pkey PRIMARY KEY (role, part)
+);
+
+-- The tenants that a role is confined to.
+CREATE TABLE tenant_roles (
+    role regrole NOT NULL,
+    tenant text NOT NULL,
+    CONSTRAINT tenant_roles_pkey PRIMARY KEY (role, tenant)
+);
+
+-- Whose call it is. Inside of a function with the rights of its owner, ``current_user`` is that owner; the setting is the
+-- role that the session has taken on, which the server lets it do only as a member.
+CREATE FUNCTION caller() RETURNS name LANGUAGE sql STABLE AS $$
+    SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END
+$$;
+
+-- The tenants whose jobs the caller may see; NULL for all of them. What tells the two apart is the right itself: who may
+-- call ``fetch_v1`` sees everything, and whoever may not and has no tenants sees nothing.
+CREATE FUNCTION own_tenants() RETURNS text[] LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_all CONSTANT regproc := 'fetch_v1';
+BEGIN
+    IF has_function_privilege(caller(), v_all, 'EXECUTE') THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT t.tenant FROM tenant_roles AS t WHERE pg_has_role(caller(), t.role, 'USAGE'));
+END $$;
+
+CREATE FUNCTION refuse_tenant(p_problem text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = format('%s; nothing was stored', p_problem),
+        HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
+END $$;
+
+-- ``insert_v1`` for a role that is confined.
+CREATE FUNCTION own_insert_v1(
+    p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
+    p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
+    p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
+    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_mine CONSTANT text[] := own_tenants();
+BEGIN
+    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
+    FROM unnest(p_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
+    FOR ord, status, id, state, attempt, result IN
+        SELECT * FROM insert_v1(
+            p_at, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
+            p_metadatas, p_blobs, p_sizes
+        )
+    LOOP
+        PERFORM check_own(id, v_mine);
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- An answer about somebody else's job is none.
+CREATE FUNCTION check_own(p_id uuid, p_tenants text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than the one that has this id or key', caller()))
+    FROM jobs AS j WHERE j.id = p_id AND (j.tenant = ANY (p_tenants)) IS NOT TRUE;
+END $$;
+
+-- ``enqueue_v1`` is a name that people write into triggers, so it stays the one for all; what it did has another name now.
+ALTER FUNCTION enqueue_v1(jsonb) RENAME TO enqueue_jobs;
+CREATE FUNCTION enqueue_v1(p_jobs jsonb)
+RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_mine CONSTANT text[] := own_tenants();
+BEGIN
+    IF v_mine IS NULL THEN
+        RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs);
+        RETURN;
+    END IF;
+    FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs) LOOP
+        PERFORM check_own(id, v_mine);
+        RETURN NEXT;
+    END LOOP;
+END $$;
+DO $$
+BEGIN
+    EXECUTE format(
+        'COMMENT ON FUNCTION enqueue_v1(jsonb) IS %L', obj_description('enqueue_jobs(jsonb)'::regprocedure, 'pg_proc')
+    );
+    COMMENT ON FUNCTION enqueue_jobs(jsonb) IS NULL;
+END $$;
+
+-- ``fetch_v1`` for a role that is confined.
+CREATE FUNCTION own_fetch_v1(
+    p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
+) RETURNS TABLE (
+    ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
+    run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch integer, attempt integer, lost integer,
+    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
+    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_mine CONSTANT text[] := own_tenants();
+BEGIN
+    RETURN QUERY
+    SELECT f.* FROM fetch_v1(p_at, p_ids, p_queues, p_keys, p_want, p_error, p_result) AS f
+    WHERE f.tenant = ANY (v_mine) ORDER BY f.ord;
+END $$;
+
+-- ``matching_v1`` for a role that is confined. Tenants are asked for one by one: a bound on the number of jobs must hold
+-- for those that it may see.
+CREATE FUNCTION own_matching_v1(
+    p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
+    p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
+    p_unasked boolean
+) RETURNS TABLE (id uuid) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_mine CONSTANT text[] := own_tenants();
+BEGIN
+    IF p_named THEN
+        RETURN QUERY
+        SELECT m.id FROM matching_v1(
+            p_at, true, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
+            NULL, p_newest, p_unasked
+        ) WITH ORDINALITY AS m (id, ord) JOIN jobs AS j ON j.id = m.id
+        WHERE j.tenant = ANY (v_mine) ORDER BY m.ord LIMIT CASE WHEN p_newest THEN p_limit END;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT m.id FROM unnest(v_mine) AS t CROSS JOIN LATERAL matching_v1(
+        p_at, false, p_ids, p_key_queues, p_keys, p_queue, t, p_task, p_states, p_older_than, p_above, p_below, p_limit,
+        p_newest, p_unasked
+    ) AS m
+    WHERE p_tenant IS NULL OR t = p_tenant
+    ORDER BY CASE WHEN p_newest THEN m.id END DESC, m.id LIMIT p_limit;
+END $$;
+
+-- What a producer may change: 1 cancel and 7 watch. The rest of ``alter_v1`` is for janitors.
+CREATE FUNCTION ask_v1(
+    p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
+    p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
+    p_unasked boolean, p_kind integer, p_text text
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    IF (p_kind IN (1, 7)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'expected change 1 or 7, got %', p_kind USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF own_tenants() IS NULL THEN
+        v_ids := ARRAY(SELECT m.id FROM matching_v1(
+            p_at, p_named, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
+            p_limit, p_newest, p_unasked
+        ) AS m);
+    ELSE
+        v_ids := ARRAY(SELECT m.id FROM own_matching_v1(
+            p_at, p_named, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
+            p_limit, p_newest, p_unasked
+        ) AS m);
+    END IF;
+    RETURN QUERY
+    SELECT * FROM alter_v1(
+        p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states
+    );
+END $$;
+
+-- A role has, of all that is in ``rights``, exactly what belongs to the parts that it plays.
+CREATE FUNCTION apply_rights(p_role regrole) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_schema CONSTANT regnamespace := quote_ident(current_schema());
+    v_confined CONSTANT boolean := EXISTS (SELECT 1 FROM tenant_roles AS t WHERE t.role = p_role);
+    v_parts CONSTANT text[] := ARRAY(
+        SELECT CASE WHEN v_confined THEN 'confined ' ELSE '' END || g.part FROM granted AS g WHERE g.role = p_role
+    );
+    r record;
+BEGIN
+    EXECUTE format(
+        CASE WHEN v_parts = '{}' THEN 'REVOKE USAGE ON SCHEMA %s FROM %s' ELSE 'GRANT USAGE ON SCHEMA %s TO %s' END, v_schema, p_role
+    );
+    FOR r IN
+        SELECT n.what, bool_or(x.part = ANY (v_parts)) AS has
+        FROM (
+            SELECT p.proname AS name, format('EXECUTE ON FUNCTION %s', p.oid::regprocedure) AS what
+            FROM pg_proc AS p WHERE p.pronamespace = v_schema
+            UNION ALL
+            SELECT c.relname, format('SELECT ON TABLE %s', c.oid::regclass) FROM pg_class AS c WHERE c.relnamespace = v_schema
+        ) AS n JOIN rights AS x ON x.name = n.name
+        GROUP BY n.what
+    LOOP
+        EXECUTE format(CASE WHEN r.has THEN 'GRANT %s TO %s' ELSE 'REVOKE %s FROM %s' END, r.what, p_role);
+    END LOOP;
+END $$;
+
+-- What is in ``rights`` acts with the rights of the owner, looks for names where nobody else can put any (temporary tables
+-- come last), and is not for everybody.
+CREATE FUNCTION seal() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_schema CONSTANT regnamespace := quote_ident(current_schema());
+    v_function regprocedure;
+    v_role regrole;
+BEGIN
+    LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
+    FOR v_function IN
+        SELECT p.oid FROM pg_proc AS p WHERE p.pronamespace = v_schema AND p.proname IN (SELECT r.name FROM rights AS r)
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = %s, pg_temp', v_function, v_schema);
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', v_function);
+    END LOOP;
+    FOR v_role IN SELECT DISTINCT g.role FROM granted AS g JOIN pg_roles AS r ON r.oid = g.role LOOP
+        PERFORM apply_rights(v_role);
+    END LOOP;
+END $$;
+
+-- The role of this name, which is neither everybody nor the owner.
+CREATE FUNCTION known_role(p_name text) RETURNS regrole LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_role CONSTANT oid := (SELECT r.oid FROM pg_roles AS r WHERE r.rolname = p_name);
+    v_schema record;
+BEGIN
+    SELECT n.nspname AS name, c.relowner AS owner,
+        EXISTS (SELECT 1 FROM aclexplode(n.nspacl) AS a WHERE a.grantee = 0 AND a.privilege_type = 'CREATE') AS open
+    INTO v_schema
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = 'migrations'::regclass;
+    IF v_role IS NULL THEN
+        RAISE EXCEPTION 'there is no role "%"', p_name
+            USING ERRCODE = 'invalid_parameter_value', HINT = format('CREATE ROLE %I LOGIN', p_name);
+    ELSIF v_role = v_schema.owner THEN
+        RAISE EXCEPTION 'role "%" owns the store, and may do everything', p_name USING ERRCODE = 'invalid_parameter_value';
+    ELSIF v_schema.open THEN
+        RAISE EXCEPTION 'everybody may create in schema "%", and so take over what functions there do', v_schema.name
+            USING ERRCODE = 'invalid_parameter_value',
+            HINT = format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', v_schema.name);
+    END IF;
+    RETURN v_role;
+END $$;
+
+-- A role that is confined has no other way to the jobs of others, by itself or as a member of another role.
+CREATE FUNCTION check_confined() RETURNS void LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    r record;
+BEGIN
+    SELECT c.role, x.role AS through, x.part, s.rolsuper INTO r
+    FROM (SELECT DISTINCT t.role FROM tenant_roles AS t) AS c
+    JOIN pg_roles AS s ON s.oid = c.role
+    LEFT JOIN granted AS x ON pg_has_role(c.role, x.role, 'MEMBER')
+        AND (x.part NOT IN ('producer', 'reader') OR NOT EXISTS (SELECT 1 FROM tenant_roles AS t WHERE t.role = x.role))
+    WHERE x.role IS NOT NULL OR s.rolsuper
+        OR pg_has_role(c.role, (SELECT o.relowner FROM pg_class AS o WHERE o.oid = 'migrations'::regclass), 'MEMBER')
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'role % cannot be confined to tenants: %', r.role, CASE
+            WHEN r.rolsuper THEN 'it is a superuser'
+            WHEN r.through IS NULL THEN 'it is a member of the owner of the store'
+            WHEN r.part IN ('producer', 'reader') THEN format('it is a member of %s, which is not confined', r.through)
+            WHEN r.through = r.role THEN format('a %s sees the jobs of all tenants', r.part)
+            ELSE format('it is a member of %s, and a %s sees the jobs of all tenants', r.through, r.part)
+        END USING ERRCODE = 'invalid_parameter_value', HINT = 'Only producers and readers can be confined.';
+    END IF;
+END $$;
+
+-- Give a role a part: producer, worker, janitor or reader.
+CREATE FUNCTION grant_v1(p_role text, p_to text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_to CONSTANT regrole := known_role(p_to);
+BEGIN
+    IF (p_role IN ('producer', 'worker', 'janitor', 'reader')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'expected producer, worker, janitor or reader, got %', p_role USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
+    INSERT INTO granted (role, part) VALUES (v_to, p_role) ON CONFLICT DO NOTHING;
+    PERFORM check_confined();
+    PERFORM apply_rights(v_to);
+END $$;
+
+-- Take a part back.
+CREATE FUNCTION revoke_v1(p_role text, p_to text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_to CONSTANT regrole := known_role(p_to);
+BEGIN
+    LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
+    DELETE FROM granted AS g WHERE g.role = v_to AND g.part = p_role;
+    PERFORM apply_rights(v_to);
+END $$;
+
+-- Confine a role to the jobs of these tenants, instead of those that it was confined to; NULL lets it out.
+CREATE FUNCTION confine_v1(p_to text, p_tenants text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_to CONSTANT regrole := known_role(p_to);
+BEGIN
+    IF cardinality(p_tenants) = 0 OR array_position(p_tenants, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'expected names of tenants, or NULL for all of them' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
+    DELETE FROM tenant_roles AS t WHERE t.role = v_to;
+    INSERT INTO tenant_roles (role, tenant) SELECT DISTINCT v_to, t FROM unnest(p_tenants) AS t;
+    PERFORM check_confined();
+    PERFORM apply_rights(v_to);
+END $$;
+
+SELECT seal();

@@ -1,0 +1,120 @@
+-- The store as people ask for it. What these views are called, and what their columns mean, stays.
+
+-- A text in MessagePack, and where the next value begins. Numbers are passed over.
+CREATE FUNCTION packed_value(p_body bytea, p_at integer, OUT value text, OUT after integer)
+LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_head CONSTANT integer := get_byte(p_body, p_at);
+    v_size integer;
+BEGIN
+    CASE
+        WHEN v_head < 128 OR v_head >= 224 THEN
+            after := p_at + 1;
+        WHEN v_head BETWEEN 204 AND 211 THEN
+            after := p_at + 1 + (1 << (v_head % 4));
+        WHEN v_head BETWEEN 160 AND 191 THEN
+            v_size := v_head - 160;
+            after := p_at + 1;
+        WHEN v_head = 217 THEN
+            v_size := get_byte(p_body, p_at + 1);
+            after := p_at + 2;
+        WHEN v_head = 218 THEN
+            v_size := get_byte(p_body, p_at + 1) * 256 + get_byte(p_body, p_at + 2);
+            after := p_at + 3;
+        ELSE
+            RAISE data_exception;
+    END CASE;
+    IF v_size > octet_length(p_body) - after THEN
+        RAISE data_exception;
+    ELSIF v_size IS NOT NULL THEN
+        value := convert_from(substr(p_body, after + 1, v_size), 'UTF8');
+        after := after + v_size;
+    END IF;
+END $$;
+
+-- The last failure that a stored error tells of, as workers write it: a list of maps in MessagePack. NULL for anything else.
+CREATE FUNCTION failure_text(p_error bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT SET search_path FROM CURRENT AS $$
+DECLARE
+    v_at integer := 1;
+    v_name text;
+    v_value text;
+    v_type text;
+    v_message text;
+BEGIN
+    IF get_byte(p_error, 0) NOT BETWEEN 145 AND 159 THEN
+        RETURN NULL;
+    END IF;
+    FOR failure IN 1..get_byte(p_error, 0) - 144 LOOP
+        v_at := v_at + 1;
+        FOR field IN 1..get_byte(p_error, v_at - 1) - 128 LOOP
+            SELECT x.value, x.after INTO v_name, v_at FROM packed_value(p_error, v_at) AS x;
+            SELECT x.value, x.after INTO v_value, v_at FROM packed_value(p_error, v_at) AS x;
+            v_type := CASE v_name WHEN 'type' THEN v_value ELSE v_type END;
+            v_message := CASE v_name WHEN 'message' THEN v_value ELSE v_message END;
+        END LOOP;
+    END LOOP;
+    RETURN nullif(concat_ws(': ', nullif(v_type, ''), nullif(v_message, '')), '');
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END $$;
+
+-- Every job once: at any instant it lies in exactly one place. A condition on ``state`` leaves the other places alone, and
+-- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown.
+CREATE VIEW jobs_v1 WITH (security_barrier) AS
+SELECT
+    p.id, q.name AS queue, j.task, p.state, j.tenant, CASE WHEN p.keyed THEN j.key END AS key, p.priority, p.attempt, p.lost,
+    j.max_attempts,
+    'epoch'::timestamptz + j.enqueued_at * interval '1 microsecond' AS enqueued_at,
+    'epoch'::timestamptz + p.run_at * interval '1 microsecond' AS run_at,
+    'epoch'::timestamptz + j.expires_at * interval '1 microsecond' AS expires_at,
+    'epoch'::timestamptz + p.finished_at * interval '1 microsecond' AS finished_at,
+    'epoch'::timestamptz + p.lease_until * interval '1 microsecond' AS lease_until,
+    w.worker, p.reason, failure_text(p.error) AS error, p.size
+FROM (
+    SELECT y.id, y.qid, 'available' AS state, y.priority, y.run_at, y.attempt, y.lost, y.size, y.keyed, y.error,
+        NULL::bigint AS lease_until, NULL::text AS holder, NULL::bigint AS finished_at, NULL::text AS reason
+    FROM ready AS y
+    UNION ALL
+    SELECT l.id, l.qid, 'running', l.priority, l.run_at, l.attempt, l.lost, l.size, l.keyed, l.error, l.lease_until, l.holder,
+        NULL, NULL
+    FROM leased AS l
+    UNION ALL
+    SELECT x.id, x.qid, 'paused', x.priority, x.run_at, x.attempt, x.lost, x.size, x.keyed, x.error, NULL, NULL, NULL, NULL
+    FROM paused AS x
+    UNION ALL
+    SELECT e.id, e.qid, 'completed', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+        e.finished_at, e.reason
+    FROM ended AS e WHERE e.state = 3
+    UNION ALL
+    SELECT e.id, e.qid, 'cancelled', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+        e.finished_at, e.reason
+    FROM ended AS e WHERE e.state = 4
+    UNION ALL
+    SELECT e.id, e.qid, 'failed', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+        e.finished_at, e.reason
+    FROM ended AS e WHERE e.state = 5
+) AS p
+JOIN jobs AS j ON j.id = p.id
+JOIN queues AS q ON q.qid = p.qid
+LEFT JOIN workers AS w ON w.holder = p.holder AND w.listed_until > extract(epoch FROM clock_timestamp()) * 1000000
+WHERE (SELECT own_tenants()) IS NULL OR j.tenant = ANY ((SELECT own_tenants())::text[]);
+
+-- The counters, added up.
+CREATE VIEW queues_v1 AS
+SELECT
+    q.name, q.paused,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 1), 0)::bigint AS running,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 2), 0)::bigint AS jobs_paused,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 3), 0)::bigint AS completed,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 4), 0)::bigint AS cancelled,
+    coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS failed
+FROM queues AS q LEFT JOIN (
+    SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
+) AS c ON c.qid = q.qid
+GROUP BY q.qid, q.name, q.paused;
+
+COMMENT ON VIEW jobs_v1 IS 'Every job that is kept, once, with its state and the last error that it met.';
+COMMENT ON VIEW queues_v1 IS 'Every queue with the number of its jobs in each state.';
+
+SELECT seal();
