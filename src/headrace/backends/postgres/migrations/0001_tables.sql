@@ -184,8 +184,10 @@ BEGIN
         to_char(p_day, 'YYYYMMDD'), format('FOR VALUES FROM (%L) TO (%L)', day_start(p_day), day_start(p_day + 1))
     );
     RETURN true;
-EXCEPTION WHEN lock_not_available OR deadlock_detected OR check_violation OR duplicate_table THEN
-    RETURN false;  -- check_violation: jobs of that day lie in the default partition already, and stay there
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR check_violation OR duplicate_table OR unique_violation THEN
+    -- check_violation: jobs of that day lie in the default partition already, and stay there. The last two: somebody else
+    -- makes it at the same time.
+    RETURN false;
 END $$;
 
 -- Today and the days that follow, by the store's clock.

@@ -246,7 +246,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``; the caller counts them.
+-- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``, but those who wait for them; the caller
+-- counts them.
 CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -257,7 +258,6 @@ BEGIN
         DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = n.id
     )
     DELETE FROM keys AS k USING gone AS g WHERE k.qid = g.qid AND k.key = g.key AND k.id = g.id;  -- keys_pkey
-    PERFORM take_waiters(p_ids);
 END $$;
 
 CREATE FUNCTION turn_v1(

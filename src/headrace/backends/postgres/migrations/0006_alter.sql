@@ -168,6 +168,7 @@ BEGIN
         ELSIF p_kind = 9 THEN
             PERFORM leave_place(p);
             PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
+            PERFORM take_waiters(ARRAY[v_id]);
             v_after := NULL;
         END IF;
         RETURN QUERY

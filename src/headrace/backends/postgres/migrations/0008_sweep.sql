@@ -75,6 +75,7 @@ BEGIN
     kept := v_jobs - removed;
     IF removed > 0 AND NOT p_dry THEN
         PERFORM forget_jobs(v_ids, v_qids);
+        PERFORM take_waiters(v_ids);
         INSERT INTO deltas (qid, state, jobs, bytes)
         SELECT n.qid, p_state, -count(*), -sum(n.size) FROM unnest(v_qids, v_sizes) AS n (qid, size) GROUP BY n.qid;
     END IF;
@@ -150,8 +151,8 @@ BEGIN
         v_name := to_char(v_day, 'YYYYMMDD');
         BEGIN
             SELECT d.removed, d.bytes INTO removed, bytes FROM drop_day(v_day, v_name, p_state, v_before, v_now, p_few) AS d;
-        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            RETURN;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table THEN
+            RETURN;  -- undefined_table: somebody else has just dropped it
         END;
         CONTINUE WHEN removed IS NULL;
         SELECT x.jobs INTO kept FROM places_v1() AS x WHERE x.state = p_state;

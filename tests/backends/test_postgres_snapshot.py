@@ -1,0 +1,123 @@
+"""While somebody holds an old snapshot, PostgreSQL keeps what has been claimed in its indexes: claims must not walk
+over all of it again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.backends.postgres import PostgresBackend
+from headrace.backends.postgres.marks import NOTHING, Way
+from headrace.records import Claim, Claimed, JobId, Leased, Row, Settlement
+from headrace.types import JobState
+from tests.postgres import server
+
+_JOBS = 10_000
+_BATCH = 100
+
+
+class Walking(PostgresBackend):
+    """A store that notes how many entries of the index its claims read."""
+
+    walked = 0
+
+    async def _call(self, name: str, *params: Any) -> list[Any]:
+        rows = await super()._call(name, *params)
+        if name in ("claim", "turn"):
+            self.walked += rows[-1][7]
+        return rows
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Walking]:
+    backend = Walking(server().url(), schema="snapshot", listen=False)
+    await backend.open()
+    yield backend
+    await backend.close()
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA snapshot CASCADE")
+
+
+@pytest.fixture
+def snapshot(store: Walking) -> Iterator[None]:
+    """Somebody who looks at the past."""
+    with psycopg.connect(server().url()) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM snapshot.ready")
+        yield
+
+
+def id_of(number: int) -> JobId:
+    return bytes.fromhex(f"0190{number:012x}70008000{0:08x}")
+
+
+async def fill(store: PostgresBackend, first: int, count: int, **more: Any) -> None:
+    rows = [Row(id=id_of(n), queue="q", task="t", cells={}, **more) for n in range(first, first + count)]
+    for start in range(0, count, 1_000):
+        await store.insert(rows[start : start + 1_000])
+
+
+async def work(store: PostgresBackend) -> list[Leased]:
+    """Claim a batch and complete it."""
+    jobs = list((await store.claim(Claim("h", ("q",), _BATCH, 60_000_000))).jobs)
+    await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs])
+    return jobs
+
+
+@pytest.mark.usefixtures("snapshot")
+async def test_the_way_to_the_next_job_does_not_grow(store: Walking) -> None:
+    await fill(store, 0, _JOBS)
+    seen = [job.id for _ in range(_JOBS // _BATCH) for job in await work(store)]
+    assert seen == [id_of(n) for n in range(_JOBS)]
+    assert store.walked <= 20 * _JOBS, "from the beginning it would be a hundred times as many"
+    store.walked = 0
+    await fill(store, _JOBS, 1_000)
+    for _ in range(10):
+        await work(store)
+    assert store.walked <= 5 * _JOBS
+
+
+@pytest.mark.usefixtures("snapshot")
+@pytest.mark.parametrize("more", [{"run_at": 1}, {"priority": -5}, {"priority": 5}], ids=["earlier", "higher", "lower"])
+async def test_what_was_put_in_before_the_mark_is_found(store: Walking, more: dict[str, Any]) -> None:
+    await fill(store, 0, _JOBS // 2)
+    for _ in range(_JOBS // 2 // _BATCH - 2):
+        await work(store)
+    await fill(store, _JOBS, 1, **more)
+    async with asyncio.timeout(10):
+        while id_of(_JOBS) not in [job.id for job in await work(store)]:
+            pass
+
+
+@pytest.mark.usefixtures("snapshot")
+async def test_an_idle_worker_looks_again_soon(store: Walking) -> None:
+    await fill(store, 0, _JOBS // 2)
+    while await work(store):
+        pass
+    claimed = await store.claim(Claim("h", ("q",), _BATCH, 60_000_000))
+    assert claimed.next_in is not None
+    assert claimed.next_in <= 1_000_000
+
+
+def claimed(count: int) -> Claimed:
+    return Claimed([Leased(id_of(n), "q", "t", {}, 1, run_at=n) for n in range(count)], None, (), False)
+
+
+def test_a_clean_way_has_no_marks() -> None:
+    way = Way()
+    way.walked(300, claimed(100), NOTHING, 0.0, 0.001)
+    assert way.marks(0.002) is NOTHING
+    assert way.patience(None, 0.002) is None
+
+
+def test_a_littered_way_is_marked_and_looked_at_from_the_beginning_now_and_then() -> None:
+    way = Way()
+    way.walked(50_000, claimed(100), NOTHING, 0.0, 0.05)
+    assert way.marks(0.06) is not NOTHING
+    assert way.marks(0.56) is NOTHING, "ten times as long as the last look took"
+    way.walked(100, claimed(100), NOTHING, 0.56, 0.57)
+    assert way.marks(0.58) is NOTHING, "it is clean again"
