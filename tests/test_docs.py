@@ -7,16 +7,28 @@ import inspect
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import headrace
 from headrace import EventKind, Queue
 from headrace.errors import ConfigError
+from tests.postgres import server
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+SHOP = "//localhost/shop"
+"""The PostgreSQL database of the pages."""
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+def _blank_database() -> str:
+    """Where there is one, from the slashes of its URL on."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS shop")
+        connection.execute("CREATE DATABASE shop")
+    return server().url("shop").removeprefix("postgresql:")
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
@@ -34,6 +46,8 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
             "# one trip to the store\n```",
             "# one trip to the store\napp.stop()\nawait work\nawait app.client.close()\n```",
         )
+    if SHOP in text:
+        text = text.replace(SHOP, _blank_database())
     names: dict[str, object] = {"__name__": "page"}
     for block in BLOCK.findall(text):
         code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.answers import Completed, Duplicate, JobStatus, Queued
     from headrace.app import App
     from headrace.batch import BatchTask
-    from headrace.bind import AsyncBound, Bound, LeaseLost
+    from headrace.bind import AsyncBound, Bound
     from headrace.client import Client
     from headrace.config import Settings
     from headrace.connection import connect
@@ -63,7 +63,6 @@ __all__ = [
     "JobStatus",
     "JsonSerde",
     "Lease",
-    "LeaseLost",
     "Middleware",
     "MsgpackSerde",
     "NewJob",
@@ -114,7 +113,6 @@ _HOMES = {
     "JobStatus": "headrace.answers",
     "JsonSerde": "headrace.core.codec",
     "Lease": "headrace.job",
-    "LeaseLost": "headrace.bind",
     "Middleware": "headrace.core.middleware",
     "MsgpackSerde": "headrace.core.codec",
     "NewJob": "headrace.types",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.batch import BatchTask
-from headrace.client import Client
-from headrace.client import _chunks as chunks
+from headrace.client import Client, chunks
 from headrace.core.codec import JsonSerde
-from headrace.errors import ConfigError, HeadraceError, InvalidJob
+from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.handle import Handle
 from headrace.job import Job, completion
-from headrace.protocol import AsyncJoined, Joined, transactions
+from headrace.protocol import AsyncJoined, Joined
 from headrace.records import Inserted, Row, Settlement
 from headrace.shown import shown
 from headrace.task import Task
@@ -26,15 +24,6 @@ T = TypeVar("T")
 AnyTask = Task[Any, Any] | BatchTask[Any]
 
 _PLAIN: JsonSerde[Any] = JsonSerde()
-
-
-class LeaseLost(HeadraceError):
-    """The job is not held under this run's lease any more: another worker has it, or it has ended. Roll back.
-
-    >>> from headrace import LeaseLost
-    >>> LeaseLost().code
-    'lease_lost'
-    """
 
 
 class SyncConnection(Protocol):
@@ -135,15 +124,13 @@ class Binding:
     """What both have in common: jobs become rows, and answers become handles."""
 
     def __init__(self, client: Client, tasks: Mapping[str, AnyTask]) -> None:
-        if client._made_in != os.getpid():  # a forked child that never opened its client still makes ids of its own
-            client._made_in = os.getpid()
-            client._prepare()
+        client.settle_in()
         self._client = client
         self._tasks = tasks
 
     def join(self, connection: object) -> Bound | AsyncBound:
         """Bind to whatever transactions the connection is in from now on."""
-        tx = transactions(self._client._backend)
+        tx = self._client.tx
         if tx is None:
             raise ConfigError(
                 f"jobs can be enqueued in a transaction of your own only on PostgreSQL; this app is on "
@@ -155,7 +142,7 @@ class Binding:
     def chunks(self, jobs: list[NewJob]) -> Iterator[list[Row]]:
         """The rows of these jobs, all of them checked, as many at once as the store takes."""
         rows = [self._client.packer.pack(job) for job in jobs]
-        return chunks(rows, self._client._backend.limits.max_batch)
+        return chunks(rows, self._client.limits.max_batch)
 
     def handles(self, jobs: list[NewJob], answers: list[Inserted]) -> list[Handle[Any]]:
         """A handle on each stored job."""

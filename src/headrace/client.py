@@ -39,7 +39,7 @@ from headrace.errors import (
     WaitTimeout,
 )
 from headrace.info import DETAILS, JobInfo, job_info
-from headrace.protocol import Backend
+from headrace.protocol import Backend, Transactions
 from headrace.records import (
     Altered,
     Cancel,
@@ -49,6 +49,7 @@ from headrace.records import (
     InsertStatus,
     JobId,
     JobKey,
+    Limits,
     Record,
     Row,
     Selector,
@@ -104,7 +105,23 @@ class Client:
         self._rng = self._given_rng or seeded_by_system()
         self.packer = Packer(self.settings.payloads, self._backend.limits, IdMaker(self.clock, self._rng))
 
+    @property
+    def limits(self) -> Limits:
+        """What the store can take."""
+        return self._backend.limits
+
+    @property
+    def tx(self) -> Transactions | None:
+        """Jobs in transactions of the caller's own, where the store can do that."""
+        return self._backend.tx
+
     # -- opening and closing
+
+    def settle_in(self) -> None:
+        """Make a forked child's ids differ from its parent's, also where it never opens the client."""
+        if self._made_in != os.getpid():
+            self._made_in = os.getpid()
+            self._prepare()
 
     async def open(self) -> None:
         """Connect now instead of on first use, to see at once whether the store is there."""
@@ -134,9 +151,7 @@ class Client:
 
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
-            if self._made_in != os.getpid():
-                self._made_in = os.getpid()
-                self._prepare()
+            self.settle_in()
             return
         if self._pid == os.getpid() and not self._loop.is_closed():
             raise ConfigError("this client is in use on another event loop; make one client per loop, or use SyncApp")
@@ -189,7 +204,7 @@ class Client:
         await self.open()
         rows = [self.packer.pack(job) for job in jobs]
         answers: list[Inserted] = []
-        for chunk in _chunks(rows, self._backend.limits.max_batch):
+        for chunk in chunks(rows, self._backend.limits.max_batch):
             answers += await self._inserts.send(chunk)
         if self.observers:
             for row, answer in zip(rows, answers, strict=True):
@@ -363,7 +378,7 @@ def _weight(row: Row) -> int:
     return 256 + sum(map(len, row.cells.values()))
 
 
-def _chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
+def chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
     """Rows in order, in pieces of bounded number and bytes."""
     chunk: list[Row] = []
     weight = 0

@@ -11,6 +11,7 @@
     │  │  └─ StoreFull           no room left on the disk
     │  ├─ SchemaMismatch         made by another version, or not ours
     │  └─ Corrupt                its bytes do not add up
+    ├─ LeaseLost                 the job is another worker's by now
     ├─ PayloadError              the bytes of a job or a result
     │  ├─ PayloadMissing
     │  ├─ PayloadTooLarge
@@ -93,6 +94,14 @@ class SchemaMismatch(BackendError):
 
 class Corrupt(BackendError):
     """The store's own check of its bytes failed."""
+
+
+class LeaseLost(HeadraceError):
+    """The job is not held under this run's lease any more: another worker has it, or it has ended. Roll back.
+
+    >>> LeaseLost().code
+    'lease_lost'
+    """
 
 
 class PayloadError(HeadraceError):

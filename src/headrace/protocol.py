@@ -131,18 +131,17 @@ class Transactions(Protocol):
         ...
 
 
-def transactions(backend: Backend) -> Transactions | None:
-    """Capability: jobs in the caller's own transactions. It is the backend's attribute ``tx``; a store without it, or
-    with None there, cannot."""
-    return getattr(backend, "tx", None)
-
-
 class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another for another loop."""
 
     @property
     def limits(self) -> Limits:
         """What this store can take."""
+        ...
+
+    @property
+    def tx(self) -> Transactions | None:
+        """Capability: jobs in the caller's own transactions."""
         ...
 
     @property

@@ -26,7 +26,6 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from headrace import App
-from headrace.protocol import transactions
 from headrace.records import Settlement
 
 ELSEWHERE = "elsewhere"
@@ -153,7 +152,7 @@ class Threaded(Driver):
 
 
 def _joined(app: App, connection: Any) -> Any:
-    tx = transactions(app.client._backend)
+    tx = app.client.tx
     assert tx is not None
     return tx.join(connection)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,8 +44,8 @@ def test_what_is_no_connection(thing: Any) -> None:
 
 async def test_a_pool_is_no_connection() -> None:
     app = App(server().url())
-    pool = asyncpg.create_pool(server().url())
-    for thing in (create_engine("sqlite://"), pool):
+    pools: list[Any] = [create_engine("sqlite://"), asyncpg.create_pool(server().url())]
+    for thing in pools:
         with pytest.raises(ConfigError, match="a pool or an engine is none: take a connection from it"):
             app.bind(thing)
 
@@ -87,6 +88,42 @@ async def test_one_binding_serves_many_transactions(shop: Shop) -> None:
     await connection.close()
     await shop.drain()
     assert sorted(shop.ran) == [("a", 0), ("c", 0)]
+
+
+async def test_a_pipeline_is_no_transaction(shop: Shop) -> None:
+    """With statements under way, whether there is one is not known before they have ended."""
+    with psycopg.connect(shop.url, autocommit=True) as connection, connection.pipeline():
+        connection.execute("SELECT 1")
+        with pytest.raises(ConfigError, match="commits every statement by itself"):
+            shop.app.bind(connection).enqueue(shop.extract, "a")
+        with connection.transaction():
+            connection.execute("SELECT 1")
+            shop.app.bind(connection).enqueue(shop.extract, "b")
+    async with await psycopg.AsyncConnection.connect(shop.url, autocommit=True) as awaited, awaited.pipeline():
+        await awaited.execute("SELECT 1")
+        with pytest.raises(ConfigError, match="commits every statement by itself"):
+            await shop.app.bind(awaited).enqueue(shop.extract, "c")
+        async with awaited.transaction():
+            await awaited.execute("SELECT 1")
+            await shop.app.bind(awaited).enqueue(shop.extract, "d")
+    await shop.drain()
+    assert sorted(shop.ran) == [("b", 0), ("d", 0)]
+
+
+async def test_several_at_once_on_one_connection(shop: Shop) -> None:
+    """Drivers that take turns may be used by several at once, in a transaction or not in one."""
+    async with await psycopg.AsyncConnection.connect(shop.url, autocommit=True) as connection:
+        bound = shop.app.bind(connection)
+        busy = asyncio.ensure_future(connection.execute("SELECT pg_sleep(0.2)"))
+        refused = await asyncio.gather(
+            *(bound.enqueue(shop.extract, "refused") for _ in range(5)), return_exceptions=True
+        )
+        await busy
+        assert {type(error) for error in refused} == {ConfigError}
+        async with connection.transaction():
+            await asyncio.gather(*(bound.enqueue(shop.extract, str(n)) for n in range(5)))
+    await shop.drain()
+    assert sorted(shop.ran) == [(str(n), 0) for n in range(5)]
 
 
 async def test_a_batch_task(shop: Shop) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace import App, EventKind, Handle, Job, JobState, LeaseLost, immediate, never
+from headrace import App, EventKind, Handle, Job, JobState, immediate, never
 from headrace.backends.postgres import PostgresBackend
-from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.errors import CodecError, ConfigError, InvalidJob, LeaseLost
 from headrace.job import CancelToken
-from headrace.protocol import AsyncJoined, Joined, transactions
+from headrace.protocol import AsyncJoined, Joined
 from headrace.records import Beat, Claim, Leased, Reap, Renewed, Row, Settlement, Stamp
 from tests.bind.conftest import Shop, Told
 from tests.bind.drivers import WRITE, Driver, undone
@@ -194,7 +194,7 @@ async def test_who_rolled_back_and_lost_the_job_is_not_believed(shop: Shop) -> N
 
 
 class Beating(PostgresBackend):
-    """Says when heartbeats have come back."""
+    """Counts the heartbeats that come back."""
 
     beats = threading.Semaphore(0)
 
@@ -202,6 +202,13 @@ class Beating(PostgresBackend):
         renewed = await super().renew(beat, at)
         self.beats.release()
         return renewed
+
+    @classmethod
+    async def more(cls, count: int) -> None:
+        """Wait for so many from now on; there are six in the life of a lease."""
+        cls.beats = threading.Semaphore(0)
+        for _ in range(count):
+            assert await asyncio.to_thread(cls.beats.acquire, timeout=20)
 
 
 async def test_a_handler_goes_on_after_its_commit(shop: Shop) -> None:
@@ -213,8 +220,7 @@ async def test_a_handler_goes_on_after_its_commit(shop: Shop) -> None:
     async def publish(job: Job[None]) -> None:
         async with connected(shop) as connection:
             await app.bind(connection).complete(job)
-        for _ in range(10):
-            assert await asyncio.to_thread(Beating.beats.acquire, timeout=20)
+        await Beating.more(10)
 
     async with app:
         await publish.enqueue()
@@ -233,8 +239,7 @@ async def test_no_heartbeat_waits_for_an_open_transaction(shop: Shop) -> None:
     async def publish(job: Job[None]) -> None:
         async with connected(shop) as connection:
             await app.bind(connection).complete(job)
-            for _ in range(10):
-                assert await asyncio.to_thread(Beating.beats.acquire, timeout=20)
+            await Beating.more(10)
 
     async with app:
         handle = await publish.enqueue()
@@ -243,7 +248,7 @@ async def test_no_heartbeat_waits_for_an_open_transaction(shop: Shop) -> None:
     assert {EventKind.LEASE_LOST, EventKind.STALLED} & set(told.kinds()) == set()
 
 
-class Overtaken(PostgresBackend):
+class Overtaken(Beating):
     """Whose first heartbeat that names a lease is held up, and then finds it gone."""
 
     named, go_on, gone = threading.Event(), threading.Event(), threading.Event()
@@ -270,7 +275,7 @@ async def test_a_heartbeat_that_the_commit_overtook(shop: Shop) -> None:
             await app.bind(connection).complete(job)
         Overtaken.go_on.set()
         assert await asyncio.to_thread(Overtaken.gone.wait, 20)
-        await asyncio.sleep(0)
+        await Overtaken.more(2)
 
     async with app:
         await publish.enqueue()
@@ -389,7 +394,7 @@ async def test_only_a_job_that_runs_can_be_completed(shop: Shop) -> None:
 
 async def test_who_waits_for_it_is_told_at_the_commit(shop: Shop) -> None:
     store = shop.app.client._backend
-    tx = transactions(store)
+    tx = store.tx
     assert tx is not None
     async with shop.app:
         assert store.hints is not None

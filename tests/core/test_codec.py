@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from typing import Any
@@ -152,10 +153,58 @@ class TestEnvelope:
         with pytest.raises(CodecError, match="checksum"):
             envelope.open(bytes(cell), "x")
 
-    @given(st.binary(max_size=50))
+    @given(st.binary(max_size=50) | st.binary(max_size=50).map(b"{".__add__))
     def test_any_bytes_open_or_raise_a_payload_error(self, cell: bytes) -> None:
-        with pytest.raises((CodecError, PayloadTooLarge)):
-            Envelope(max_size=1_000, compress_over=None).open(cell, "x")
+        """What opens without a checksum is JSON to everybody."""
+        try:
+            opened = Envelope(max_size=1_000, compress_over=None).open(cell, "x")
+        except (CodecError, PayloadTooLarge):
+            return
+        assert opened == (JSON, cell)
+        assert isinstance(json.loads(cell), dict)
+
+    @given(
+        st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), PLAIN, max_size=5),
+        st.booleans(),
+        st.sampled_from([None, 2]),
+    )
+    def test_bare_json(self, value: dict[str, Any], ascii: bool, indent: int | None) -> None:
+        """An object may do without an envelope, however it is written."""
+        cell = json.dumps(value, ensure_ascii=ascii, indent=indent).encode()
+        envelope = Envelope(max_size=10, compress_over=0)
+        assert envelope.open(cell, "x") == (JSON, cell)
+        assert envelope.decode(cell, JsonSerde(), "x") == value
+
+    @pytest.mark.parametrize(
+        ("cell", "said"),
+        [
+            (b"{", "truncated"),
+            (b'{"a": 1', "truncated"),
+            (b'{"a": 1}}', "trailing characters"),
+            (b"{\x01\x02\x03\x04{}", "object keys must be strings"),
+            (b'{"a": NaN}', "malformed"),
+            (b'{"a": "\\ud800"}', "truncated|surrogate"),
+            (b'{"a": "\xff"}', "utf-8"),
+            (b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}", ""),
+            (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", "nested 65 deep; the limit is 64"),
+            (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+            (b'[{"a": 1}]', "checksum"),
+            (b' {"a": 1}', "checksum"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_bare_json(self, cell: bytes, said: str) -> None:
+        envelope = Envelope(max_size=10**6, compress_over=None)
+        if not said:
+            assert envelope.open(cell, "args") == (JSON, cell)
+            return
+        with pytest.raises(CodecError, match=f"args: .*({said})"):
+            envelope.decode(cell, JsonSerde(), "args")
+
+    def test_bare_json_is_json_and_nothing_else(self) -> None:
+        envelope = Envelope(max_size=100, compress_over=None)
+        with pytest.raises(CodecError, match="blob: expected raw bytes, got JSON"):
+            envelope.decode(b"{}", RawSerde(), "blob")
+        assert envelope.decode(b'{"a": 1, "a": 2}', JsonSerde(), "x") == {"a": 2}
 
     def test_compresses_what_is_long_and_where_it_pays(self) -> None:
         envelope = Envelope(max_size=10**6, compress_over=1_000)

@@ -14,7 +14,9 @@ import headrace
 from headrace import (
     Again,
     App,
+    AsyncBound,
     BatchTask,
+    Bound,
     Cancelled,
     CancelToken,
     Client,
@@ -58,7 +60,7 @@ from headrace import (
     immediate,
     never,
 )
-from headrace.errors import HeadraceError, JobFailed
+from headrace.errors import HeadraceError, JobFailed, LeaseLost
 
 
 class Image:
@@ -362,3 +364,14 @@ def errors(error: HeadraceError) -> None:
 def generic(task: Task[[int], str]) -> None:
     task.job(1)
     task.job("x")  # type: ignore[arg-type]
+
+
+# -- in a transaction of one's own; what it makes of each connection is in bind.py
+
+
+async def bound(blocking: Bound, awaited: AsyncBound, job: Job[None], lost: LeaseLost) -> None:
+    assert_type(blocking.enqueue(configured, 1), Handle[str])
+    assert_type(await awaited.enqueue(configured, 1, template="bye"), Handle[str])
+    assert_type(blocking.complete(job), None)
+    assert_type(lost.code, str)
+    blocking.enqueue(configured, "one")  # type: ignore[call-overload]

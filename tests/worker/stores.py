@@ -14,6 +14,7 @@ class Plain:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.limits = inner.limits
+        self.tx = None
         self.hints = None
         self.turn = None
         self.away = False

@@ -13,6 +13,7 @@ from headrace.records import Claim, Claimed, Leased
 _HORIZON = 0.05
 """Seconds of work that may wait in the buffer: enough to hide a trip, too little to hoard."""
 _SMOOTHING = 0.3
+_INSTANT = 0.001
 
 
 class Claimer:
@@ -106,7 +107,7 @@ class Claimer:
     def got(self, claimed: Claimed, asked: int, sent_at: float) -> None:
         """A claim was answered."""
         if claimed.jobs:
-            self._measure(sent_at)
+            self._measure(asyncio.get_running_loop().time())
             self._leases.grant(claimed.jobs, sent_at)
             self._deliver(claimed.jobs)
         if not self.open:
@@ -146,12 +147,13 @@ class Claimer:
             self._room_timer = None
 
     def _measure(self, now: float) -> None:
-        """Follow the pace at which jobs are settled, in jobs per second."""
-        settled = self._settler.settled + self._settler.waiting
-        if now > self._last_time:
-            rate = (settled - self._last_count) / (now - self._last_time)
+        """Follow the pace at which jobs come to their end, in jobs per second. Several trips may be answered at once:
+        what happens in an instant has no pace."""
+        ended = self._settler.settled + len(self._settler)
+        if now >= self._last_time + _INSTANT:
+            rate = (ended - self._last_count) / (now - self._last_time)
             self._pace += _SMOOTHING * (rate - self._pace)
-            self._last_count, self._last_time = settled, now
+            self._last_count, self._last_time = ended, now
 
     def _sleep(self, next_in: int | None) -> None:
         pause = self._poll * (0.75 + self._rng.random() / 2)

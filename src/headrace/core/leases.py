@@ -40,8 +40,8 @@ class Leases:
             del self._held[job_id]
 
     def aging(self, now: float) -> list[tuple[JobId, int]]:
-        """Leases past half their life. Entrusted ones are left alone: while their transactions are open, a heartbeat that
-        asked for them would wait for those, and every other lease with it."""
+        """Leases past half their life. Entrusted ones are left alone: while their transactions are open, a heartbeat
+        that asked for them would wait for those, and every other lease with it."""
         old = now - self.lease / 2
         return [
             (job_id, epoch)

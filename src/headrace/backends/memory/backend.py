@@ -72,6 +72,7 @@ class MemoryBackend:
     """Jobs in this process's memory. Handles made by ``sibling`` share them; they are gone with the process."""
 
     limits = Limits(durable="nothing survives the process")
+    tx = None
 
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, sql
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from headrace.backends.statements import read
@@ -149,19 +149,30 @@ class AsyncPostgresJoined:
 
 
 def _psycopg(connection: Connection[Any], statement: str, given: str) -> str:
-    _in_transaction(connection)
+    if connection.autocommit:
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            with connection.pipeline() as pipeline:
+                pipeline.sync()
+        with connection.lock:
+            _in_transaction(connection)
     with Cursor(connection, row_factory=tuple_row) as cursor:
         return _only(cursor.execute(statement, (given,)).fetchone())
 
 
 async def _psycopg_async(connection: AsyncConnection[Any], statement: str, given: str) -> str:
-    _in_transaction(connection)
+    if connection.autocommit:
+        if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            async with connection.pipeline() as pipeline:
+                await pipeline.sync()
+        async with connection.lock:
+            _in_transaction(connection)
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
         return _only(await (await cursor.execute(statement, (given,))).fetchone())
 
 
 def _in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> None:
-    if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+    """To be asked while no statement is under way: before that it is not known."""
+    if connection.info.transaction_status is TransactionStatus.IDLE:
         raise ConfigError(
             "this psycopg connection commits every statement by itself (autocommit), so the job would stay when you "
             "roll back; use it within connection.transaction(), or connect without autocommit"

@@ -73,6 +73,8 @@ class SqliteBackend(guard.Watched):
     with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.room.Room`.
     """
 
+    tx = None
+
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "full", now: Callable[[], int] = _wall_clock
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from headrace.protocol import Backend, Hints, Turn
+from headrace.protocol import Backend, Hints, Transactions, Turn
 from headrace.records import (
     Altered,
     Beat,
@@ -84,6 +84,10 @@ class Interrupted:
     @property
     def limits(self) -> Limits:
         return self._inner.limits
+
+    @property
+    def tx(self) -> Transactions | None:
+        return self._inner.tx
 
     @property
     def hints(self) -> Hints | None:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
-from headrace.protocol import Backend, Turn
+from headrace.protocol import Backend, Transactions, Turn
 from headrace.records import (
     Altered,
     Beat,
@@ -63,6 +63,10 @@ class FaultyBackend:
     @property
     def limits(self) -> Limits:
         return self._inner.limits
+
+    @property
+    def tx(self) -> Transactions | None:
+        return self._inner.tx
 
     @property
     def hints(self) -> FaultyHints | None:

@@ -1,19 +1,5 @@
 -- Jobs from SQL: for psql, triggers, other languages, and drivers that join a transaction of the caller's.
 
--- Here the session is the caller's, and it may have temporary tables of any name: ours come first.
-SELECT set_config('search_path', current_setting('search_path') || ', pg_temp', true);
-DO $$
-DECLARE
-    f regprocedure;
-BEGIN
-    FOR f IN
-        SELECT p.oid FROM pg_proc AS p
-        WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proconfig::text LIKE '%search_path=%'
-    LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path FROM CURRENT', f);
-    END LOOP;
-END $$;
-
 -- The channel on which the hints of a topic come; clients make the same name (hints.py).
 CREATE FUNCTION channel(p_topic text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT 'headrace_' || left(encode(sha256(
