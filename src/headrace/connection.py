@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from headrace.client import Client
@@ -10,6 +11,9 @@ from headrace.config import Settings
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
 from headrace.shown import shown
+
+if TYPE_CHECKING:
+    from headrace.backends.postgres.schema import Migrator
 
 
 def connect(url: str | Settings | None = None, **overrides: object) -> Client:
@@ -58,6 +62,11 @@ def open_backend(url: str) -> Backend:
     return backend
 
 
+def migrator(url: str) -> Migrator | None:
+    """What brings the store at ``url`` up to date on command; None for one that does so by itself when it is opened."""
+    return getattr(open_backend(url), "migrator", None)
+
+
 def _memory(options: dict[str, str], url: str) -> Backend:
     from headrace.backends.memory import MemoryBackend
 
@@ -91,10 +100,13 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
         raise ConfigError(f"PostgreSQL needs psycopg ({error}); install: pip install 'headrace[postgres]'") from error
 
     schema = options.pop("schema", "headrace")
-    if not schema or "\0" in schema or len(schema.encode()) > 63:
-        raise ConfigError(f"schema: expected a name of at most 63 bytes, got {shown(schema)}")
+    if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
+        raise ConfigError(
+            f"schema: expected a name of at most 63 bytes that does not begin with pg_, got {shown(schema)}"
+        )
     pooled = _switch(options, "pooled", False)
     listen = _switch(options, "listen", not pooled)
+    migrate = _switch(options, "migrate", True)
     base, _, _ = url.partition("?")
     rest = urlencode(options)
     return PostgresBackend(
@@ -103,6 +115,7 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
         schema=schema,
         listen=listen,
         prepare=not pooled,
+        migrate=migrate,
     )
 
 

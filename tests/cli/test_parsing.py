@@ -15,15 +15,19 @@ from tests.cli.conftest import Run
 
 COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]
 LEAVES = [
-    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead")),
+    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead", "migrate")),
     *(("job", verb) for verb in ("list", "show", "retry", "cancel")),
     *(("queue", verb) for verb in ("list", "pause", "resume", "purge")),
     *(("dead", verb) for verb in ("list", "show", "requeue", "purge")),
+    *(("migrate", verb) for verb in ("status", "plan", "sql", "up", "grant", "revoke")),
 ]
-READS = [("job", "list"), ("job", "show"), ("queue", "list"), ("dead", "list"), ("dead", "show"), ("health",)]
+READS = [
+    ("job", "list"), ("job", "show"), ("queue", "list"), ("dead", "list"), ("dead", "show"), ("health",),
+    ("migrate", "status"), ("migrate", "plan"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [(), ("job",), ("queue",), ("dead",), *LEAVES], ids=" ".join)
+@pytest.mark.parametrize("command", [(), ("job",), ("queue",), ("dead",), ("migrate",), *LEAVES], ids=" ".join)
 def test_help_tells_what_it_does(run: Run, command: tuple[str, ...]) -> None:
     text = run(*command, "--help").stdout
     assert text.startswith(f"Usage: headrace {' '.join(command)}".rstrip())

@@ -63,8 +63,8 @@ def explain(error: Exception) -> Problem:
             return Problem(
                 FAILED,
                 text,
-                cause="the file is not a Headrace store, or another version made it",
-                run="headrace --version; then give the right file with --url",
+                cause="the store is not Headrace's, or another version made it",
+                run="headrace migrate status; or give the right store with --url",
             )
         case errors.Corrupt():
             return Problem(

@@ -10,7 +10,7 @@ from headrace.config import Keep, RetentionSettings
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.durations import micros
-from headrace.errors import Unavailable
+from headrace.errors import ConfigError, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Place, SweepClause
 
@@ -39,13 +39,16 @@ class Retention:
         ]
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
+        """Sweep until cancelled, or until the store says that this worker may not."""
         while True:
             await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
             try:
                 await self.sweep()
             except Unavailable:
                 continue
+            except ConfigError as error:
+                log.warning("this worker does not sweep: %s", error)
+                return
             except Exception:
                 log.exception("a sweep failed; the next one comes")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
@@ -12,7 +13,6 @@ from uuid import UUID
 from psycopg import sql
 
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres import schema as schemas
 from headrace.backends.postgres.arrays import integers, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
@@ -20,6 +20,7 @@ from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.rows import CODES, STATES
+from headrace.backends.postgres.schema import Migrator
 from headrace.backends.statements import read
 from headrace.records import (
     Altered,
@@ -80,6 +81,8 @@ _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Hold: (3,),
     Delete: (0, 2, 3, 4, 5),
 }
+_UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1)\b")
+"""What a role that is confined to tenants calls by another name."""
 
 
 class PostgresBackend:
@@ -94,6 +97,7 @@ class PostgresBackend:
         size: int = 4,
         listen: bool = True,
         prepare: bool = True,
+        migrate: bool = True,
     ) -> None:
         self._url = url
         self._where = where
@@ -101,14 +105,15 @@ class PostgresBackend:
         self._size = size
         self._listen = listen
         self._prepare = prepare
+        self._migrate = migrate
         self._connections = Connections(url, where, size=size, prepare=prepare)
         self._notifier = Notifier(self._connections, schema)
         self._listener = Listener(self._connections, schema) if listen else None
         self.tx = PostgresTransactions(schema, where)
         self._way = Way()
+        self.migrator = Migrator(self._connections, schema)
         self._opened = False
-        quoted = sql.Identifier(schema).as_string(None)
-        self._sql = {name: text.replace("{schema}", quoted) for name, text in read(__package__, "calls").items()}
+        self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
         self.limits = Limits(
             max_batch=1_000, lanes=2, durable="what was acknowledged survives what the server's synchronous_commit says"
@@ -126,6 +131,7 @@ class PostgresBackend:
             size=self._size,
             listen=self._listen,
             prepare=self._prepare,
+            migrate=self._migrate,
         )
 
     async def open(self) -> None:
@@ -133,11 +139,12 @@ class PostgresBackend:
             return
         await self._connections.open()
         try:
-            async with self._connections.connection() as connection:
-                await schemas.migrate(connection, self._schema)
+            found = await self.migrator.ready(migrate=self._migrate)
         except BaseException:
             await self._connections.close()
             raise
+        if found.confined:
+            self._sql = _statements(self._schema, confined=True)
         self._opened = True
 
     async def close(self) -> None:
@@ -228,10 +235,13 @@ class PostgresBackend:
             sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
         )  # fmt: skip
         kind = _KINDS[type(change)]
-        states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
-        rows = await self._call(
-            "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states
-        )
+        if isinstance(change, Cancel | Watch):
+            rows = await self._call("ask", *meant, kind, text)
+        else:
+            states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
+            rows = await self._call(
+                "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states
+            )
         self._tell(rows)
         return [
             Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
@@ -312,6 +322,15 @@ class PostgresBackend:
         claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
         self._way.walked(walked, claimed, marks, began, now)
         return claimed
+
+
+def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
+    """What is sent, by name."""
+    calls = read(__package__, "calls")
+    if confined:
+        calls = {name: _UNCONFINED.sub(r"{schema}.own_\1", call) for name, call in calls.items()}
+    quoted = sql.Identifier(schema).as_string(None).replace("%", "%%")
+    return {name: call.replace("{schema}", quoted) for name, call in calls.items()}
 
 
 def _selection(

@@ -193,12 +193,16 @@ BEGIN
         e.state,
         e.attempt,
         CASE WHEN e.state = 3 AND e.held_until > v_now AND k.id <> n.id THEN e.result END
-    FROM unnest(p_ids, p_queues, p_keys) WITH ORDINALITY AS n (id, queue, key, ord)
+    FROM unnest(p_ids, p_queues, p_keys, p_hold_failed) WITH ORDINALITY AS n (id, queue, key, hold, ord)
     LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND n.ord = ANY (v_losers)
     JOIN entries AS e ON e.id = coalesce(k.id, n.id)
-    WHERE n.ord = ANY (v_losers) OR n.id <> ALL (v_fresh);
+    WHERE CASE
+        WHEN n.ord = ANY (v_losers)
+            THEN k.id IS NOT NULL AND (k.held_until IS NULL OR k.held_until > v_now OR (k.failed AND n.hold))
+        ELSE n.id <> ALL (v_fresh)
+    END;
     GET DIAGNOSTICS v_told = ROW_COUNT;
     IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
-        RAISE EXCEPTION 'a job was removed at the same time' USING ERRCODE = 'serialization_failure';
+        RAISE EXCEPTION 'a job has ended or was removed at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
 END $$;

@@ -111,8 +111,12 @@ BEGIN
     ORDER BY n.ord;
 END $$;
 
-CREATE FUNCTION workers_v1(p_at bigint) RETURNS SETOF workers LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT * FROM workers AS w WHERE w.listed_until > coalesce(p_at, now_us()) ORDER BY w.started_at, w.worker
+-- The holder is the secret of a lease, and is not told.
+CREATE FUNCTION workers_v1(p_at bigint)
+RETURNS TABLE (worker text, queues text[], slots integer, busy integer, started_at bigint, seen_at bigint)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT w.worker, w.queues, w.slots, w.busy, w.started_at, w.seen_at
+    FROM workers AS w WHERE w.listed_until > coalesce(p_at, now_us()) ORDER BY w.started_at, w.worker
 $$;
 
 -- How a queue stands: the counters, and what only a look at ``ready`` tells.

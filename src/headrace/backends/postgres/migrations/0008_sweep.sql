@@ -13,7 +13,12 @@ DECLARE
     v_bytes bigint;
     v_excess bigint;
     v_over bigint;
+    v_seen bigint := 0;
     v_freed bigint := 0;
+    v_oldest uuid[];
+    v_oldest_qids integer[];
+    v_oldest_sizes integer[];
+    v_mine uuid[];
     v_days_from uuid := day_start('2100-01-01');
     v_days_to uuid := day_start('2100-01-01');
     v_ids uuid[] := '{}';
@@ -24,16 +29,26 @@ BEGIN
     SELECT x.jobs, x.bytes INTO v_jobs, v_bytes FROM places_v1() AS x WHERE x.state = p_state;
     v_excess := greatest(coalesce(v_jobs - p_count, 0), 0);
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
-    IF v_excess > 0 OR v_over > 0 THEN
-        FOR r IN  -- ended_age
-            SELECT e.id, e.qid, e.size FROM ended AS e WHERE e.state = p_state
-            ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1 FOR UPDATE SKIP LOCKED
-        LOOP
-            EXIT WHEN cardinality(v_ids) >= v_excess AND v_freed >= v_over;
-            v_ids := v_ids || r.id;
-            v_qids := v_qids || r.qid;
-            v_sizes := v_sizes || r.size;
-            v_freed := v_freed + r.size;
+    -- One at a time: two would each take off what is too much.
+    IF (v_excess > 0 OR v_over > 0)
+        AND (p_dry OR pg_try_advisory_xact_lock('ended'::regclass::oid::bigint * 8 + p_state))
+    THEN
+        SELECT array_agg(x.id), array_agg(x.qid), array_agg(x.size) INTO v_oldest, v_oldest_qids, v_oldest_sizes FROM (
+            SELECT e.id, e.qid, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
+            ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
+        ) AS x;
+        SELECT array_agg(x.id) INTO v_mine FROM (  -- ended_pkey
+            SELECT e.id FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = n.id FOR UPDATE OF e SKIP LOCKED
+        ) AS x;
+        FOR i IN 1..coalesce(cardinality(v_oldest), 0) LOOP
+            EXIT WHEN v_seen >= v_excess AND v_freed >= v_over;
+            v_seen := v_seen + 1;  -- what somebody else has in hand, he is removing
+            v_freed := v_freed + v_oldest_sizes[i];
+            IF v_oldest[i] = ANY (v_mine) THEN
+                v_ids := v_ids || v_oldest[i];
+                v_qids := v_qids || v_oldest_qids[i];
+                v_sizes := v_sizes || v_oldest_sizes[i];
+            END IF;
         END LOOP;
     END IF;
     IF p_age >= 86400000000 THEN

@@ -27,14 +27,14 @@ FROM (
     UNION ALL SELECT 'janitor', o.names FROM own AS o WHERE o.part = 'reader'
 ) AS p CROSS JOIN unnest(p.names) AS n (name);
 
--- Which parts a role plays, so that it also gets what later steps add to them.
+-- Which parts a role plays, confined or not, so that it also gets what later steps add to them.
 CREATE TABLE granted (
     role regrole NOT NULL,
     part text NOT NULL,
     CONSTRAINT granted_pkey PRIMARY KEY (role, part)
 );
 
--- The tenants that a role is confined to.
+-- The tenants of the roles that are confined.
 CREATE TABLE tenant_roles (
     role regrole NOT NULL,
     tenant text NOT NULL,
@@ -65,7 +65,8 @@ BEGIN
         HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
 END $$;
 
--- ``insert_v1`` for a role that is confined.
+-- ``insert_v1`` for a role that is confined. It goes by the store's clock, whatever ``p_at`` says: an instant of the
+-- caller's choice could end the time for which a key of somebody else's is held.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
@@ -81,7 +82,7 @@ BEGIN
     FROM unnest(p_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
     FOR ord, status, id, state, attempt, result IN
         SELECT * FROM insert_v1(
-            p_at, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+            NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
             p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
             p_metadatas, p_blobs, p_sizes
         )
@@ -204,14 +205,12 @@ END $$;
 CREATE FUNCTION apply_rights(p_role regrole) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_schema CONSTANT regnamespace := quote_ident(current_schema());
-    v_confined CONSTANT boolean := EXISTS (SELECT 1 FROM tenant_roles AS t WHERE t.role = p_role);
-    v_parts CONSTANT text[] := ARRAY(
-        SELECT CASE WHEN v_confined THEN 'confined ' ELSE '' END || g.part FROM granted AS g WHERE g.role = p_role
-    );
+    v_parts CONSTANT text[] := ARRAY(SELECT g.part FROM granted AS g WHERE g.role = p_role);
     r record;
 BEGIN
     EXECUTE format(
-        CASE WHEN v_parts = '{}' THEN 'REVOKE USAGE ON SCHEMA %s FROM %s' ELSE 'GRANT USAGE ON SCHEMA %s TO %s' END, v_schema, p_role
+        CASE WHEN v_parts = '{}' THEN 'REVOKE USAGE ON SCHEMA %s FROM %s' ELSE 'GRANT USAGE ON SCHEMA %s TO %s' END,
+        v_schema, p_role
     );
     FOR r IN
         SELECT n.what, bool_or(x.part = ANY (v_parts)) AS has
@@ -275,11 +274,10 @@ CREATE FUNCTION check_confined() RETURNS void LANGUAGE plpgsql STABLE SET search
 DECLARE
     r record;
 BEGIN
-    SELECT c.role, x.role AS through, x.part, s.rolsuper INTO r
+    SELECT c.role, x.role AS through, replace(x.part, 'confined ', '') AS part, s.rolsuper INTO r
     FROM (SELECT DISTINCT t.role FROM tenant_roles AS t) AS c
     JOIN pg_roles AS s ON s.oid = c.role
-    LEFT JOIN granted AS x ON pg_has_role(c.role, x.role, 'MEMBER')
-        AND (x.part NOT IN ('producer', 'reader') OR NOT EXISTS (SELECT 1 FROM tenant_roles AS t WHERE t.role = x.role))
+    LEFT JOIN granted AS x ON pg_has_role(c.role, x.role, 'MEMBER') AND x.part NOT IN ('confined producer', 'confined reader')
     WHERE x.role IS NOT NULL OR s.rolsuper
         OR pg_has_role(c.role, (SELECT o.relowner FROM pg_class AS o WHERE o.oid = 'migrations'::regclass), 'MEMBER')
     LIMIT 1;
@@ -303,7 +301,13 @@ BEGIN
         RAISE EXCEPTION 'expected producer, worker, janitor or reader, got %', p_role USING ERRCODE = 'invalid_parameter_value';
     END IF;
     LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
-    INSERT INTO granted (role, part) VALUES (v_to, p_role) ON CONFLICT DO NOTHING;
+    INSERT INTO granted (role, part)
+    SELECT v_to, CASE
+        WHEN EXISTS (SELECT 1 FROM tenant_roles AS t WHERE t.role = v_to)
+            OR EXISTS (SELECT 1 FROM granted AS g WHERE g.role = v_to AND g.part LIKE 'confined %')
+        THEN 'confined ' ELSE ''
+    END || p_role
+    ON CONFLICT DO NOTHING;
     PERFORM check_confined();
     PERFORM apply_rights(v_to);
 END $$;
@@ -314,7 +318,7 @@ DECLARE
     v_to CONSTANT regrole := known_role(p_to);
 BEGIN
     LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
-    DELETE FROM granted AS g WHERE g.role = v_to AND g.part = p_role;
+    DELETE FROM granted AS g WHERE g.role = v_to AND g.part IN (p_role, 'confined ' || p_role);
     PERFORM apply_rights(v_to);
 END $$;
 
@@ -329,6 +333,8 @@ BEGIN
     LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
     DELETE FROM tenant_roles AS t WHERE t.role = v_to;
     INSERT INTO tenant_roles (role, tenant) SELECT DISTINCT v_to, t FROM unnest(p_tenants) AS t;
+    UPDATE granted AS g SET part = CASE WHEN p_tenants IS NULL THEN '' ELSE 'confined ' END || replace(g.part, 'confined ', '')
+    WHERE g.role = v_to;
     PERFORM check_confined();
     PERFORM apply_rights(v_to);
 END $$;

@@ -40,6 +40,11 @@ SELECT * FROM {schema}.alter_v1(
     %b::integer, %b, %b::bigint, %b, %b, %b, %b
 )
 
+-- name: ask
+SELECT * FROM {schema}.ask_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b::integer, %b
+)
+
 -- name: scan
 SELECT * FROM {schema}.fetch_v1(
     %b,

@@ -1,0 +1,197 @@
+"""``headrace migrate``: bring a store up to date, and say who may use it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import click
+
+from headrace.cli import options
+from headrace.cli.lazy import Group
+from headrace.cli.loading import Store, shown_url
+from headrace.cli.options import json_option, store_options
+from headrace.cli.output import clean, note, print_fields, print_json, print_table
+from headrace.cli.problems import FAILED, OK, USAGE, Problem
+from headrace.cli.times import exact, now
+from headrace.connection import migrator
+
+if TYPE_CHECKING:
+    from headrace.backends.postgres.schema import Found, Migrator
+
+_PARTS = click.Choice(["producer", "worker", "janitor", "reader"])
+
+
+@click.group("migrate", cls=Group)
+def migrate_command() -> None:
+    """Bring a store up to date, and say who may use it.
+
+    Only PostgreSQL needs these commands. A worker that owns its schema also migrates it by itself, unless its URL says
+    migrate=no.
+    """
+
+
+@migrate_command.command("status")
+@json_option
+@store_options
+@click.pass_context
+def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+    """Tell which steps a store has seen, and which are to come.
+
+    Exit code 1 if there are any to come.
+    """
+    ctx.exit(asyncio.run(_status(store, as_json)))
+
+
+async def _status(store: Store, as_json: bool) -> int:
+    url, found = _migrator(store)
+    have = None if found is None else await found.found()
+    if as_json:
+        print_json(_status_data(url, found, have))
+    elif found is None or have is None:
+        _tell_of_itself(url)
+    else:
+        version = have.version if have.applied else "none"
+        print_fields([("store", url), ("schema", found.schema.name), ("version", version), ("needed", have.needed)])
+        print()
+        at = now()
+        rows = [(step.name, exact(step.at, at)) for step in have.applied]
+        print_table(("step", "applied"), rows + [(step.name, "pending") for step in have.pending])
+        if have.pending:
+            note("to apply what is pending: headrace migrate up")
+    return FAILED if have is not None and have.pending else OK
+
+
+def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[str, Any]:
+    applied = [] if have is None else have.applied
+    pending = [] if have is None else have.pending
+    return {
+        "store": url,
+        "schema": found and found.schema.name,
+        "found": have.version if have is not None and applied else None,
+        "needed": have and have.needed,
+        "current": not pending,
+        "applied": [{"version": step.version, "name": step.name, "applied_at": step.at} for step in applied],
+        "pending": [{"version": step.version, "name": step.name} for step in pending],
+    }
+
+
+@migrate_command.command("plan")
+@json_option
+@store_options
+def plan_command(store: Store, as_json: bool) -> None:
+    """Tell what 'up' would do, and which tables it would lock.
+
+    Nothing is changed.
+    """
+    asyncio.run(_plan(store, as_json))
+
+
+async def _plan(store: Store, as_json: bool) -> None:
+    url, found = _migrator(store)
+    pending = [] if found is None else (await found.found()).pending
+    if as_json:
+        steps = [{"version": step.version, "name": step.name, "effect": step.effect} for step in pending]
+        print_json({"store": url, "schema": found and found.schema.name, "steps": steps})
+    elif found is None:
+        _tell_of_itself(url)
+    elif pending:
+        print_table(("step", "what"), [(step.name, step.effect) for step in pending])
+    else:
+        note("nothing to do: the store is up to date")
+
+
+@migrate_command.command("sql")
+@click.option("--schema", metavar="NAME", help="The schema, unless it is that of the store's URL.")
+@click.option("--from", "after", type=click.IntRange(0), metavar="N", default=0, help="Only the steps after version N.")
+@click.option("--bare", is_flag=True, help="Without BEGIN and COMMIT, for tools that open a transaction by themselves.")
+@store_options
+def sql_command(store: Store, schema: str | None, after: int, bare: bool) -> None:
+    """Print the steps as SQL, for psql or another tool.
+
+    Needs no server. Run it as the role that is to own the store: psql -v ON_ERROR_STOP=1 -f FILE.
+    """
+    url, found = _migrator(store)
+    if found is None:
+        note(f"{url} migrates itself when it is opened; this is for PostgreSQL")
+    if found is None or schema is not None:
+        found = migrator("postgresql:///?" + urlencode({"schema": "headrace" if schema is None else schema}))
+    assert found is not None
+    text = found.schema.sql(after, bare=bare)
+    if text:
+        print(text, end="")
+    else:
+        note(f"there are no steps after version {after}")
+
+
+@migrate_command.command("up")
+@click.option(
+    "--lock-timeout", type=options.duration, metavar="LENGTH", default="5s",
+    help="How long a step may wait for a lock, and others behind it; it is tried a few times.",
+)  # fmt: skip
+@store_options
+def up_command(store: Store, lock_timeout: int) -> None:
+    """Apply the steps that are missing.
+
+    Each is a transaction of its own. Workers of this version and of the one before go on meanwhile.
+    """
+    asyncio.run(_up(store, lock_timeout / 1e6))
+
+
+async def _up(store: Store, lock_timeout: float) -> None:
+    url, found = _migrator(store)
+    if found is None:
+        _tell_of_itself(url)
+        return
+    async for step in found.up(lock_timeout):
+        print(f"{step.name}  applied", flush=True)
+    print(f"schema {clean(found.schema.name)} is at version {(await found.found()).version}")
+
+
+@migrate_command.command("grant")
+@click.argument("part", type=_PARTS)
+@click.argument("role")
+@click.option("--tenant", type=options.name, multiple=True, help="Only jobs of this tenant; may be repeated.")
+@click.option("--any-tenant", is_flag=True, help="Jobs of any tenant, also where the role was confined to some.")
+@store_options
+def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], any_tenant: bool) -> None:
+    """Let a database role use the store.
+
+    A producer enqueues, looks up and cancels; a worker also runs jobs; a reader looks at everything; a janitor also
+    sweeps, changes and pauses. A role may have several parts. Producers and readers can be confined to tenants.
+    """
+    if tenant and any_tenant:
+        raise click.UsageError("expected --tenant or --any-tenant, got both")
+    asyncio.run(_with_roles(store).grant(part, role, tenant if tenant or any_tenant else None))
+    confined = f"  {'tenant' if len(tenant) == 1 else 'tenants'} {', '.join(map(clean, tenant))}" if tenant else ""
+    print(f"{clean(role)}  {part}{confined}")
+
+
+@migrate_command.command("revoke")
+@click.argument("part", type=_PARTS)
+@click.argument("role")
+@store_options
+def revoke_command(store: Store, part: str, role: str) -> None:
+    """Take from a role what was granted to it."""
+    asyncio.run(_with_roles(store).revoke(part, role))
+    print(f"{clean(role)}  no {part} any more")
+
+
+def _migrator(store: Store) -> tuple[str, Migrator | None]:
+    url = store.client().settings.url
+    return shown_url(url), migrator(url)
+
+
+def _with_roles(store: Store) -> Migrator:
+    url, found = _migrator(store)
+    if found is None:
+        raise Problem(
+            USAGE, f"{url} knows no roles", cause="who may use a file is for the file system to say",
+            run="the same command with --url postgresql://…",
+        )  # fmt: skip
+    return found
+
+
+def _tell_of_itself(url: str) -> None:
+    print(f"{clean(url)} migrates itself when it is opened: there is nothing to do")
