@@ -11,37 +11,58 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import kill_workers, poison
+from chaos import freeze_workers, kill_server, kill_workers, poison
 from chaos.outcome import Outcome
+from chaos.stores import STORES
+
+SCENARIOS = {
+    "kill_workers": STORES,
+    "poison": STORES,
+    "freeze_workers": ("postgres",),
+    "kill_server": ("postgres",),
+}
+"""On which stores each is run."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("scenario", nargs="*", default=["kill_workers", "poison"])
-    parser.add_argument("--jobs", type=int, default=50_000)
-    parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("scenario", nargs="*", default=list(SCENARIOS), help=f"of {', '.join(SCENARIOS)}; default: all")
+    parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
+    parser.add_argument("--jobs", type=int, default=50_000, help="of kill_workers; poison has a fifth of them")
+    parser.add_argument("--kills", type=int, help="of workers, default 20; of the server, default 10")
+    parser.add_argument("--freezes", type=int, default=10)
+    parser.add_argument("--processes", type=int, help="default 8; 4 where the server is killed or workers are stopped")
+    parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
+    if unknown := set(given.scenario) - set(SCENARIOS):
+        parser.error(f"no scenario {sorted(unknown)[0]!r}; there are {', '.join(SCENARIOS)}")
     good = True
     for name in given.scenario:
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = asyncio.run(_scenario(name, Path(folder), given))
-        outcome.save()
-        print(outcome.show(), flush=True)
-        good = good and outcome.ok
+        for store in SCENARIOS[name]:
+            if store not in (given.store or STORES):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                outcome = asyncio.run(_scenario(name, store, Path(folder), given))
+            outcome.save()
+            print(outcome.show(), flush=True)
+            good = good and outcome.ok
     return 0 if good else 1
 
 
-def _scenario(name: str, folder: Path, given: argparse.Namespace) -> Coroutine[Any, Any, Outcome]:
-    common = {"processes": given.processes, "seed": given.seed}
+def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) -> Coroutine[Any, Any, Outcome]:
+    common = {"seed": given.seed} | ({"lease": given.lease} if given.lease else {})
+    many = common | {"processes": given.processes or 8}
+    few = common | {"processes": given.processes or 4}
     match name:
         case "kill_workers":
-            return kill_workers.run(folder, jobs=given.jobs, kills=given.kills, **common)
+            return kill_workers.run(folder, jobs=given.jobs, kills=given.kills or 20, backend=store, **many)
         case "poison":
-            return poison.run(folder, jobs=given.jobs // 5, killers=20, **common)
+            return poison.run(folder, jobs=given.jobs // 5, killers=20, backend=store, **many)
+        case "freeze_workers":
+            return freeze_workers.run(folder, freezes=given.freezes, backend=store, **few)
         case _:
-            raise SystemExit(f"no scenario {name!r}; there are kill_workers and poison")
+            return kill_server.run(folder, kills=given.kills or 10, **few)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,25 @@ import sys
 import time
 from pathlib import Path
 
+from chaos.worker import LEASE
+
 
 class Fleet:
     """A fixed number of workers; a killed one is replaced at once, as a supervisor would."""
 
     def __init__(
-        self, url: str, folder: Path, *, size: int, seconds: float, rng: random.Random, max_lost: int = 20
+        self,
+        url: str,
+        folder: Path,
+        *,
+        size: int,
+        seconds: float,
+        rng: random.Random,
+        max_lost: int = 20,
+        lease: float = LEASE,
     ) -> None:
-        self._command = [sys.executable, "-m", "chaos.worker", url, str(folder), str(seconds), str(max_lost)]
+        given = (url, folder, seconds, max_lost, lease)
+        self._command = [sys.executable, "-m", "chaos.worker", *map(str, given)]
         self._errors = folder / "stderr.txt"
         self._rng = rng
         self._workers = [self._start() for _ in range(size)]
@@ -27,6 +38,11 @@ class Fleet:
     @property
     def kills(self) -> int:
         return len(self.killed)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that are there now."""
+        return [worker.pid for worker in self._workers]
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._errors.open("ab") as errors:
@@ -41,6 +57,14 @@ class Fleet:
             self.killed[worker.pid] = time.monotonic_ns()
         worker.wait()
         self._workers[victim] = self._start()
+
+    def freeze(self, pid: int) -> None:
+        """SIGSTOP: the process stands still, and the world goes on."""
+        os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self, pid: int) -> None:
+        """SIGCONT."""
+        os.kill(pid, signal.SIGCONT)
 
     def replace_dead(self) -> int:
         """Start another in the place of every worker that was killed by its own job; how many there were."""

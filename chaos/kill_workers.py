@@ -9,14 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apsw
-
+from chaos.findings import Findings
 from chaos.fleet import Fleet
+from chaos.jobs import records_of, until_done
 from chaos.ledger import Ledger
 from chaos.outcome import Outcome
-from chaos.worker import CONCURRENCY, make_app
-from headrace import App, JobState
-from headrace.records import JobId, Record
+from chaos.stores import opened
+from chaos.worker import CONCURRENCY, LEASE, make_app
+from headrace import App
+from headrace.records import JobId
 
 CHUNK = 500
 ACKNOWLEDGED = 1_000_000_000
@@ -24,42 +25,64 @@ ACKNOWLEDGED = 1_000_000_000
 
 
 async def run(
-    folder: Path, *, jobs: int, kills: int, processes: int, seed: int, seconds: float = 0.002, budget: float = 600.0
+    folder: Path,
+    *,
+    jobs: int,
+    kills: int,
+    processes: int,
+    seed: int,
+    backend: str = "sqlite",
+    seconds: float = 0.002,
+    lease: float = LEASE,
+    budget: float = 600.0,
 ) -> Outcome:
     """Enqueue ``jobs`` while ``processes`` workers run and ``kills`` of them are killed; then check everything."""
     rng = random.Random(seed)
-    path = folder / "jobs.db"
     ledger_folder = folder / "ledger"
     ledger_folder.mkdir()
-    app = make_app(f"sqlite:///{path}")
-    async with app:
-        fleet = Fleet(f"sqlite:///{path}", ledger_folder, size=processes, seconds=seconds, rng=rng)
-        try:
-            began = time.monotonic()
-            ids, latencies = await _load(app, fleet, jobs, kills, rng)
-            drained = await _until_done(app, began + budget)
-            crashed = fleet.crashed()
-        finally:
-            codes = fleet.stop()
-        records = await _records(app, ids)
-    outcome = _judge(ids, records, Ledger(ledger_folder), fleet, path)
-    outcome.seed = seed
-    outcome.asked = {"jobs": jobs, "kills": kills, "processes": processes, "seconds per job": seconds}
-    outcome.reached |= {
+    with opened(backend, folder) as store:
+        app = make_app(store.url)
+        async with app:
+            fleet = Fleet(store.url, ledger_folder, size=processes, seconds=seconds, rng=rng, lease=lease)
+            try:
+                began = time.monotonic()
+                ids, latencies = await _load(app, fleet, jobs, kills, rng)
+                drained = await until_done(app, began + budget)
+                crashed = fleet.crashed()
+            finally:
+                codes = fleet.stop()
+            records = await records_of(app, ids)
+        integrity = store.integrity()
+    ledger = Ledger(ledger_folder)
+    found = Findings(ids, records, ledger)
+    again = _Again(ledger, fleet)
+    away = ledger.count("store_away")
+    reached = found.figures() | {"kills": fleet.kills} | again.figures() | {
+        "busy errors seen": away,
+        "integrity": integrity,
         "drained": drained,
         "seconds": round(time.monotonic() - began, 1),
         "enqueue p99 ms": round(sorted(latencies)[int(len(latencies) * 0.99)] * 1e3, 1),
         "workers that crashed by themselves": crashed,
         "exit codes": sorted(set(codes)),
-    }
-    if not drained:
-        outcome.problems.append("not everything was done in time")
-    if crashed:
-        outcome.problems.append(f"{crashed} workers ended by themselves: {fleet.errors()[-2000:]}")
-    if fleet.kills < kills:
-        outcome.problems.append(f"only {fleet.kills} of {kills} kills")
-    outcome.ok = not outcome.problems
-    return outcome
+    }  # fmt: skip
+    said = (
+        (away, f"{away} times a worker found the store away"),
+        (integrity != "ok", f"the store's own check says {integrity}"),
+        (not drained, "not everything was done in time"),
+        (crashed, f"{crashed} workers ended by themselves: {fleet.errors()[-2000:]}"),
+        (fleet.kills < kills, f"only {fleet.kills} of {kills} kills"),
+    )
+    problems = found.problems() + again.problems() + [text for bad, text in said if bad]
+    return Outcome(
+        scenario="kill_workers",
+        backend=store.name,
+        asked={"jobs": jobs, "kills": kills, "processes": processes, "seconds per job": seconds},
+        reached=reached,
+        ok=not problems,
+        seed=seed,
+        problems=problems,
+    )
 
 
 async def _load(app: App, fleet: Fleet, jobs: int, kills: int, rng: random.Random) -> tuple[list[JobId], list[float]]:
@@ -86,78 +109,33 @@ async def _kill(fleet: Fleet, rng: random.Random) -> None:
     await asyncio.to_thread(fleet.kill_one)
 
 
-async def _until_done(app: App, deadline: float) -> bool:
-    while time.monotonic() < deadline:
-        queues = (await app.client.stats()).queues
-        if not any(queue.available + queue.running + queue.jobs_paused for queue in queues):
-            return True
-        await asyncio.sleep(0.2)
-    return False
+class _Again:
+    """The runs that were not their job's last, and what explains them."""
 
+    def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
+        again = ledger.repeated()
+        lapsed = ledger.ids("lease_lost")
+        self._lapsed = len(lapsed)
+        self._unexplained = sum(run.pid not in fleet.killed and run.id.replace("-", "") not in lapsed for run in again)
+        self._ended = [
+            fleet.killed[run.pid] - run.ended for run in again if run.ended is not None and run.pid in fleet.killed
+        ]
+        self._under_way = Counter(run.pid for run in again if run.ended is None)
 
-async def _records(app: App, ids: list[JobId]) -> list[Record | None]:
-    backend = await app.client.backend()
-    found: list[Record | None] = []
-    for start in range(0, len(ids), 1_000):
-        found += await backend.fetch(ids[start : start + 1_000], frozenset({"result"}))
-    return found
-
-
-def _judge(ids: list[JobId], records: list[Record | None], ledger: Ledger, fleet: Fleet, path: Path) -> Outcome:
-    known = {job_id.hex() for job_id in ids}
-    runs = ledger.runs()
-    lost = sum(record is None for record in records)
-    undone = sum(record is not None and record.state is not JobState.COMPLETED for record in records)
-    stale = sum(record is not None and _stale(record) for record in records)
-    phantom = sum(job_id.replace("-", "") not in known for job_id in runs)
-    unrun = sum(runs[_dashed(job_id)] == 0 for job_id in ids)
-    again = ledger.repeated()
-    lapsed = ledger.ids("lease_lost")
-    unexplained = sum(run.pid not in fleet.killed and run.id.replace("-", "") not in lapsed for run in again)
-    ended = [fleet.killed[run.pid] - run.ended for run in again if run.ended is not None and run.pid in fleet.killed]
-    dawdled = sum(since > ACKNOWLEDGED for since in ended)
-    under_way = Counter(run.pid for run in again if run.ended is None)
-    overfull = sum(count > CONCURRENCY for count in under_way.values())
-    integrity = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY).execute("pragma integrity_check").get
-    errors = ledger.count("store_away")
-    problems = [
-        text
-        for bad, text in (
-            (lost, f"{lost} acknowledged jobs are gone"),
-            (undone, f"{undone} jobs are not completed"),
-            (unrun, f"{unrun} jobs are said to be done but no handler ran"),
-            (phantom, f"{phantom} jobs ran that nobody enqueued"),
-            (stale, f"{stale} outcomes of stale workers were accepted"),
-            (errors, f"{errors} times a worker found the store away"),
-            (unexplained, f"{unexplained} jobs ran again although nobody killed their worker"),
+    def problems(self) -> list[str]:
+        dawdled = sum(since > ACKNOWLEDGED for since in self._ended)
+        overfull = sum(count > CONCURRENCY for count in self._under_way.values())
+        said = (
+            (self._unexplained, f"{self._unexplained} jobs ran again although nobody killed their worker"),
             (dawdled, f"{dawdled} jobs ran again although they had ended long before the kill"),
             (overfull, f"{overfull} workers had more jobs under way than they have slots"),
-            (integrity != "ok", f"integrity_check says {integrity}"),
         )
-        if bad
-    ]
-    reached = {
-        "jobs": len(ids),
-        "kills": fleet.kills,
-        "lost": lost,
-        "stale outcomes accepted": stale,
-        "runs again, under way at the kill": under_way.total(),
-        "runs again, ended but not acknowledged": len(ended),
-        "longest without acknowledgement ms": round(max(ended, default=0) / 1e6, 1),
-        "leases that lapsed": len(lapsed),
-        "busy errors seen": errors,
-        "integrity": integrity,
-    }
-    return Outcome(
-        scenario="kill_workers", backend="sqlite", asked={}, reached=reached, ok=False, seed=0, problems=problems
-    )
+        return [text for bad, text in said if bad]
 
-
-def _stale(record: Record) -> bool:
-    """Results name the epoch that made them: it must be the last one granted."""
-    return record.result is None or int(record.result[5:]) != record.epoch
-
-
-def _dashed(job_id: JobId) -> str:
-    digits = job_id.hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    def figures(self) -> dict[str, Any]:
+        return {
+            "runs again, under way at the kill": self._under_way.total(),
+            "runs again, ended but not acknowledged": len(self._ended),
+            "longest without acknowledgement ms": round(max(self._ended, default=0) / 1e6, 1),
+            "leases that lapsed": self._lapsed,
+        }

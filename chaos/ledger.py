@@ -9,6 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+_TAIL = 16_384
+
 
 class Entry(Struct, frozen=True):
     """One thing that happened in a worker process; ``ns`` is the machine's monotonic clock."""
@@ -38,6 +40,21 @@ class LedgerWriter:
 
     def write(self, kind: str, job_id: str = "-", epoch: int = 0) -> None:
         os.write(self._file, f"{kind} {job_id} {epoch} {self._pid} {time.monotonic_ns()}\n".encode())
+
+
+def latest(folder: Path, kind: str) -> dict[int, int]:
+    """When each process last wrote an entry of this kind, as far as its last few lines tell: for looking on while it
+    still writes."""
+    found: dict[int, int] = {}
+    for path in folder.glob("*.log"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            lines = file.read().rpartition(b"\n")[0].split(b"\n")
+        for line in lines[1:]:
+            parts = line.decode().split(" ")
+            if parts[0] == kind:
+                found[int(parts[3])] = int(parts[4])
+    return found
 
 
 class Ledger:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from chaos.fleet import Fleet
+from chaos.jobs import records_of
 from chaos.ledger import Ledger
 from chaos.outcome import Outcome
-from chaos.worker import make_app
+from chaos.stores import opened
+from chaos.worker import LEASE, make_app
 from headrace import JobState, NewJob, Sections
 from headrace.records import JobId
 
@@ -20,11 +22,40 @@ GARBAGE = (b"", b"\x01", b"\x01\0\0\0\0{", b"\x7f" * 40, b"\x11" + b"\0" * 30, b
 
 
 async def run(
-    folder: Path, *, jobs: int, killers: int, processes: int, seed: int, seconds: float = 0.002, budget: float = 300.0
+    folder: Path,
+    *,
+    jobs: int,
+    killers: int,
+    processes: int,
+    seed: int,
+    backend: str = "sqlite",
+    seconds: float = 0.002,
+    lease: float = 2 * LEASE,
+    budget: float = 300.0,
 ) -> Outcome:
-    """Every killer is a dead letter after at most three crashes; every innocent job is done."""
+    """Every killer is a dead letter after at most three crashes; every innocent job is done.
+
+    A worker has to be up again within a lease: when all of them are away for longer, that is taken for an outage of the
+    fleet, and nobody is blamed.
+    """
+    with opened(backend, folder) as store:
+        outcome = await _run(folder, store.url, jobs, killers, processes, seed, seconds, lease, budget)
+    outcome.backend = store.name
+    return outcome
+
+
+async def _run(
+    folder: Path,
+    url: str,
+    jobs: int,
+    killers: int,
+    processes: int,
+    seed: int,
+    seconds: float,
+    lease: float,
+    budget: float,
+) -> Outcome:
     rng = random.Random(seed)
-    url = f"sqlite:///{folder / 'jobs.db'}"
     ledger_folder = folder / "ledger"
     ledger_folder.mkdir()
     app = make_app(url)
@@ -41,7 +72,7 @@ async def run(
     async with app:
         answers = await app.client.insert(made[kind]() for kind in kinds)
         ids = [answer.id for answer in answers]
-        fleet = Fleet(url, ledger_folder, size=processes, seconds=seconds, rng=rng, max_lost=MAX_LOST)
+        fleet = Fleet(url, ledger_folder, size=processes, seconds=seconds, rng=rng, max_lost=MAX_LOST, lease=lease)
         crashes = 0
         try:
             while time.monotonic() < began + budget:
@@ -52,18 +83,14 @@ async def run(
                 await asyncio.sleep(0.05)
         finally:
             fleet.stop()
-        backend = await app.client.backend()
-        records: dict[JobId, Any] = {}
-        for start in range(0, len(ids), 1_000):
-            chunk = ids[start : start + 1_000]
-            records |= dict(zip(chunk, await backend.fetch(chunk), strict=True))
+        records = dict(zip(ids, await records_of(app, ids), strict=True))
     runs = Ledger(ledger_folder).runs()
     by_kind: dict[str, list[JobId]] = {kind: [] for kind in made}
     for kind, job_id in zip(kinds, ids, strict=True):
         by_kind[kind].append(job_id)
 
     def ended(kind: str, state: JobState) -> int:
-        return sum(records[i] is not None and records[i].state is state for i in by_kind[kind])
+        return sum(record is not None and record.state is state for record in map(records.get, by_kind[kind]))
 
     deaths = [count for job, count in runs.items() if bytes.fromhex(job.replace("-", "")) in set(by_kind["killer"])]
     reached = {
@@ -87,10 +114,10 @@ async def run(
         )
         if bad
     ]
-    asked = {"jobs": jobs, "killers": killers, "unreadable": killers, "processes": processes}
+    asked = {"jobs": jobs, "killers": killers, "unreadable": killers, "processes": processes, "lease s": lease}
     return Outcome(
         scenario="poison",
-        backend="sqlite",
+        backend="",
         asked=asked,
         reached=reached,
         ok=not problems,

@@ -1,4 +1,4 @@
-"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST``."""
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from typing import Any
 from chaos.ledger import LedgerWriter
 from headrace import App, Event, EventKind, Job
 
-LEASE = "3s"
+LEASE = 3.0
+"""Seconds."""
 CONCURRENCY = 8
+STEP = 0.05
+"""Seconds of a step of ``walk``."""
+_NOTED = (EventKind.STORE_AWAY, EventKind.STORE_BACK, EventKind.LEASE_LOST, EventKind.STALLED)
 _ALL = {"age": "365d", "count": 10**9, "bytes": 2**50}
 KEEP = {"completed": _ALL, "cancelled": _ALL, "failed": _ALL}
 """The scenarios look at every record in the end: one that retention took would look like a job that was lost."""
 
 
-def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_lost: int = 20) -> App:
+def make_app(
+    url: str, folder: Path | None = None, seconds: float = 0.0, max_lost: int = 20, lease: float = LEASE
+) -> App:
     """The app that producers and workers share. Results name the epoch that made them."""
-    worker = {"lease": LEASE, "reap": "1s", "poll": "1s", "concurrency": CONCURRENCY, "name": "random"}
+    worker = {"lease": lease, "reap": lease / 3, "poll": lease / 3, "concurrency": CONCURRENCY, "name": "random"}
     app = App(url, worker=worker | {"max_lost": max_lost}, retention=KEEP, result_ttl="365d")
     ledger = LedgerWriter(folder) if folder else None
 
@@ -36,6 +42,23 @@ def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_los
             ledger.write("end", str(job.id), epoch)
         return epoch
 
+    @app.task(name="walk", queue="chaos")
+    async def walk(job: Job[Any], steps: int) -> int:
+        """Goes by its own steps, not by the clock: a process that is stopped in the middle is there when it goes on."""
+        epoch = job.lease.epoch
+        if ledger:
+            ledger.write("start", str(job.id), epoch)
+        try:
+            for _ in range(steps):
+                await asyncio.sleep(STEP)
+        except asyncio.CancelledError:
+            if ledger:
+                ledger.write("told", str(job.id), epoch)
+            raise
+        if ledger:
+            ledger.write("end", str(job.id), epoch)
+        return epoch
+
     @app.task(name="killer", queue="chaos")
     async def killer(job: Job[Any]) -> None:
         if ledger:
@@ -43,7 +66,7 @@ def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_los
         os.kill(os.getpid(), signal.SIGKILL)
 
     def note(event: Event) -> None:
-        if ledger and event.kind in (EventKind.STORE_AWAY, EventKind.LEASE_LOST, EventKind.STALLED):
+        if ledger and event.kind in _NOTED:
             ledger.write(event.kind.value, event.id.hex() or "-")
 
     app.observe(note)
@@ -51,8 +74,8 @@ def make_app(url: str, folder: Path | None = None, seconds: float = 0.0, max_los
 
 
 def main() -> None:
-    url, folder, seconds, max_lost = sys.argv[1:]
-    make_app(url, Path(folder), float(seconds), int(max_lost)).run()
+    url, folder, seconds, max_lost, lease = sys.argv[1:]
+    make_app(url, Path(folder), float(seconds), int(max_lost), float(lease)).run()
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from servers.process import free_port, give, unprivileged
+from servers.process import children_of, free_port, give, runs, unprivileged
 
 
 def _binaries() -> Path:
@@ -38,14 +41,17 @@ class Postgres:
     """One cluster in a temporary directory; started, killed and started again as a test likes."""
 
     def __init__(self, root: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._place(root, _SETTINGS | dict(settings or {}))
+        self._run("initdb", "-D", self._data, "-U", "headrace", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def _place(self, root: Path | str | None, settings: Mapping[str, str]) -> None:
         self.directory = tempfile.mkdtemp(prefix="headrace-pg-", dir=root)
         os.chmod(self.directory, 0o755)
         give(self.directory)
         self.port = free_port()
-        self._settings = _SETTINGS | dict(settings or {})
+        self._settings = settings
         self._data = os.path.join(self.directory, "data")
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", self._data, "-U", "headrace", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def url(self, database: str = "postgres", user: str = "headrace") -> str:
         """Where it is."""
@@ -78,16 +84,42 @@ class Postgres:
             self._process = None
 
     def kill(self) -> None:
-        """As the kernel would: every process of it at once, nothing written any more."""
+        """As the kernel would: every process of it, its parent first, nothing written any more."""
         if self._process is not None:
-            os.killpg(self._process.pid, 9)
+            self._process.send_signal(signal.SIGSTOP)  # so that it has no more children than those that are seen
+            children = children_of(self._process.pid)
+            for pid in (self._process.pid, *children):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            while any(map(runs, children)):
+                time.sleep(0.005)
+
+    def standby(self) -> Postgres:
+        """A copy of it, not started yet, that follows whatever is committed here."""
+        copy = object.__new__(Postgres)
+        copy._place(Path(self.directory).parent, self._settings)
+        copy._run("pg_basebackup", "-D", copy._data, "-d", self.url(), "-R", "-c", "fast", "--no-sync")
+        return copy
+
+    def promote(self) -> None:
+        """From now on it takes writes, as nobody's standby."""
+        self._run("pg_ctl", "promote", "-D", self._data, "-w")
 
     def close(self) -> None:
-        """Stop it, and remove all that it has."""
-        self.kill()
+        """Stop it, and remove all that it has: killed, it would leave shared memory behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def check(self) -> str:
+        """What PostgreSQL's own check of every table and index finds; nothing when all is well."""
+        command = [str(BINARIES / "pg_amcheck"), "--all", "--install-missing", "--heapallindexed", "-h", "127.0.0.1"]
+        found = subprocess.run(
+            [*command, "-p", str(self.port), "-U", "headrace"], capture_output=True, text=True, check=False
+        )
+        return "" if found.returncode == 0 else found.stdout + found.stderr
 
     def log(self) -> str:
         """What it has logged."""

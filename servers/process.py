@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -29,3 +31,20 @@ def give(path: str) -> None:
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(path, nobody.pw_uid, nobody.pw_gid)
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that this one has started and that are still there."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _status(pid)[1:] == [str(parent)]]
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, dead ones that nobody has buried aside."""
+    return _status(pid)[:1] not in ([], ["Z"])
+
+
+def _status(pid: int) -> list[str]:
+    """Its state and its parent; nothing when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    return []

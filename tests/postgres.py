@@ -18,13 +18,14 @@ SCHEMA = "headrace"
 @functools.cache
 def server() -> Postgres:
     """The server of this process: in memory, and without syncs, which only a power failure would miss."""
-    postgres = Postgres(_root(), {"fsync": "off"})
+    postgres = Postgres(root(), {"fsync": "off"})
     atexit.register(postgres.close)
     postgres.start()
     return postgres
 
 
-def _root() -> Path | None:
+def root() -> Path | None:
+    """Where servers keep their files: in memory, where the system offers that."""
     shared = Path("/dev/shm")
     return shared if shared.is_dir() else None
 

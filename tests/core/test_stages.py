@@ -131,7 +131,7 @@ class TestSettler:
         leases.grant([leased(1, epoch=1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         leases.grant([leased(1, epoch=2)], now=101)
-        settler.answered(settler.take(10), [None], repeated=False)
+        settler.answered(settler.take(10), [None])
         assert leases.current(b"\1" * 16, 2)
 
     async def test_the_answer_to_a_run_ends_its_lease(self) -> None:
@@ -140,7 +140,7 @@ class TestSettler:
         leases.grant([leased(1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         assert (len(settler), len(leases), settler.quiet.is_set()) == (1, 1, False)
-        settler.answered(settler.take(10), [JobState.COMPLETED], repeated=False)
+        settler.answered(settler.take(10), [JobState.COMPLETED])
         assert (len(settler), len(leases), settler.quiet.is_set()) == (0, 0, True)
 
 

@@ -20,6 +20,7 @@ from headrace.core.clock import Clock
 from headrace.protocol import Backend
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import SimLoop, run
+from tests.postgres import SCHEMA, server, stores
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ LIMIT = 8.0
 """Seconds after which a test gives up on something that should have happened: a guard, never a pace."""
 
 
-STORES = ["memory", "sqlite"]
+STORES = ["memory", "sqlite", "postgres"]
 
 
 def settings(**given: Any) -> Settings:
@@ -41,17 +42,25 @@ class Store:
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
         self._memory = MemoryStore()
-        self._path = directory / "jobs.db"
+        self._directory = directory
         self._clients: list[Client] = []
 
     @property
     def url(self) -> str:
-        return "memory://" if self.kind == "memory" else f"sqlite:///{self._path}?durability=normal"
+        match self.kind:
+            case "memory":
+                return "memory://"
+            case "sqlite":
+                return f"sqlite:///{self._directory}/jobs.db?durability=normal"
+        return f"{server().url()}?schema={SCHEMA}"
 
     def backend(self) -> Backend:
-        if self.kind == "memory":
-            return MemoryBackend(self._memory)
-        return SqliteBackend(self._path, durability="normal")
+        match self.kind:
+            case "memory":
+                return MemoryBackend(self._memory)
+            case "sqlite":
+                return SqliteBackend(self._directory / "jobs.db", durability="normal")
+        return stores.connect(self._directory)
 
     def client(self, *, clock: Clock | None = None, rng: Random | None = None, **given: Any) -> Client:
         client = Client(self.backend(), settings(url=self.url, **given), clock=clock, rng=rng)

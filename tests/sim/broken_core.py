@@ -45,10 +45,10 @@ async def _acks_early(self: Attempts, slot: Any, handler: Any) -> None:
 _answered = Settler.answered
 
 
-def _keeps_leases(self: Settler, batch: Any, states: Any, *, repeated: bool) -> None:
+def _keeps_leases(self: Settler, batch: Any, states: Any) -> None:
     """Never frees a slot: after a while it holds as much as it may, and asks for nothing more."""
     held = dict(self._leases._held)
-    _answered(self, batch, states, repeated=repeated)
+    _answered(self, batch, states)
     self._leases._held.update(held)
 
 

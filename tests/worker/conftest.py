@@ -14,14 +14,20 @@ from headrace import App, Client, Event, EventKind, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
+from tests.postgres import stores
 
 FAST = {"lease": "500ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """An unopened backend; siblings of it share its jobs."""
-    return MemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path / "jobs.db")
+    match request.param:
+        case "memory":
+            return MemoryBackend()
+        case "sqlite":
+            return SqliteBackend(tmp_path / "jobs.db")
+    return stores.connect(tmp_path)
 
 
 @pytest.fixture

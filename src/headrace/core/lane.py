@@ -11,6 +11,7 @@ from headrace.core.backoff import Backoff
 from headrace.core.claimer import Claimer
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.outage import Outage
 from headrace.core.settler import Settler
 from headrace.errors import BackendError, Unavailable
 from headrace.protocol import Backend
@@ -30,6 +31,7 @@ class Lane:
         clock: Clock,
         rng: Random,
         observers: Observers,
+        outage: Outage,
         *,
         settler: Settler | None,
         claimer: Claimer | None,
@@ -39,6 +41,7 @@ class Lane:
         self._clock = clock
         self._backoff = Backoff(rng)
         self._observers = observers
+        self._outage = outage
         self._settler = settler
         self._claimer = claimer
         self._refused = refused
@@ -46,7 +49,6 @@ class Lane:
         self.landed = asyncio.Event()
         """Set while no claim is under way."""
         self.landed.set()
-        self._away = False
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
 
@@ -89,9 +91,12 @@ class Lane:
                 self.landed.set()
             break
         self._backoff.reset()
-        self._report_back(sent_at)
+        self._outage.ends()
+        self.beat = sent_at
         if batch and self._settler:
-            self._settler.answered(batch, states, repeated=repeated)
+            if repeated:
+                await self._recall(batch, states)
+            self._settler.answered(batch, states)
         if claimed is not None and self._claimer:
             self._claimer.got(claimed, want, sent_at)
             for job in claimed.expired:
@@ -100,7 +105,7 @@ class Lane:
                 )
 
     async def _stay_away(self, error: Exception) -> None:
-        self._report_away(error)
+        self._outage.begins(error)
         await asyncio.sleep(self._backoff.pause())
 
     async def _settle_one_by_one(self, batch: list[Settlement]) -> None:
@@ -118,7 +123,7 @@ class Lane:
                     [state] = await self._finish_patiently(settlement)
                 except Exception:
                     log.exception("so was its failure; its lease runs out by itself")
-            self._settler.answered([settlement], [state], repeated=False)
+            self._settler.answered([settlement], [state])
 
     async def _finish_patiently(self, settlement: Settlement) -> list[JobState | None]:
         while True:
@@ -159,13 +164,16 @@ class Lane:
                     states[i] = self._settler.confirm(batch[i])
         return states
 
-    def _report_away(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
-            self._observers.tell(Event(EventKind.STORE_AWAY, error=error, detail=str(error)))
-
-    def _report_back(self, now: float) -> None:
-        self.beat = now
-        if self._away:
-            self._away = False
-            self._observers.tell(Event(EventKind.STORE_BACK))
+    async def _recall(self, batch: list[Settlement], states: list[JobState | None]) -> None:
+        """A lease that a repeated trip finds gone was ended by an earlier try, unless the job says otherwise: then it
+        was taken back meanwhile, and what another run made of the job is not this one's to tell."""
+        gone = [i for i, state in enumerate(states) if state is None]
+        records: Sequence[Record | None] = [None] * len(gone)
+        try:
+            records = await self._backend.fetch([batch[i].id for i in gone], at=self._clock.stamp())
+        except BackendError as error:
+            log.debug("what became of repeated outcomes is not to be had; they are taken for stored: %s", error)
+        for i, record in zip(gone, records, strict=True):
+            state, epoch = batch[i].state, batch[i].epoch
+            if record is None or not state.terminal or (record.state, record.epoch) == (state, epoch):
+                states[i] = state

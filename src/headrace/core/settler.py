@@ -80,25 +80,25 @@ class Settler:
         self.under_way += len(taken)
         return taken
 
-    def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None], *, repeated: bool) -> None:
-        """The store has spoken. A lease found gone is no loss when the trip was repeated: the first try got through."""
+    def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> None:
+        """The store has spoken."""
         self.under_way -= len(batch)
         self.settled += len(batch)
         drop = self._leases.drop
         for settlement, state in zip(batch, states, strict=True):
             drop(settlement.id, settlement.epoch)
             if self._news:
-                self._tell(settlement, state, repeated=repeated)
+                self._tell(settlement, state)
         if not self._waiting and not self.under_way:
             self.quiet.set()
             if not len(self._leases):
                 self._idle()
 
-    def _tell(self, settlement: Settlement, state: JobState | None, *, repeated: bool) -> None:
+    def _tell(self, settlement: Settlement, state: JobState | None) -> None:
         news = self._news.pop((settlement.id, settlement.epoch), None)
         if news is None:
             return
-        if state is settlement.state or (state is None and repeated):
+        if state is settlement.state:
             self._observers.tell(news)
         elif state is None:
             self._observers.tell(replace(news, kind=EventKind.LEASE_LOST, detail="outcome refused"))

@@ -19,6 +19,7 @@ from headrace.core.lane import Lane
 from headrace.core.leases import Leases
 from headrace.core.listener import listen
 from headrace.core.names import check_name, worker_name
+from headrace.core.outage import Outage
 from headrace.core.payloads import Packer
 from headrace.core.reaper import Reaper
 from headrace.core.renewer import Renewer, RenewerThread
@@ -140,15 +141,19 @@ class Worker:
     def _make_lanes(self, judge: Judge) -> list[Lane]:
         pairs: list[tuple[Settler | None, Claimer | None]]
         if self._backend.turn is not None:
-            pairs = [(self._settler, self._claimer)] * self._backend.limits.lanes
+            # Of two claims at once, either may get the earlier jobs; a single slot runs them strictly in order.
+            lanes = self._backend.limits.lanes if self._settings.worker.concurrency > 1 else 1
+            pairs = [(self._settler, self._claimer)] * lanes
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
+        outage = Outage(self._observers)
         return [
             Lane(
                 self._backend,
                 self._clock,
                 self._rng,
                 self._observers,
+                outage,
                 settler=settler,
                 claimer=claimer,
                 refused=judge.refused,

@@ -48,8 +48,8 @@ class Notifier:
             self._sending = asyncio.get_running_loop().create_task(self._send(), name="headrace-notify")
 
     async def flush(self) -> None:
-        """Return when all is sent."""
-        if self._sending is not None:
+        """Return when all is sent that this loop has to send."""
+        if self._sending is not None and self._sending.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._sending])
 
     async def _send(self) -> None:

@@ -75,7 +75,7 @@ _outcomes = _mixed(
 _claims = _mixed(pools.HOLDERS, pools.LINE_UPS, pools.CLAIM_LIMITS, pools.LEASES, pools.WANTS, pools.LOST_BELOW)
 _beats = _mixed(pools.HOLDERS, pools.LEASES, pools.LEASES, pools.BEATS)
 _reaps = _mixed(range(3), pools.SPREADS, pools.REAPS)
-_filters = _mixed(pools.LIMITS, pools.NARROWINGS)
+_filters = _mixed(pools.LIMITS, pools.NARROWINGS, pools.SELDOM)
 _selectors = _mixed(pools.SELDOM, pools.NARROWINGS, pools.SELDOM)
 _some_ids = st.lists(_indexes, max_size=4)
 _some_keys = st.lists(_mixed(pools.QUEUES, pools.KEYS[:3]), max_size=4)
@@ -223,8 +223,10 @@ def reaps(draw: DrawFn) -> Reap:
 
 
 def _filter(draw: DrawFn, world: World) -> Selector:
-    limit, narrowing = draw(_filters)
-    return Selector(limit=limit, **_in_ticks(narrowing, world, "older_than"))
+    """Jobs by what they are like, now and then only those above one of them."""
+    limit, narrowing, go_on = draw(_filters)
+    above = _pick(draw, sorted(world.books)) if go_on and world.books else None
+    return Selector(limit=limit, above=above, **_in_ticks(narrowing, world, "older_than"))
 
 
 def _named(draw: DrawFn, world: World, pool: Sequence[Record] = ()) -> Selector:

@@ -1,0 +1,155 @@
+"""Faults planted into the functions on the server are found: by pairs of statements, or by the conformance suite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.backends.postgres import PostgresBackend
+from headrace.types import JobState
+from tests.backends import test_postgres
+from tests.backends.interleaving import Stage
+from tests.backends.interleaving.statements import STATEMENTS
+from tests.backends.interleaving.verdict import check_pair
+from tests.postgres import server
+
+SCHEMA = "planted"
+
+
+class Fault(NamedTuple):
+    """What a function says, and what it says wrongly instead."""
+
+    name: str
+    function: str
+    right: str
+    wrong: str
+    proof: Any
+    """Two statements; or a test of the conformance suite and what it is called with."""
+
+
+LOCK = "FOR UPDATE SKIP LOCKED"
+
+BETWEEN_TWO = [
+    Fault(
+        "a completion under any epoch",
+        "complete_v1",
+        "AND l.epoch = n.epoch",
+        "",
+        ("reap", "complete under the lease before"),
+    ),
+    Fault("a reap that does not look again", "reap_v1", LOCK, "", ("renew", "reap")),
+    Fault("a sweep that does not look again", "sweep_v1", LOCK, "", ("requeue", "sweep failed by age")),
+    Fault(
+        "a change that does not look again",
+        "alter_v1",
+        "CONTINUE WHEN p.state <> ALL (p_states)",
+        "CONTINUE WHEN false",
+        ("requeue", "delete the failed"),
+    ),
+    Fault(
+        "a key that is let go before the next is had",
+        "move_key",
+        "RETURN false",
+        "DELETE FROM keys AS k WHERE k.qid = p_from AND k.key = v_key AND k.id = p_id; RETURN false",
+        ("insert with a key elsewhere", "move"),
+    ),
+    Fault(
+        "queues that are forgotten while somebody has them in hand",
+        "forget_queues",
+        "IF pg_try_advisory_xact_lock(",
+        "IF 0 < abs(",
+        ("insert", "forget queues"),
+    ),
+    Fault("claims that nobody counts", "claim_v1", "s.sign * c.jobs", "0", ("insert", "claim")),
+    Fault(
+        "an insert that takes what is taken",
+        "insert_v1",
+        "NOT (k.failed AND r.hold)",
+        "true",
+        ("fail", "insert with a key that a failed job holds"),
+    ),
+]
+
+ALONE = [
+    Fault(
+        "a settlement by any holder",
+        "finish_v1",
+        "AND d.holder = p_holders[i]",
+        "",
+        ("test_a_wrong_fence_changes_nothing", JobState.FAILED, "holder"),
+    ),
+    Fault(
+        "an insert that forgets its key",
+        "insert_v1",
+        "WHERE n.key IS NOT NULL",
+        "WHERE false",
+        ("test_a_key_is_taken_while_its_job_lives",),
+    ),
+    Fault(
+        "a lease that is renewed for anybody",
+        "renew_v1",
+        "AND l.epoch = n.epoch",
+        "",
+        ("test_an_older_lease_on_the_same_job_is_told_apart",),
+    ),
+]
+
+
+def named(faults: list[Fault]) -> list[Any]:
+    return [pytest.param(fault, id=fault.name) for fault in faults]
+
+
+Run = Callable[[Awaitable[Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """One loop for all tests, as they share their connections."""
+    loop = asyncio.new_event_loop()
+    yield loop.run_until_complete
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def stage(run: Run) -> Iterator[Stage]:
+    stage = Stage(SCHEMA)
+    run(stage.open())
+    yield stage
+    run(stage.close())
+
+
+@pytest.mark.parametrize("fault", named(BETWEEN_TWO))
+def test_the_pairs_find_it(fault: Fault, stage: Stage, run: Run) -> None:
+    first, second = [next(one for one in STATEMENTS if one.name == name) for name in fault.proof]
+
+    async def problems() -> list[str]:
+        async with stage.fault(fault.function, fault.right, fault.wrong):
+            return await check_pair(stage, first, second)
+
+    assert run(problems())
+    assert run(check_pair(stage, first, second)) == []
+
+
+@pytest.mark.parametrize("fault", named(ALONE))
+def test_the_conformance_suite_finds_it(fault: Fault, stage: Stage, run: Run) -> None:
+    test, *given = fault.proof
+
+    async def conform() -> None:
+        await stage.clear()
+        store = PostgresBackend(server().url(), schema=SCHEMA)
+        await store.open()
+        try:
+            await getattr(test_postgres.TestPostgres(), test)(store, *given)
+        finally:
+            await store.close()
+
+    async def conform_with_it() -> None:
+        async with stage.fault(fault.function, fault.right, fault.wrong):
+            await conform()
+
+    with pytest.raises(AssertionError):
+        run(conform_with_it())
+    run(conform())

@@ -1,0 +1,188 @@
+"""The connections of a backend: who may use them up, and who never waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+from servers.postgres import Postgres
+
+from headrace import App, Client, EventKind, JobState, Settings
+from headrace.backends.postgres import PostgresBackend, connections
+from headrace.errors import ConfigError, Unavailable
+from headrace.testing.conformance.base import T0, row
+from tests.postgres import SCHEMA, root, server, stores
+from tests.worker.conftest import FAST, Told, working
+
+HANDLERS = 32
+
+
+@pytest.fixture
+def crowded() -> Iterator[Postgres]:
+    """A server that has fewer connections to give than there are handlers who want one."""
+    settings = {
+        "fsync": "off",
+        "shared_buffers": "32MB",
+        "max_connections": "20",
+        "superuser_reserved_connections": "0",
+    }
+    postgres = Postgres(root(), settings)
+    postgres.start()
+    yield postgres
+    postgres.close()
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[PostgresBackend]:
+    backend = stores.connect(tmp_path)
+    await backend.open()
+    yield backend
+    await backend.close()
+
+
+def sessions(backend: PostgresBackend) -> int:
+    return len(backend._connections._idle)
+
+
+async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: Postgres) -> None:
+    """C19: leases are renewed and outcomes stored on connections that the worker had before, and keeps."""
+    app = App(crowded.url(), worker=FAST | {"concurrency": HANDLERS, "lease": "1s", "max_lost": 0, "name": "random"})
+    told = Told()
+    app.observe(told)
+    refused = 0
+    all_in, enough = asyncio.Barrier(HANDLERS + 1), asyncio.Event()
+
+    @app.task(name="greedy", queue="q")
+    async def greedy(number: int) -> int:
+        nonlocal refused
+        try:
+            async with await psycopg.AsyncConnection.connect(crowded.url()):
+                await all_in.wait()
+                await enough.wait()
+        except psycopg.OperationalError:
+            refused += 1
+            await all_in.wait()
+            await enough.wait()
+        return number
+
+    async with working(app):
+        ids = [answer.id for answer in await app.client.insert(greedy.job(number) for number in range(HANDLERS))]
+        await all_in.wait()
+        assert refused >= HANDLERS - 20
+        await asyncio.sleep(3.0)  # three leases long
+        enough.set()
+        await told.wait_for(EventKind.COMPLETED, HANDLERS)
+        backend = await app.client.backend()
+        records = [record for record in await backend.fetch(ids) if record]
+    assert {(record.state, record.epoch, record.attempt, record.lost) for record in records} == {
+        (JobState.COMPLETED, 1, 0, 0)
+    }
+    assert len(records) == HANDLERS
+    assert not {EventKind.LEASE_LOST, EventKind.STALLED} & set(told.kinds())
+
+
+async def test_calls_that_wait_for_the_server_do_not_hold_up_the_heartbeat(store: PostgresBackend) -> None:
+    """It has connections of its own, so it goes on while every one of the others waits behind a lock."""
+    settings = Settings.load({"worker": FAST | {"name": "random"}}, env={}, toml={})
+    app = App(Client(store.sibling(), settings))
+    told = Told()
+    app.observe(told)
+    started, enough = asyncio.Event(), asyncio.Event()
+
+    @app.task(name="work", queue="q")
+    async def work() -> None:
+        started.set()
+        await enough.wait()
+
+    async with working(app), asyncio.TaskGroup() as group:
+        await app.client.insert([work.job()])
+        await started.wait()
+        with psycopg.connect(server().url()) as other:
+            other.execute(f"LOCK TABLE {SCHEMA}.jobs IN ACCESS EXCLUSIVE MODE")
+            backend = await app.client.backend()
+            stuck = [group.create_task(backend.insert([row(number)], T0)) for number in range(12)]
+            await asyncio.sleep(2.0)  # four leases long
+            assert not any(task.done() for task in stuck)
+        enough.set()
+        await told.wait_for(EventKind.COMPLETED)
+    assert not {EventKind.LEASE_LOST, EventKind.STALLED} & set(told.kinds())
+
+
+async def test_there_are_never_more_connections_than_allowed(tmp_path: Path) -> None:
+    stores.connect(tmp_path)
+    backend = PostgresBackend(server().url() + "?application_name=few", schema=SCHEMA, size=3)
+    await backend.open()
+    await asyncio.gather(*(backend.stats(T0) for _ in range(20)))
+    with psycopg.connect(server().url()) as other:
+        count = other.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'few'").fetchone()
+    assert count == (3,)
+    await backend.close()
+
+
+async def test_connections_that_nobody_uses_are_closed_but_for_one(
+    store: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_SPARE", 0.05)
+    await asyncio.gather(*(store.stats(T0) for _ in range(4)))
+    async with asyncio.timeout(10):
+        while sessions(store) > 1:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    assert sessions(store) == 1
+
+
+async def test_a_connection_is_not_used_for_ever(store: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_LIFETIME", 0.0)
+    await store.stats(T0)
+    assert sessions(store) == 0
+    await store.stats(T0)
+
+
+async def test_a_server_that_has_no_more_connections_is_away_for_now(crowded: Postgres) -> None:
+    first = PostgresBackend(crowded.url())
+    await first.open()
+    taken: list[psycopg.Connection] = []
+    with suppress(psycopg.OperationalError):
+        while True:
+            taken.append(psycopg.connect(crowded.url()))
+    second = first.sibling()
+    with pytest.raises(Unavailable, match="too many clients"):
+        await second.open()
+    assert await first.stats(T0) is not None
+    for connection in taken:
+        connection.close()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await second.open()
+                break
+            except Unavailable:
+                await asyncio.sleep(0.02)
+    await second.close()
+    await first.close()
+
+
+async def test_once_closed_nothing_is_connected_again(store: PostgresBackend) -> None:
+    await store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await store.stats(T0)
+    await store.open()
+    assert await store.stats(T0) is not None
+
+
+def test_what_the_url_says_goes_before_what_we_would_say() -> None:
+    url = "postgresql://h/db?connect_timeout=7&target_session_attrs=any&keepalives_idle=9"
+    said = psycopg.conninfo.conninfo_to_dict(PostgresBackend(url)._connections.conninfo)
+    assert (said["connect_timeout"], said["target_session_attrs"], said["keepalives_idle"]) == ("7", "any", "9")
+    assert said["tcp_user_timeout"] == "9000"
+
+
+def test_a_url_that_cannot_be_read_is_told_without_its_password() -> None:
+    with pytest.raises(ConfigError, match="colour") as told:
+        PostgresBackend("postgresql://ada:secret@h/db?colour=blue", where="postgresql://***@h/db")
+    assert "secret" not in str(told.value)
