@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -14,25 +15,38 @@ from benchmarks.harness import Harness
 from benchmarks.machine import Cores, facts
 from benchmarks.metrics import METRICS
 from benchmarks.metrics.metric import Bench
+from benchmarks.server import TOLD as SETTINGS_TOLD
+from benchmarks.server import Servers
 from benchmarks.sizes import QUICK, Sizes
 from benchmarks.systems import SYSTEMS
+from benchmarks.systems.system import System
+
+_STORES = sorted({system.backend for system in SYSTEMS.values()})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Everything that was asked for; the exit code is 1 when a measurement failed, whatever the targets say."""
     given = _parse(arguments)
-    bench = Bench(_sizes(given), Cores.pick() if given.pin else Cores(None, None), given.place)
     if given.targets:
         print(targets.report(targets.verdicts(results.Run.read(given.output))))
         return 0
+    cores = Cores.pick() if given.pin else Cores(None, None)
+    with Servers(given.place, cores.other) as servers:
+        return _measure(given, Bench(_sizes(given), cores, given.place, servers))
+
+
+def _measure(given: argparse.Namespace, bench: Bench) -> int:
     if given.profile:
-        print(profile.write(bench, given.system or profile.DEFAULT))
+        names = given.system or [name for name in profile.DEFAULT if SYSTEMS[name].backend in (given.store or _STORES)]
+        print(profile.write(bench, names))
         return 0
     started = time.monotonic()
-    harness = Harness(bench, results.Run(facts(bench.place)), _say)
-    systems = harness.installed(
-        [system for name, system in SYSTEMS.items() if name in (given.system or SYSTEMS) and _wanted(given, name)]
-    )
+    wanted = [
+        system for name, system in SYSTEMS.items() if name in (given.system or SYSTEMS) and _wanted(given, system)
+    ]
+    told: dict[str, object] = {"postgres": SETTINGS_TOLD} if any(system.served for system in wanted) else {}
+    harness = Harness(bench, results.Run(facts(bench.place) | told), _say)
+    systems = harness.installed(wanted)
     for name, metric in METRICS.items():
         if name in (given.metric or METRICS) and not metric.skip(bench.sizes):
             harness.measure(metric, systems)
@@ -45,9 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small counts, one round, no peers: under two minutes")
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description=f"{__doc__} Everything takes about 35 minutes on a machine of our own, PostgreSQL 20 of them.",
+    )
+    parser.add_argument("--quick", action="store_true", help="small counts, one round, no peers: about four minutes")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="measure other libraries too")
+    parser.add_argument("--store", action="append", choices=_STORES, help="only systems on these; may be repeated")
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only these; may be repeated")
     parser.add_argument("--metric", action="append", choices=list(METRICS), help="only these; may be repeated")
     parser.add_argument("--repeats", type=_positive, help="rounds over all systems")
@@ -76,10 +94,10 @@ def _sizes(given: argparse.Namespace) -> Sizes:
     return sizes if given.depth is None else replace(sizes, deep=given.depth)
 
 
-def _wanted(given: argparse.Namespace, name: str) -> bool:
+def _wanted(given: argparse.Namespace, system: System) -> bool:
     """Peers are left out of a quick run unless they are asked for."""
     peers = given.peers if given.peers is not None else not given.quick or bool(given.system)
-    return peers or not SYSTEMS[name].peer
+    return (peers or not system.peer) and system.backend in (given.store or _STORES)
 
 
 def _say(text: str) -> None:
@@ -87,4 +105,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
     sys.exit(main())

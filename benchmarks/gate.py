@@ -17,7 +17,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.stopped = False
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self._before: dict[str, float] = {}
 
     def ready(self) -> None:
@@ -33,7 +33,7 @@ class Gate:
         now = usage()
         return {name: now[name] - self._before.get(name, 0.0) for name in now}
 
-    def on_stop(self, callback: Callable[[], None]) -> None:
+    def on_stop(self, callback: Callable[[], object]) -> None:
         """Call back, from another thread, when the harness says stop."""
         self._callbacks.append(callback)
         if self.stopped:

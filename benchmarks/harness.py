@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.machine import Load, syncs_per_second
 from benchmarks.metrics.metric import Bench, Figure, Metric
 from benchmarks.results import Failure, Result, Run
+from benchmarks.server import ServerFailed
 from benchmarks.stage import ActorFailed
 from benchmarks.systems.system import System
 from benchmarks.venvs import NotInstalled
@@ -39,9 +40,9 @@ class Harness:
         ready = []
         for system in systems:
             try:
-                with self._bench.stage() as stage:
+                with self._bench.stage(system) as stage:
                     self.run.versions[system.name] = stage.play(self._bench.python(system), system.name, "versions")
-            except (ActorFailed, NotInstalled) as error:
+            except (ActorFailed, NotInstalled, ServerFailed) as error:
                 self._fail(system, "install", error)
             else:
                 ready.append(system)
@@ -61,17 +62,21 @@ class Harness:
                 self._keep(metric, system, tallies[system.name])
 
     def _once(self, metric: Metric, system: System, tally: Tally) -> bool:
-        before = Load.now()
+        before = self._load()
         try:
             found = metric.run(self._bench, system)
-        except (ActorFailed, NotInstalled, ValueError) as error:
+        except (ActorFailed, NotInstalled, ServerFailed, ValueError) as error:
             self._fail(system, metric.name, error)
             return False
-        tally.foreign.append(round(Load.now().foreign_since(before), 2))
+        tally.foreign.append(round(self._load().foreign_since(before), 2))
         tally.syncs.append(round(syncs_per_second(self._bench.place, 0.05)))
         for name, value in found.items():
             tally.values[name].append(value)
         return True
+
+    def _load(self) -> Load:
+        servers = self._bench.servers
+        return Load.now(0.0 if servers is None else servers.cpu())
 
     def _keep(self, metric: Metric, system: System, tally: Tally) -> None:
         for figure in metric.figures:

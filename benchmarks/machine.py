@@ -7,6 +7,8 @@ import platform
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,26 @@ class Cores:
         """Two cores if there are two, else none are pinned."""
         found = cores()
         return cls(found[-1], found[0]) if len(found) > 1 else cls(None, None)
+
+    def others(self, number: int) -> list[int | None]:
+        """Cores for so many processes that leave ``other`` alone; they share when there are not enough."""
+        if self.measured is None:
+            return [None] * number
+        free = [core for core in reversed(cores()) if core != self.other]
+        return [free[place % len(free)] for place in range(number)]
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Processes that are started meanwhile stay on that core, and so do all that they start."""
+    before = cores()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        if core is not None:
+            os.sched_setaffinity(0, before)
 
 
 def facts(place: Path) -> dict[str, object]:
@@ -52,11 +74,12 @@ class Load:
     at: float
 
     @classmethod
-    def now(cls) -> Load:
-        """Ended children count as ours, running ones as foreign: take it when they have been waited for."""
+    def now(cls, servers: float = 0.0) -> Load:
+        """Ended children count as ours, running ones as foreign: take it when they have been waited for. What our
+        servers, which go on running, have used must be told."""
         busy, stolen = _machine_seconds()
         mine, theirs = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-        own = mine.ru_utime + mine.ru_stime + theirs.ru_utime + theirs.ru_stime
+        own = mine.ru_utime + mine.ru_stime + theirs.ru_utime + theirs.ru_stime + servers
         return cls(busy, stolen, own, time.monotonic())
 
     def foreign_since(self, before: Load) -> float:

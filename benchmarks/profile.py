@@ -1,4 +1,4 @@
-"""Where the time of a drained job goes: a profile of Headrace's worker, by module and by function."""
+"""Where the time of a drained job goes: a profile of Headrace's worker, by module and function, and of its server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import workload
 from benchmarks.metrics.metric import Bench
 from benchmarks.results import HOME
 from benchmarks.stage import ActorFailed
@@ -14,7 +15,7 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.systems.headrace import Headrace
 
 OUTPUT = HOME / "profile.txt"
-DEFAULT = ("headrace-memory", "headrace-sqlite-full")
+DEFAULT = ("headrace-memory", "headrace-sqlite-full", "headrace-postgres")
 _LINES = 45
 
 Timing = tuple[str, int, str, int, float, float]
@@ -39,13 +40,18 @@ def write(bench: Bench, systems: Sequence[str], path: Path = OUTPUT) -> str:
 def _profile(bench: Bench, name: str) -> str:
     system, count = SYSTEMS[name], bench.sizes.drain
     python = bench.python(system)
-    with bench.stage() as stage:
+    with bench.stage(system, "counting") as stage:
         if system.shared:
             stage.play(python, name, "fill", count=count)
+        if system.served:
+            workload.clear(bench.server("counting"), stage.database)
         answer = stage.play(
             python, name, "profiled", core=bench.cores.measured, count=count, filled=system.shared
         )  # fmt: skip
-    return report(name, count, [tuple(row) for row in answer["timings"]], answer["seconds"])
+        text = report(name, count, [tuple(row) for row in answer["timings"]], answer["seconds"])
+        if system.served:
+            text += "\n\n" + workload.report(bench.server("counting"), stage.database, count)
+    return text
 
 
 def report(name: str, count: int, timings: Sequence[Any], seconds: float) -> str:

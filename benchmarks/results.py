@@ -103,10 +103,40 @@ def table(run: Run) -> str:
     for system, versions in run.versions.items():
         told = ", ".join(f"{name} {value}" for name, value in versions.items())
         parts.append(f"{system}: {settings.get(system, 'not measured')} ({told})")
-    for metric in dict.fromkeys(result.metric for result in run.results):
-        parts += ["", *_section([result for result in run.results if result.metric == metric])]
+    for group in _groups(run.results):
+        parts += ["", *(_matrix(group) if all(len(result.values) == 1 for result in group) else _sections(group))]
     parts += ["", *(f"FAILED {f.metric} of {f.system}: {f.reason}" for f in run.failures)]
     return "\n".join(parts)
+
+
+def _groups(results: Iterable[Result]) -> list[list[Result]]:
+    """What was measured in one way, on one kind of store."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.backend, result.how), []).append(result)
+    return list(groups.values())
+
+
+def _matrix(results: Sequence[Result]) -> list[str]:
+    """Figures that were taken once: a line each, a column per system."""
+    systems = list(dict.fromkeys(result.system for result in results))
+    found = {(result.metric, result.system): result for result in results}
+    rows = [("", *systems)]
+    for metric, unit in dict.fromkeys((result.metric, result.unit) for result in results):
+        cells = [found.get((metric, system)) for system in systems]
+        rows.append((f"  {metric}, {unit}", *("" if cell is None else shown(cell.median) for cell in cells)))
+    busy = {result.system: statistics.median(result.foreign) for result in results if result.foreign}
+    if busy:
+        rows.append(("  others busy", *(f"{busy[system]:.1f}" if system in busy else "" for system in systems)))
+    return [f"{results[0].backend}: {results[0].how}", *aligned(rows)]
+
+
+def _sections(results: Sequence[Result]) -> list[str]:
+    """Figures that were taken several times: a line per system, with every value."""
+    lines = [f"{results[0].backend}: {results[0].how}"]
+    for metric in dict.fromkeys(result.metric for result in results):
+        lines += _section([result for result in results if result.metric == metric])
+    return lines
 
 
 def _section(results: Sequence[Result]) -> list[str]:
@@ -119,7 +149,7 @@ def _section(results: Sequence[Result]) -> list[str]:
         syncs = shown(statistics.median(result.syncs)) if result.syncs else ""
         values = " ".join(map(shown, result.values)) if several else ""
         rows.append((f"  {result.system}", shown(result.median), spread, others, syncs, values))
-    return [f"{first.metric}: {first.how}", *_aligned(rows)]
+    return aligned(rows)
 
 
 def shown(value: float) -> str:
@@ -129,7 +159,8 @@ def shown(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.4f}"
 
 
-def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell."""
     rows = list(rows)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -29,6 +29,19 @@ class Sizes:
     """Bytes of a wide payload."""
     deep: int = 1_000_000
     """Jobs in the store while ``drain`` of them are drained; 0 leaves it out."""
+    claims: int = 300
+    """Single claims from deep and shallow queues, three times."""
+    journal: int = 2_000
+    """Jobs whose bytes in a server's log are counted."""
+    backlog: int = 5_000
+    """Jobs that wait while a snapshot is held."""
+    baseline: float = 30.0
+    held: float = 180.0
+    """Seconds under load before and while a snapshot is held; 0 leaves it out."""
+    crowd: int = 100
+    """Workers whose single operations are timed …"""
+    rounds: int = 10
+    """… so many times each."""
     instructions: int = 2_000
     """Drained under an instruction counter; 0 leaves it out."""
     limit: float = 240.0
@@ -44,6 +57,10 @@ QUICK = Sizes(
     samples=80,
     starts=7,
     deep=0,
+    journal=500,
+    baseline=3.0,
+    held=6.0,
+    rounds=3,
     instructions=0,
     limit=60.0,
 )

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.server import Server
 from benchmarks.venvs import ROOT
 
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")
@@ -124,16 +125,24 @@ class Actor:
 
 
 class Stage:
-    """The children of one measurement and the directory that they share; both are gone afterwards."""
+    """The children of one measurement, the directory that they share and, where their store is a server, the
+    databases; all of it is gone afterwards."""
 
-    def __init__(self, base: Path | None, limit: float) -> None:
+    def __init__(self, base: Path | None, limit: float, server: Server | None = None) -> None:
         self._base = base
         self._limit = limit
+        self._server = server
         self._stack = ExitStack()
 
     def __enter__(self) -> Stage:
         name = tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=self._base, ignore_cleanup_errors=True)
         self.folder = Path(self._stack.enter_context(name))
+        if self._server is not None:
+            try:
+                self.database = self._stack.enter_context(self._server.databases(self.folder))
+            except BaseException:
+                self._stack.close()
+                raise
         return self
 
     def __exit__(self, *exc: object) -> None:

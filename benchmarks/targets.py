@@ -18,9 +18,13 @@ class Target:
     bound: float
     at_least: bool = True
     against: tuple[tuple[str, str], ...] = ()
+    cores: int = 0
+    """It means nothing on a machine with fewer."""
 
     def judge(self, run: Run) -> Verdict:
         """What the run says."""
+        if run.machine.get("cores", self.cores) < self.cores:
+            return Verdict(self, None, f"expected {self.cores} cores, got {run.machine['cores']}")
         ours = run.find(self.system, self.metric)
         theirs = [found for where in self.against if (found := run.find(*where)) is not None]
         if ours is None or len(theirs) < len(self.against):  # the one that is missing may be the best
@@ -75,6 +79,36 @@ def _sqlite(level: str) -> list[Target]:
     ]
 
 
+def _postgres() -> list[Target]:
+    ours, legacy = "headrace-postgres", "legacy-postgres"
+    peers = ("pgqueuer", "awa", "chancy", "procrastinate")
+    budgets = {"enqueue": 10, "claim": 50, "poll": 10, "update": 10}
+    return [
+        Target("drain against PgQueuer", ours, "drain", 2.5, against=(("pgqueuer", "drain"),)),
+        Target("drain against the ceiling", ours, "drain", 0.45, against=(("minimal-postgres", "drain"),)),
+        Target("enqueue against the best peer", ours, "enqueue", 1, against=tuple((peer, "enqueue") for peer in peers)),
+        Target("enqueue, 200 callers against one", ours, "concurrent", 8, against=((ours, "enqueue"),)),
+        Target("bulk enqueue, jobs made, against COPY", ours, "bulk_whole", 0.6, against=(("bare-postgres", "bulk"),)),
+        Target("idle pick-up p50, ms", ours, "pickup_p50", 3, at_least=False),
+        Target("idle pick-up p99, ms", ours, "pickup_p99", 15, at_least=False),
+        Target("request/response p50, ms", ours, "reply_p50", 6, at_least=False),
+        Target("drain at depth against shallow", ours, "depth_ratio", 0.9),
+        Target("claim p99 at depth against shallow", ours, "claim_ratio", 2, at_least=False),
+        Target("drain under a held snapshot against before", ours, "held_ratio", 0.8),
+        Target("statements per drained job", ours, "statements", 0.05, at_least=False),
+        Target("log bytes beyond the payload, no history", ours, "wal_bare_beyond", 1_000, at_least=False),
+        Target("log bytes beyond the payload, reference load", ours, "wal_random_beyond", 1_500, at_least=False),
+        Target("log bytes against legacy, incompressible", ours, "wal_random", 0.65, False, ((legacy, "wal_random"),)),
+        Target("log bytes, JSON-like, against the same", ours, "wal_json", 0.35, False, ((legacy, "wal_random"),)),
+        Target("worker memory, 1,000 slots of 4.5 KB, MB", ours, "memory_peak", 150, at_least=False),
+        Target("two worker processes against one", ours, "pair_ratio", 1.6, cores=3),
+        *(
+            Target(f"{step} p99 among 100 workers, ms", ours, f"crowd_{step}_p99", budget, at_least=False)
+            for step, budget in budgets.items()
+        ),
+    ]
+
+
 TARGETS: tuple[Target, ...] = (
     Target("no-op async jobs per second on memory", "headrace-memory", "drain", 40_000),
     Target("CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 25, at_least=False),
@@ -83,6 +117,7 @@ TARGETS: tuple[Target, ...] = (
     Target("headrace --help, ms", "headrace-memory", "help", 300, at_least=False),
     *_sqlite("full"),
     *_sqlite("normal"),
+    *_postgres(),
 )
 
 

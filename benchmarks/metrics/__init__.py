@@ -5,14 +5,20 @@ from __future__ import annotations
 from benchmarks.metrics.bulk import Bulk
 from benchmarks.metrics.concurrent import Concurrent
 from benchmarks.metrics.counted import Counted
+from benchmarks.metrics.crowd import Crowd
+from benchmarks.metrics.deep import Deep
 from benchmarks.metrics.depth import Depth
 from benchmarks.metrics.drain import Drain
 from benchmarks.metrics.enqueue import Enqueue
 from benchmarks.metrics.footprint import Footprint
+from benchmarks.metrics.held import Held
 from benchmarks.metrics.instructions import Instructions
+from benchmarks.metrics.journal import Journal
 from benchmarks.metrics.metric import Metric
+from benchmarks.metrics.pair import Pair
 from benchmarks.metrics.pickup import Pickup
 from benchmarks.metrics.reply import Reply
+from benchmarks.metrics.served import Served
 from benchmarks.metrics.shallow import Shallow
 from benchmarks.metrics.solo import Solo
 from benchmarks.metrics.startup import Startup
@@ -26,10 +32,16 @@ _METRICS: tuple[Metric, ...] = (
     Solo(),
     Pickup(),
     Reply(),
+    Crowd(),
+    Pair(),
     Counted(),
+    Served(),
+    Journal(),
     Footprint(),
     Startup(),
     Instructions(),
     Depth(),
+    Deep(),
+    Held(),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _METRICS}

@@ -22,7 +22,7 @@ class Bulk(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         count = bench.sizes.bulk
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             answer = stage.play(bench.python(system), system.name, "bulk", core=bench.cores.measured, count=count)
         found = {"bulk": count / answer["seconds"]}
         return found | ({"bulk_whole": count / answer["whole"]} if "whole" in answer else {})

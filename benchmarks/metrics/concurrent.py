@@ -17,7 +17,7 @@ class Concurrent(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         count = bench.sizes.concurrent
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             answer = stage.play(
                 bench.python(system),
                 system.name,

@@ -27,7 +27,7 @@ class Counted(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, count = bench.python(system), bench.sizes.counted
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             if system.shared:
                 stage.play(python, system.name, "fill", count=count)
             answer = stage.play(

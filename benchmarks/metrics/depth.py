@@ -26,7 +26,7 @@ class Depth(Metric):
     most_repeats = 1
 
     def applies(self, system: System) -> bool:
-        return super().applies(system) and system.name.startswith("headrace")
+        return super().applies(system) and system.name.startswith("headrace") and not system.served
 
     def skip(self, sizes: Sizes) -> bool:
         return not sizes.deep
@@ -37,7 +37,7 @@ class Depth(Metric):
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, count, left = bench.python(system), bench.sizes.drain, bench.sizes.deep
         deep, shallow = [], []
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             stage.play(python, system.name, "fill", count=left, limit=bench.sizes.limit * 3)
             for _ in range(_TIMES):
                 # A worker that is stopped has drained somewhat more than was waited for.
@@ -52,7 +52,7 @@ class Depth(Metric):
 
     def _shallow(self, bench: Bench, system: System) -> float:
         count = bench.sizes.drain
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             # As many again stay behind, so that neither drain pays for reaching the end.
             stage.play(bench.python(system), system.name, "fill", count=2 * count)
             return count / drain(bench, stage, system, count)[0]

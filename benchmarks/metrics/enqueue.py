@@ -21,7 +21,9 @@ class Enqueue(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         count = bench.sizes.enqueue
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             answer = stage.play(bench.python(system), system.name, "enqueue", core=bench.cores.measured, count=count)
         found = {"enqueue": count / answer["seconds"], "enqueue_cpu": answer["cpu"] / count * 1e6}
-        return found | ({"enqueue_written": answer["written"] / count} if "written" in answer else {})
+        if "written" in answer and not system.served:
+            found["enqueue_written"] = answer["written"] / count
+        return found

@@ -27,7 +27,7 @@ class Footprint(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, slots = bench.python(system), bench.sizes.slots
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             stage.play(python, system.name, "fill", count=_PACE)
             stage.play(python, system.name, "fill", count=slots + _MORE, size=bench.sizes.wide, task="hold")
             answer = stage.play(python, system.name, "footprint", core=bench.cores.measured, slots=slots)

@@ -46,7 +46,7 @@ class Instructions(Metric):
 
 def _count(bench: Bench, system: System, count: int, *, aside: int) -> int:
     python = bench.python(system)
-    with bench.stage() as stage:
+    with bench.stage(system) as stage:
         if system.shared:
             stage.play(python, system.name, "fill", count=count, aside=aside)
         actor = stage.start(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.machine import Cores
+from benchmarks.server import Kind, Server, Servers
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
 from benchmarks.systems.system import System
@@ -32,15 +33,27 @@ class Bench:
     sizes: Sizes
     cores: Cores
     base: Path | None = None
+    servers: Servers | None = None
+    """For systems whose store is a server."""
 
     @property
     def place(self) -> Path:
         """Where the stores are made."""
         return self.base or Path(tempfile.gettempdir())
 
-    def stage(self) -> Stage:
-        """Children and a directory for one measurement."""
-        return Stage(self.base, self.sizes.limit)
+    def stage(self, system: System, kind: Kind = "plain") -> Stage:
+        """Children, a directory and, if the system's store is a server, fresh databases for one measurement."""
+        return Stage(self.base, self.sizes.limit, self.server(kind) if system.served else None)
+
+    def server(self, kind: Kind = "plain") -> Server:
+        """The server of that kind."""
+        if self.servers is None:
+            raise ValueError("expected servers for a system whose store is one, got none")
+        return self.servers.get(kind)
+
+    def beside(self, system: System) -> int | None:
+        """The core of a process that takes part but is not measured. A server has that core for itself."""
+        return self.cores.measured if system.served else self.cores.other
 
     def python(self, system: System) -> str:
         """The interpreter that the system runs in."""

@@ -16,11 +16,11 @@ class Pickup(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, count = bench.python(system), min(bench.sizes.samples, system.most_samples)
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             worker = stage.start(python, system.name, "work", core=bench.cores.measured)
             worker.ready()
             worker.go()
-            stage.play(python, system.name, "produce", core=bench.cores.other, count=count, gap=system.gap)
+            stage.play(python, system.name, "produce", core=bench.beside(system), count=count, gap=system.gap)
             worker.stop()
             found = worker.result()["latencies"]
         if len(found) != count:  # those that are late or lost are the ones that matter

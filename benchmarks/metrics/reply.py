@@ -16,11 +16,11 @@ class Reply(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python = bench.python(system)
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             worker = stage.start(python, system.name, "work", core=bench.cores.measured)
             worker.ready()
             worker.go()
-            answer = stage.play(python, system.name, "call", core=bench.cores.other, count=bench.sizes.samples)
+            answer = stage.play(python, system.name, "call", core=bench.beside(system), count=bench.sizes.samples)
             worker.stop()
             worker.result()
         return latencies(answer["latencies"], "reply")

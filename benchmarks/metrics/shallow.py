@@ -21,7 +21,7 @@ class Shallow(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, count = bench.python(system), bench.sizes.drain // 2
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             answer = stage.play(
                 python, system.name, "shallow", core=bench.cores.measured, count=count, portion=_PORTION
             )  # fmt: skip

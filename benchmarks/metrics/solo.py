@@ -20,7 +20,7 @@ class Solo(Metric):
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         count = bench.sizes.solo
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             answer = stage.play(
                 bench.python(system), system.name, "solo", core=bench.cores.measured, count=count, filled=False
             )

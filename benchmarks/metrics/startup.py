@@ -32,7 +32,7 @@ class Startup(Metric):
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         command = Path(sys.executable).with_name("headrace")
         imports, apps, helps = [], [], []
-        with bench.stage() as stage:
+        with bench.stage(system) as stage:
             for _ in range(bench.sizes.starts):
                 imports.append(float(_python(_IMPORT.format("import headrace"), stage.folder)))
                 apps.append(float(_python(_IMPORT.format("from headrace import App"), stage.folder)))

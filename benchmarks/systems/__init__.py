@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from benchmarks.systems.awa import Awa
 from benchmarks.systems.bare import BareSqlite
+from benchmarks.systems.bare_postgres import BarePostgres
+from benchmarks.systems.chancy import Chancy
 from benchmarks.systems.headrace import HeadraceMemory, HeadraceSqlite
+from benchmarks.systems.headrace_postgres import HeadracePostgres
 from benchmarks.systems.huey import HueySqlite
+from benchmarks.systems.legacy import LegacyPostgres
 from benchmarks.systems.litequeue import LiteQueue
 from benchmarks.systems.minimal import MinimalSqlite
+from benchmarks.systems.minimal_postgres import MinimalPostgres
 from benchmarks.systems.persistqueue import PersistQueue
+from benchmarks.systems.pgqueuer import PgQueuer
+from benchmarks.systems.procrastinate import Procrastinate
 from benchmarks.systems.system import System
 
 _SYSTEMS: tuple[System, ...] = (
@@ -22,6 +30,14 @@ _SYSTEMS: tuple[System, ...] = (
     LiteQueue("litequeue-full", durability="full"),
     HueySqlite("huey-sqlite"),
     PersistQueue("persist-queue"),
+    HeadracePostgres("headrace-postgres"),
+    BarePostgres("bare-postgres"),
+    MinimalPostgres("minimal-postgres"),
+    LegacyPostgres("legacy-postgres"),
+    PgQueuer("pgqueuer"),
+    Awa("awa"),
+    Chancy("chancy"),
+    Procrastinate("procrastinate"),
 )
 SYSTEMS: dict[str, System] = {system.name: system for system in _SYSTEMS}
 

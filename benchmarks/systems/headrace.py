@@ -6,10 +6,10 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.gate import Gate, memory
 from benchmarks.payload import SMALL, pad
@@ -22,11 +22,15 @@ QUEUE, ASIDE = "bench", "aside"
 class Headrace(System):
     """What holds for every backend; a subclass says where the store is."""
 
-    distributions = ("headrace", "msgspec", "apsw")
+    distributions: ClassVar[tuple[str, ...]] = ("headrace", "msgspec", "apsw")
 
     def url(self, place: str, name: str = "queue") -> str:
         """The store in the shared directory."""
         raise NotImplementedError
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """On a loop of its own."""
+        return asyncio.run(main())
 
     # -- enqueue
 
@@ -46,7 +50,7 @@ class Headrace(System):
                 await bench.expect(WARM + count)
                 return answer
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def concurrent(self, gate: Gate, place: str, count: int, callers: int) -> Answer:
         """The same from many coroutines at once."""
@@ -67,7 +71,7 @@ class Headrace(System):
                 await bench.expect(2 * callers + count)
                 return answer
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def bulk(self, gate: Gate, place: str, count: int) -> Answer:
         """``await app.enqueue_many(…)``; ``seconds`` without, ``whole`` with the making of the jobs."""
@@ -85,7 +89,7 @@ class Headrace(System):
                 await bench.expect(WARM + count)
                 return answer
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def fill(self, gate: Gate, place: str, count: int, aside: int = 0, size: int = SMALL, task: str = "noop") -> Answer:
         """As many waiting jobs as asked for, and some in a queue that nobody works on."""
@@ -97,7 +101,7 @@ class Headrace(System):
                 await bench.fill(aside, queue=ASIDE)
                 return {}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     # -- work
 
@@ -113,7 +117,7 @@ class Headrace(System):
                 await bench.app.work([QUEUE])
                 return {"latencies": bench.latencies, **gate.used()}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def watch(self, gate: Gate, place: str, goal: int) -> Answer:
         """The instant at which the store held ``goal`` waiting and running jobs, or fewer; the others must have
@@ -130,7 +134,7 @@ class Headrace(System):
                     raise RuntimeError(f"{spoilt} jobs failed or were cancelled")
                 return {"at": at}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def count(self, gate: Gate, place: str) -> Answer:
         """How many jobs wait or run."""
@@ -140,7 +144,7 @@ class Headrace(System):
                 gate.ready()
                 return {"left": await bench.left()}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def produce(self, gate: Gate, place: str, count: int, gap: float) -> Answer:
         """Send single jobs to an idle worker, and wait until it has run them all."""
@@ -155,7 +159,7 @@ class Headrace(System):
                     await asyncio.sleep(gap)
                 return {}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def call(self, gate: Gate, place: str, count: int, gap: float = 0.0) -> Answer:
         """``await task.call(…)``, one after the other."""
@@ -171,7 +175,7 @@ class Headrace(System):
                     latencies.append(time.monotonic_ns() - start)
                 return {"latencies": latencies}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def footprint(self, gate: Gate, place: str, slots: int) -> Answer:
         """The memory of a worker whose slots are all busy and which has prefetched as many jobs as it may."""
@@ -189,7 +193,7 @@ class Headrace(System):
                 # The system adds up both figures in steps, each at its own times.
                 return {"resident": resident, "peak": max(resident, memory("VmHWM")), "prefetched": prefetched}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     async def _fill_up(self, bench: Bench, slots: int, prefetch: int) -> int:
         """Wait until the worker runs and holds what it may; how many jobs it holds that it does not run."""
@@ -213,7 +217,7 @@ class Headrace(System):
 
         async def main() -> Answer:
             await self._warm_up(place)
-            async with self._bench(place, probed=True) as bench:
+            async with self._bench(place, probe=Probe) as bench:
                 if not filled:
                     await bench.fill(count)
                     await bench.fill(aside, queue=ASIDE)
@@ -237,7 +241,7 @@ class Headrace(System):
                     **(statements.summary() if statements else {}),
                 }
 
-        return asyncio.run(main())
+        return self.run(main)
 
     def profiled(self, gate: Gate, place: str, count: int, *, filled: bool) -> Answer:
         """The same under Python's profiler, which sees the loop's thread and no other."""
@@ -245,7 +249,7 @@ class Headrace(System):
 
         async def main() -> Answer:
             await self._warm_up(place)
-            async with self._bench(place, probed=True) as bench:
+            async with self._bench(place, probe=Probe) as bench:
                 if not filled:
                     await bench.fill(count)
                 gate.ready()
@@ -259,18 +263,23 @@ class Headrace(System):
                 timings = [(*where, row[1], row[2], row[3]) for where, row in profiler.stats.items()]  # type: ignore[attr-defined]
                 return {"seconds": (reached[0] - start) / 1e9, "timings": timings}
 
-        return asyncio.run(main())
+        return self.run(main)
 
     async def _warm_up(self, place: str) -> None:
-        async with self._bench(place, name="warm", probed=True) as bench:
+        async with self._bench(place, name="warm", probe=Probe) as bench:
             await bench.fill(WARM)
             await bench.drain(WARM, [])
 
     @asynccontextmanager
     async def _bench(
-        self, place: str, *, name: str = "queue", probed: bool = False, worker: dict[str, Any] | None = None
+        self,
+        place: str,
+        *,
+        name: str = "queue",
+        probe: type[Probe] | None = None,
+        worker: dict[str, Any] | None = None,
     ) -> AsyncIterator[Bench]:
-        bench = Bench(self.url(place, name), probed, worker or {})
+        bench = Bench(self.url(place, name), probe, worker or {})
         async with bench.app:
             yield bench
 
@@ -312,13 +321,13 @@ class HeadraceSqlite(Headrace):
 class Bench:
     """An app on one store, with the tasks that the roles need."""
 
-    def __init__(self, url: str, probed: bool, worker: dict[str, Any]) -> None:
+    def __init__(self, url: str, probe: type[Probe] | None, worker: dict[str, Any]) -> None:
         from headrace import App, Client, Settings
         from headrace.connection import open_backend
 
         settings = Settings.load({"url": url, "worker": worker}, env={}, toml={})
         backend = open_backend(url)
-        self.probe = Probe(backend) if probed else None
+        self.probe = probe(backend) if probe else None
         self.app = App(Client(self.probe or backend, settings))  # type: ignore[arg-type]
         self.latencies: list[int] = []
         self.held = 0

@@ -70,6 +70,22 @@ class Probe:
             self._reached = None
 
 
+class Forgetful(Probe):
+    """Leaves no record of a job that has completed."""
+
+    async def finish(self, batch: Sequence[Any], at: Any = None) -> Any:
+        return await super().finish(_forgotten(batch), at)
+
+    async def _turn(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
+        return await super()._turn(_forgotten(batch), req, at)
+
+
+def _forgotten(batch: Sequence[Any]) -> list[Any]:
+    from msgspec.structs import replace
+
+    return [replace(settlement, keep=False) for settlement in batch]
+
+
 class Statements:
     """Counts the SQL statements of every apsw connection opened from now on."""
 

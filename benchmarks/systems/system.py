@@ -34,9 +34,15 @@ class System:
     """Whose versions go with its figures."""
     shared = True
     """Whether several processes can use one store of it."""
+    served = False
+    """Whether the store is a server that the harness runs."""
+    forgets = False
+    """Whether it can be told to keep no record of completed jobs."""
     gap = 0.02
     """Seconds between two jobs while idle latency is sampled: long enough for the worker to be idle again."""
     most_samples = 1_000
+    most_drained = 1_000_000
+    """No more jobs than this are drained where every one takes long; ``setting`` says so then."""
 
     def __init__(self, name: str, backend: str, setting: str) -> None:
         self.name = name

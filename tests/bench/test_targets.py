@@ -71,3 +71,13 @@ def test_what_was_measured_in_memory_says_nothing_about_a_disk() -> None:
 def test_bulk_enqueue_is_judged_by_what_a_user_pays() -> None:
     [judged] = {target.metric for target in TARGETS if target.what.startswith("bulk")}
     assert judged == "bulk_whole"
+
+
+def test_a_machine_with_too_few_cores_cannot_miss_a_target_that_needs_them() -> None:
+    target, made = Target("two workers", "ours", "pair", 1.6, cores=3), run(ours_pair=1.0)
+    made.machine = {"cores": 2}
+    verdict = target.judge(made)
+    assert verdict.word == "not measured"
+    assert verdict.figures == "expected 3 cores, got 2"
+    made.machine = {"cores": 4}
+    assert target.judge(made).word == "MISSED"

@@ -74,6 +74,8 @@ DECLARE
     v_known uuid[] := '{}';
     v_fresh uuid[];
     v_losers integer[] := '{}';
+    v_holders uuid[] := '{}';
+    v_holder uuid;
     v_told integer;
     v_plain boolean := coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0
         AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
@@ -128,10 +130,11 @@ BEGIN
         LOOP
             -- keys_pkey. What is taken is not touched: this transaction may last, and whoever ends that job must not wait.
             IF r.inbox IS NULL THEN
-                PERFORM 1 FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key
+                SELECT k.id INTO v_holder FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key
                     AND (k.held_until IS NULL OR k.held_until > v_now OR (k.failed AND r.hold));
                 IF FOUND THEN
                     v_losers := v_losers || r.ord::integer;
+                    v_holders := v_holders || v_holder;
                     CONTINUE;
                 END IF;
             END IF;
@@ -140,7 +143,9 @@ BEGIN
             ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
             WHERE k.held_until <= v_now AND NOT (k.failed AND r.hold);
             IF NOT FOUND THEN
+                SELECT k.id INTO v_holder FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key;
                 v_losers := v_losers || r.ord::integer;
+                v_holders := v_holders || v_holder;
             END IF;
         END LOOP;
     END IF;
@@ -182,23 +187,23 @@ BEGIN
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
     FROM unnest(p_ids, p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (id, queue, key, inbox, ord)
-    LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND n.ord = ANY (v_losers)
+    LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
     WHERE n.inbox IS NOT NULL AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL))
     ON CONFLICT DO NOTHING;
     RETURN QUERY
     SELECT
         n.ord::integer,
-        (CASE WHEN k.id IS NULL OR k.id = n.id THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
+        (CASE WHEN n.holder IS NULL OR n.holder = n.id THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
         e.id,
         e.state,
         e.attempt,
-        CASE WHEN e.state = 3 AND e.held_until > v_now AND k.id <> n.id THEN e.result END
-    FROM unnest(p_ids, p_queues, p_keys, p_hold_failed) WITH ORDINALITY AS n (id, queue, key, hold, ord)
-    LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND n.ord = ANY (v_losers)
-    JOIN entries AS e ON e.id = coalesce(k.id, n.id)
+        CASE WHEN e.state = 3 AND e.held_until > v_now AND n.holder <> n.id THEN e.result END
+    FROM (
+        SELECT m.*, v_holders[array_position(v_losers, m.ord::integer)] AS holder
+        FROM unnest(p_ids, p_hold_failed) WITH ORDINALITY AS m (id, hold, ord)
+    ) AS n JOIN entries AS e ON e.id = coalesce(n.holder, n.id)
     WHERE CASE
-        WHEN n.ord = ANY (v_losers)
-            THEN k.id IS NOT NULL AND (k.held_until IS NULL OR k.held_until > v_now OR (k.failed AND n.hold))
+        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > v_now) OR (e.state = 5 AND n.hold)
         ELSE n.id <> ALL (v_fresh)
     END;
     GET DIAGNOSTICS v_told = ROW_COUNT;
