@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from tests.postgres import server
 BATCH = 100
 BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters"}
 _FILL = """
-    INSERT INTO queues (name) VALUES ('q');
+    INSERT INTO queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
     INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
     SELECT plans_id(n), n, 't', '', '{}' FROM generate_series(1, %(depth)s) AS n;
     INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed)
@@ -82,6 +83,13 @@ def _table(node: dict[str, Any]) -> str:
     return name
 
 
+def fill(connection: psycopg.Connection[tuple[object, ...]], count: int) -> None:
+    """So many waiting jobs."""
+    connection.execute(_IDS)
+    for statement in _FILL.split(";")[:-1]:
+        connection.execute(statement, {"depth": count} if "%" in statement else None)
+
+
 @pytest.fixture(scope="module", params=[10_000, 1_000_000], ids=["ten thousand", "a million"])
 def depth(request: pytest.FixtureRequest) -> Iterator[int]:
     count: int = request.param
@@ -93,15 +101,13 @@ def depth(request: pytest.FixtureRequest) -> Iterator[int]:
 
     asyncio.run(install())
     with psycopg.connect(server().url(), autocommit=True, options="-c search_path=plans") as connection:
-        connection.execute(_IDS)
-        for statement in _FILL.split(";")[:-1]:
-            connection.execute(statement, {"depth": count} if "%" in statement else None)
+        fill(connection, count)
         yield count
         connection.execute("DROP SCHEMA plans CASCADE")
 
 
-@pytest.fixture
-async def seen(depth: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PostgresBackend, Plans]]:
+@asynccontextmanager
+async def explained(schema: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PostgresBackend, Plans]]:
     """A store whose every statement explains itself."""
     plans = Plans()
     connect = Session.connect
@@ -115,11 +121,17 @@ async def seen(depth: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tup
         return session
 
     monkeypatch.setattr(Session, "connect", explaining)
-    backend = PostgresBackend(server().url(), schema="plans", listen=False)
+    backend = PostgresBackend(server().url(), schema=schema, listen=False)
     await backend.open()
     plans.scans.clear()
     yield backend, plans
     await backend.close()
+
+
+@pytest.fixture
+async def seen(depth: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PostgresBackend, Plans]]:
+    async with explained("plans", monkeypatch) as store:
+        yield store
 
 
 async def test_a_claim_touches_what_it_takes(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
@@ -195,3 +207,32 @@ async def test_how_it_stands_is_not_counted_out(seen: tuple[PostgresBackend, Pla
     [stats] = (await store.stats()).queues
     assert depth - 1_000 <= stats.available <= depth + 10
     assert plans.touched() <= 20 + store.limits.count_cap
+
+
+async def test_a_plan_that_was_made_for_an_empty_store_serves_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session keeps its plans, and statistics say what was true when they were made."""
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=kept_plans") as connection:
+        async with explained("kept_plans", monkeypatch) as (store, plans):
+            for table in ("ready", "leased", "keys", "waiters", "queues"):
+                connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+            connection.execute("VACUUM ANALYZE")
+            for _ in range(3):
+                await _live_once(store, 1)
+            fill(connection, 20_000)
+            plans.scans.clear()
+            await _live_once(store, BATCH)
+            assert not _scans(plans) - {("ready", "Tid Scan")}
+            assert plans.touched() <= 40 * BATCH
+        connection.execute("DROP SCHEMA kept_plans CASCADE")
+
+
+async def _live_once(store: PostgresBackend, count: int) -> None:
+    """Everything that happens to jobs, to so many of them."""
+    ids = [bytes.fromhex(f"0191{n:028x}") for n in range(count)]
+    await store.insert([Row(id=job_id, queue="q", task="t", cells={}, key=job_id.hex(), priority=-1) for job_id in ids])
+    jobs = (await store.claim(Claim("h", ("q",), count, 60_000_000))).jobs
+    assert len(jobs) == count
+    await store.renew(Beat("h", "w", ("q",), 60_000_000, leases=[(job.id, job.epoch) for job in jobs]))
+    await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs])
+    await store.fetch(ids)
+    await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))

@@ -82,6 +82,20 @@ class TestDeadlines:
 
         assert run(main()) == []
 
+    def test_a_timer_that_is_early_by_the_resolution_of_the_clock_counts(self) -> None:
+        """A loop in virtual time fires what is due within a microsecond. A deadline that is not quite there must not be
+        set for the same instant again, and again."""
+
+        async def main() -> list[int]:
+            deadlines, called = Deadlines(), []
+            await asyncio.sleep(0.1)
+            for number in range(1_000):
+                deadlines.add(15.0 + number * 0.0010003, lambda: called.append(1))
+            await asyncio.sleep(20)
+            return called
+
+        assert len(run(main())) == 1_000
+
 
 class TestLeases:
     def test_young_ones_are_not_renewed(self) -> None:

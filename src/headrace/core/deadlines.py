@@ -50,8 +50,9 @@ class Deadlines:
 
     def _fire(self) -> None:
         loop = asyncio.get_running_loop()
+        assert self._timer is not None
+        now = max(loop.time(), self._timer.when())  # a loop may be early by the resolution of its clock
         self._timer = None
-        now = loop.time()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):
             _, number, call = heappop(self._heap)
             if number in self._live:

@@ -435,13 +435,6 @@ THINNING = (
 _columns = count()
 
 
-def adding() -> Statement:
-    """A step of a migration that adds a column to every table that is in the way of work."""
-    column = f"c{next(_columns)}"
-    tables = ("queues", "jobs", "ready", "leased", "paused", "ended", "keys", "waiters", "deltas", "totals", "workers")
-    steps = "".join(f"ALTER TABLE {{schema}}.{table} ADD COLUMN {column} integer;" for table in tables)
-    return Statement("add a column", _inner(f"DO $$ BEGIN {steps} END $$"))
-
-
-REPLACING = Statement("replace every function", _inner("SELECT {schema}_scenes.replace_functions()"))
-"""A step of a migration that brings new versions."""
+def migration() -> Statement:
+    """A step that adds a column to every table and brings new versions of all functions."""
+    return Statement("migrate", _inner(f"SELECT {{schema}}_scenes.migrate('c{next(_columns)}')"))

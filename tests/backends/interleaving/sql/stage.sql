@@ -17,14 +17,17 @@ BEGIN
         PERFORM make_day('{day}');
     END IF;
 END $$;
-CREATE FUNCTION {schema}_scenes.replace_functions() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION {schema}_scenes.migrate(p_column text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    v_definition text;
+    v_step text;
 BEGIN
-    FOR v_definition IN
+    FOR v_step IN
+        SELECT format('ALTER TABLE %I ADD COLUMN %I integer', c.relname, p_column) FROM pg_class AS c
+        WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        UNION ALL
         SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.pronamespace = '{schema}'::regnamespace AND p.prokind = 'f'
     LOOP
-        EXECUTE v_definition;
+        EXECUTE v_step;
     END LOOP;
 END $$;
 -- The fewer partitions, the sooner a scene is set.

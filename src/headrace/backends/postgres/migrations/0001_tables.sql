@@ -4,6 +4,10 @@
 --
 -- Instants and durations are microseconds; instants count from 1970. States: 0 available, 1 running, 2 paused,
 -- 3 completed, 4 cancelled, 5 failed.
+--
+-- In these steps ``x.id = ANY (ARRAY[y.id])`` says what ``x.id = y.id`` would, but leaves only one way to join the two: look
+-- up x for each y. A plan that is made while x is empty, and kept, can then not turn the join around and walk through x.
+-- Where nothing but ids is wanted, ``enable_indexonlyscan`` is off for the same reason.
 
 CREATE TABLE queues (
     qid integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -212,7 +216,7 @@ SELECT
     l.lease_until, l.holder, coalesce(l.cancel, false) AS cancel,
     e.finished_at, e.held_until, e.reason, e.result
 FROM jobs AS j
-LEFT JOIN ready AS y ON y.id = j.id
-LEFT JOIN leased AS l ON l.id = j.id
-LEFT JOIN paused AS p ON p.id = j.id
-LEFT JOIN ended AS e ON e.id = j.id;
+LEFT JOIN ready AS y ON y.id = ANY (ARRAY[j.id])
+LEFT JOIN leased AS l ON l.id = ANY (ARRAY[j.id])
+LEFT JOIN paused AS p ON p.id = ANY (ARRAY[j.id])
+LEFT JOIN ended AS e ON e.id = ANY (ARRAY[j.id]);

@@ -28,8 +28,8 @@ END $$;
 CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    PERFORM 1 FROM unnest(p_ids, p_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id  -- jobs_pkey, keys_pkey
-    JOIN keys AS k ON k.qid = n.qid AND k.key = j.key AND k.id = n.id
+    PERFORM 1 FROM unnest(p_ids, p_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey, keys_pkey
+    JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id
     ORDER BY k.qid, k.key FOR UPDATE OF k;
 END $$;
 
@@ -65,7 +65,7 @@ CREATE FUNCTION insert_v1(
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -118,7 +118,7 @@ BEGIN
         END;
     END IF;
     -- jobs_pkey, one probe per id.
-    SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = n.id;
+    SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     IF NOT v_plain THEN
         -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
         FOR r IN
@@ -171,7 +171,7 @@ BEGIN
     SELECT coalesce(array_agg(f.id), '{}') INTO v_fresh FROM fresh AS f;
     -- Somebody stored one of these ids while this waited for a key: then the key may be somebody else's. Once more.
     IF cardinality(v_fresh) + cardinality(v_known) + cardinality(v_losers) < cardinality(p_ids)
-        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = p_ids[o])
+        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[p_ids[o]]))
     THEN
         RAISE EXCEPTION 'a job was stored at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
@@ -187,7 +187,7 @@ BEGIN
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
     FROM unnest(p_ids, p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (id, queue, key, inbox, ord)
-    LEFT JOIN keys AS k ON k.qid = v_qids[n.queue] AND k.key = n.key AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
+    LEFT JOIN keys AS k ON k.qid = ANY (ARRAY[v_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key]) AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
     WHERE n.inbox IS NOT NULL AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL))
     ON CONFLICT DO NOTHING;
     RETURN QUERY
@@ -201,7 +201,7 @@ BEGIN
     FROM (
         SELECT m.*, v_holders[array_position(v_losers, m.ord::integer)] AS holder
         FROM unnest(p_ids, p_hold_failed) WITH ORDINALITY AS m (id, hold, ord)
-    ) AS n JOIN entries AS e ON e.id = coalesce(n.holder, n.id)
+    ) AS n JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.holder, n.id)])
     WHERE CASE
         WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > v_now) OR (e.state = 5 AND n.hold)
         ELSE n.id <> ALL (v_fresh)

@@ -34,8 +34,8 @@ BEGIN
     IF true = ANY (p_keyed) THEN
         PERFORM lock_keys(p_ids, p_qids);
         UPDATE keys AS k SET held_until = 0, failed = (p_state = 5)
-        FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed) JOIN jobs AS j ON j.id = n.id
-        WHERE n.keyed AND k.qid = n.qid AND k.key = j.key AND k.id = n.id;
+        FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+        WHERE n.keyed AND k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id;
     END IF;
 END $$;
 
@@ -46,7 +46,7 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off 
 BEGIN
     IF EXISTS (SELECT 1 FROM waiters) THEN
         RETURN QUERY
-        DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = n.id RETURNING w.id, w.inbox;
+        DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox;
     END IF;
 END $$;
 
@@ -88,7 +88,7 @@ BEGIN
         2::smallint, e.id, q.name, j.task, 'expired', CASE WHEN e.keyed THEN j.key END, e.epoch, 4, e.lost,
         e.priority, e.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
         NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
-    FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = n.id JOIN jobs AS j ON j.id = n.id JOIN queues AS q ON q.qid = e.qid;
+    FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
 END $$;
 
@@ -183,7 +183,7 @@ BEGIN
             j.headers, g.error,
             CASE WHEN p_want & 1 <> 0 THEN j.parameters END, CASE WHEN p_want & 2 <> 0 THEN j.vm_state END,
             CASE WHEN p_want & 4 <> 0 THEN j.metadata END, CASE WHEN p_want & 8 <> 0 THEN j.blob END
-        FROM gone AS g JOIN jobs AS j ON j.id = g.id;
+        FROM gone AS g JOIN jobs AS j ON j.id = ANY (ARRAY[g.id]);
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF v_dying OR v_suspects THEN

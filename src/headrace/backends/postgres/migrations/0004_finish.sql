@@ -17,7 +17,7 @@ BEGIN
         WITH gone AS (  -- leased_pkey, one probe per id
             DELETE FROM leased AS l
             USING unnest(p_ids, p_epochs, p_results, p_result_ttls) WITH ORDINALITY AS n (id, epoch, result, ttl, ord)
-            WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+            WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
             RETURNING l.*, n.ord, n.ttl, CASE WHEN n.ttl > 0 THEN n.result END AS result
         ), kept AS (
             INSERT INTO ended (
@@ -42,17 +42,17 @@ BEGIN
             PERFORM lock_keys(v_keyed, v_qids);
             -- ended_pkey, jobs_pkey, keys_pkey.
             UPDATE keys AS k SET held_until = v_now + p_result_ttls[o], failed = false
-            FROM unnest(v_done) AS o JOIN ended AS e ON e.id = p_ids[o] AND e.keyed JOIN jobs AS j ON j.id = e.id
-            WHERE k.qid = e.qid AND k.key = j.key AND k.id = e.id;
+            FROM unnest(v_done) AS o JOIN ended AS e ON e.id = ANY (ARRAY[p_ids[o]]) AND e.keyed JOIN jobs AS j ON j.id = ANY (ARRAY[e.id])
+            WHERE k.qid = ANY (ARRAY[e.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = e.id;
         END IF;
     ELSE
         WITH gone AS (  -- leased_pkey, one probe per id
             DELETE FROM leased AS l
             USING unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
-            WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+            WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
             RETURNING l.id, l.qid, l.keyed, n.ord
         ), forgotten AS (  -- jobs_pkey
-            DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = g.id
+            DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = ANY (ARRAY[g.id])
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 1, -count(*) FROM gone AS g GROUP BY g.qid
         )
@@ -145,7 +145,7 @@ BEGIN
             IF v_qid <> l.qid AND l.keyed THEN
                 v_keyed := move_key(v_now, l.id, l.qid, v_qid);
                 IF NOT v_keyed THEN
-                    DELETE FROM keys AS k USING jobs AS j WHERE j.id = l.id AND k.qid = l.qid AND k.key = j.key AND k.id = l.id;
+                    DELETE FROM keys AS k USING jobs AS j WHERE j.id = l.id AND k.qid = ANY (ARRAY[l.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = l.id;
                 END IF;
             END IF;
         END IF;
@@ -253,11 +253,11 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 BEGIN
     PERFORM lock_keys(p_ids, p_qids);
     WITH gone AS (  -- jobs_pkey
-        DELETE FROM jobs AS j USING unnest(p_ids, p_qids) AS n (id, qid) WHERE j.id = n.id RETURNING j.id, j.key, n.qid
+        DELETE FROM jobs AS j USING unnest(p_ids, p_qids) AS n (id, qid) WHERE j.id = ANY (ARRAY[n.id]) RETURNING j.id, j.key, n.qid
     ), places AS (  -- ended_pkey
-        DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = n.id
+        DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id])
     )
-    DELETE FROM keys AS k USING gone AS g WHERE k.qid = g.qid AND k.key = g.key AND k.id = g.id;  -- keys_pkey
+    DELETE FROM keys AS k USING gone AS g WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id;  -- keys_pkey
 END $$;
 
 CREATE FUNCTION turn_v1(

@@ -21,10 +21,10 @@ BEGIN
     PERFORM 1 FROM leased AS l JOIN unnest(p_ids) AS n (id) ON n.id = l.id  -- in one order, so that no two wait for each other
     WHERE l.holder = p_holder ORDER BY l.id FOR UPDATE OF l;
     UPDATE leased AS l SET lease_until = v_now + p_lease_for  -- leased_pkey, one probe per id
-    FROM unnest(p_ids, p_epochs) AS n (id, epoch) WHERE l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder;
+    FROM unnest(p_ids, p_epochs) AS n (id, epoch) WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
     SELECT array_agg(n.ord::integer ORDER BY n.ord) INTO lost
     FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
-    LEFT JOIN leased AS l ON l.id = n.id AND l.epoch = n.epoch AND l.holder = p_holder
+    LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
     WHERE l.id IS NULL;
     SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
     SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused;

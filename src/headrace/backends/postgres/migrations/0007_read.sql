@@ -6,7 +6,7 @@ LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
         UNION ALL
         SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
-        JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = q.qid AND k.key = n.key
+        JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[n.key])
     ) AS x GROUP BY x.id
 $$;
 
@@ -15,8 +15,9 @@ CREATE FUNCTION matching_named(
     p_ids uuid[], p_key_queues text[], p_keys text[], p_qid integer, p_tenant text, p_task text, p_states smallint[],
     p_before bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean
 ) RETURNS TABLE (id uuid) LANGUAGE sql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-    SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = n.id
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_indexonlyscan = off AS $$
+    SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = ANY (ARRAY[n.id])
     WHERE (p_qid IS NULL OR e.qid = p_qid) AND (p_tenant IS NULL OR e.tenant = p_tenant)
         AND (p_task IS NULL OR e.task = p_task) AND (p_states IS NULL OR e.state = ANY (p_states))
         AND (p_before IS NULL OR e.enqueued_at <= p_before)
@@ -53,7 +54,7 @@ BEGIN
                 WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
             UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
             UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
-        ) AS x JOIN jobs AS j ON j.id = x.id
+        ) AS x JOIN jobs AS j ON j.id = ANY (ARRAY[x.id])
         WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
             AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)
             AND (p_above IS NULL OR x.id > p_above) AND (p_below IS NULL OR x.id < p_below)
@@ -66,7 +67,7 @@ BEGIN
                 WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
             UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
             UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
-        ) AS x JOIN jobs AS j ON j.id = x.id
+        ) AS x JOIN jobs AS j ON j.id = ANY (ARRAY[x.id])
         WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
             AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)
             AND (p_above IS NULL OR x.id > p_above) AND (p_below IS NULL OR x.id < p_below)
@@ -84,7 +85,7 @@ CREATE FUNCTION fetch_v1(
     reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -103,9 +104,9 @@ BEGIN
         UNION ALL
         SELECT k.id, i.ord + cardinality(p_ids)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
-        JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = q.qid AND k.key = i.key
+        JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[i.key])
     ) AS n
-    JOIN entries AS e ON e.id = n.id JOIN queues AS q ON q.qid = e.qid
+    JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
     WHERE e.state IS NOT NULL
     ORDER BY n.ord;

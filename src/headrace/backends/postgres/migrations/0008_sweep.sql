@@ -38,7 +38,7 @@ BEGIN
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
         ) AS x;
         SELECT array_agg(x.id) INTO v_mine FROM (  -- ended_pkey
-            SELECT e.id FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = n.id FOR UPDATE OF e SKIP LOCKED
+            SELECT e.id FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) FOR UPDATE OF e SKIP LOCKED
         ) AS x;
         FOR i IN 1..coalesce(cardinality(v_oldest), 0) LOOP
             EXIT WHEN v_seen >= v_excess AND v_freed >= v_over;
@@ -74,11 +74,11 @@ BEGIN
     IF NOT p_dry THEN
         -- Whoever takes a key over has the old job in hand: that one is for another time.
         WITH taken AS MATERIALIZED (  -- jobs_pkey, keys_pkey
-            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id
-            JOIN keys AS k ON k.qid = n.qid AND k.key = j.key AND k.id = n.id
+            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+            JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id
         ), free AS MATERIALIZED (
-            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id
-            JOIN keys AS k ON k.qid = n.qid AND k.key = j.key AND k.id = n.id FOR UPDATE OF k SKIP LOCKED
+            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+            JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id FOR UPDATE OF k SKIP LOCKED
         )
         SELECT coalesce(array_agg(n.id), '{}'), coalesce(array_agg(n.qid), '{}'), coalesce(array_agg(n.size), '{}')
         INTO v_ids, v_qids, v_sizes FROM unnest(v_ids, v_qids, v_sizes) AS n (id, qid, size)
@@ -115,11 +115,11 @@ BEGIN
     v_ids := v_ids[1:p_limit];
     removed := cardinality(v_ids);
     kept := 0;
-    SELECT coalesce(sum(octet_length(e.result)), 0) INTO bytes FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = n.id;
+    SELECT coalesce(sum(octet_length(e.result)), 0) INTO bytes FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]);
     IF removed > 0 AND NOT p_dry THEN
         INSERT INTO deltas (qid, state, jobs, bytes)
-        SELECT e.qid, 3, 0, -sum(octet_length(e.result)) FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = n.id GROUP BY e.qid;
-        UPDATE ended AS e SET result = NULL, size = e.size - octet_length(e.result) FROM unnest(v_ids) AS n (id) WHERE e.id = n.id;
+        SELECT e.qid, 3, 0, -sum(octet_length(e.result)) FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) GROUP BY e.qid;
+        UPDATE ended AS e SET result = NULL, size = e.size - octet_length(e.result) FROM unnest(v_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id]);
     END IF;
     RETURN NEXT;
 END $$;
