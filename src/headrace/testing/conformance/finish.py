@@ -141,6 +141,18 @@ class FinishTests(ConformanceBase):
         assert await store.fetch([job_id(2)], at=T0) == [None]
         assert await store.finish([settle(job)], T0) == [C]
 
+    @pytest.mark.parametrize("wrong", ["epoch", "holder"])
+    async def test_a_plain_completion_under_a_wrong_fence_is_refused(self, store: Backend, wrong: str) -> None:
+        """Nothing but the outcome is told, as most workers do; alone and among others."""
+        await self.put(store, row(1), row(2))
+        jobs = await self.take(store, 2)
+        epoch, holder = jobs[0].epoch + (wrong == "epoch"), "w2" if wrong == "holder" else "w1"
+        bad = Settlement(jobs[0].id, epoch, holder, C)
+        assert await store.finish([bad], T0) == [None]
+        assert await store.finish([bad, settle(jobs[1])], T0) == [None, C]
+        assert (await self.get(store, 1)).state is JobState.RUNNING
+        assert await store.finish([settle(jobs[0])], T0) == [C]
+
     async def test_a_stale_worker_is_fenced_off_after_the_job_was_taken_back(self, store: Backend) -> None:
         await self.put(store, row(1))
         stale = await self.take_one(store)

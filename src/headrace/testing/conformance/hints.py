@@ -66,6 +66,26 @@ class HintTests(ConformanceBase):
             assert await first(hints) == Hint("inbox:me", job_id(6))
 
     @needs("hints")
+    async def test_what_is_fenced_off_leaves_the_waiters_waiting(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1, reply_to="me"))
+        job = await self.take_one(store)
+        async with store.hints.listen(["inbox:me"]) as hints:
+            assert await store.finish([settle(job, holder="w2")], T0) == [None]
+            assert await store.finish([settle(job, JobState.FAILED, holder="w2", error=b"e")], T0) == [None]
+            await store.finish([settle(job)], T0)
+            assert await first(hints) == Hint("inbox:me", job_id(1))
+
+    @needs("hints")
+    async def test_a_job_that_is_not_kept_tells_its_waiter_whatever_else_it_does(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1, reply_to="me"))
+        job = await self.take_one(store)
+        async with store.hints.listen(["inbox:me"]) as hints:
+            await store.finish([settle(job, keep=False, spawn=[row(2)])], T0)
+            assert await first(hints) == Hint("inbox:me", job_id(1))
+
+    @needs("hints")
     async def test_duplicates_and_watchers_join_the_waiters(self, store: Backend) -> None:
         assert store.hints is not None
         await self.put(store, row(1, key="k", reply_to="a"))
