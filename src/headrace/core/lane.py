@@ -72,7 +72,7 @@ class Lane:
         while True:
             sent_at = asyncio.get_running_loop().time()
             try:
-                states, claimed = await self._send(batch, want)
+                states, claimed = await self._send(batch, want, repeated=repeated)
             except Unavailable as error:
                 repeated = True
                 await self._stay_away(error)
@@ -94,8 +94,6 @@ class Lane:
         self._outage.ends()
         self.beat = sent_at
         if batch and self._settler:
-            if repeated:
-                await self._recall(batch, states)
             self._settler.answered(batch, states)
         if claimed is not None and self._claimer:
             self._claimer.got(claimed, want, sent_at)
@@ -126,16 +124,20 @@ class Lane:
             self._settler.answered([settlement], [state])
 
     async def _finish_patiently(self, settlement: Settlement) -> list[JobState | None]:
+        repeated = False
         while True:
             try:
-                return await self._finish([settlement])
+                return await self._finish([settlement], repeated=repeated)
             except Unavailable as error:
+                repeated = True
                 await self._stay_away(error)
 
-    async def _send(self, batch: list[Settlement], want: int) -> tuple[list[JobState | None], Claimed | None]:
+    async def _send(
+        self, batch: list[Settlement], want: int, *, repeated: bool
+    ) -> tuple[list[JobState | None], Claimed | None]:
         backend, at = self._backend, self._clock.stamp()
         if not (want and self._claimer):
-            return await self._finish(batch), None
+            return await self._finish(batch, repeated=repeated), None
         request = self._claimer.request(want, len(batch))
         self.landed.clear()
         self._claimer.asking += want
@@ -145,35 +147,36 @@ class Lane:
             states, claimed = await backend.turn(batch, request, at)
         finally:
             self._claimer.asking -= want
-        return await self._ask_again(batch, states), claimed
+        return await self._ask_again(batch, states, repeated=repeated), claimed
 
-    async def _finish(self, batch: list[Settlement]) -> list[JobState | None]:
-        return await self._ask_again(batch, await self._backend.finish(batch, self._clock.stamp()))
+    async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
+        states = await self._backend.finish(batch, self._clock.stamp())
+        return await self._ask_again(batch, states, repeated=repeated)
 
-    async def _ask_again(self, batch: list[Settlement], states: list[JobState | None]) -> list[JobState | None]:
-        """A handler that completes its job in a transaction of its own ends the lease, if that commits: such a job is
-        complete, under the very epoch."""
-        if self._settler and (doubtful := self._settler.doubtful(batch, states)):
-            records: Sequence[Record | None] = [None] * len(doubtful)
-            try:
-                records = await self._backend.fetch([batch[i].id for i in doubtful], at=self._clock.stamp())
-            except BackendError as error:
-                log.debug("whether handlers completed their jobs is not to be had; they are believed: %s", error)
-            for i, record in zip(doubtful, records, strict=True):
-                if record is None or (record.state is JobState.COMPLETED and record.epoch == batch[i].epoch):
-                    states[i] = self._settler.confirm(batch[i])
+    async def _ask_again(
+        self, batch: list[Settlement], states: list[JobState | None], *, repeated: bool
+    ) -> list[JobState | None]:
+        """What is fenced off may have been ended by us all the same: by an earlier try of a repeated trip, or by its
+        handler, in a transaction of its own. The job tells, by its state and its epoch; what another run made of it is
+        not this one's to tell. Where the job is not to be had, we are believed."""
+        entrusted = self._settler.doubtful(batch, states) if self._settler else []
+        if not (repeated or entrusted):
+            return states
+        unsure = [i for i, state in enumerate(states) if state is None] if repeated else entrusted
+        records: Sequence[Record | None] = [None] * len(unsure)
+        try:
+            records = await self._backend.fetch([batch[i].id for i in unsure], at=self._clock.stamp())
+        except BackendError as error:
+            log.debug("what became of outcomes that were refused is not to be had: %s", error)
+        for i, record in zip(unsure, records, strict=True):
+            settlement = batch[i]
+            if self._settler and i in entrusted and _ended(record, JobState.COMPLETED, settlement.epoch):
+                states[i] = self._settler.confirm(settlement)
+            elif repeated and (not settlement.state.terminal or _ended(record, settlement.state, settlement.epoch)):
+                states[i] = settlement.state
         return states
 
-    async def _recall(self, batch: list[Settlement], states: list[JobState | None]) -> None:
-        """A lease that a repeated trip finds gone was ended by an earlier try, unless the job says otherwise: then it
-        was taken back meanwhile, and what another run made of the job is not this one's to tell."""
-        gone = [i for i, state in enumerate(states) if state is None]
-        records: Sequence[Record | None] = [None] * len(gone)
-        try:
-            records = await self._backend.fetch([batch[i].id for i in gone], at=self._clock.stamp())
-        except BackendError as error:
-            log.debug("what became of repeated outcomes is not to be had; they are taken for stored: %s", error)
-        for i, record in zip(gone, records, strict=True):
-            state, epoch = batch[i].state, batch[i].epoch
-            if record is None or not state.terminal or (record.state, record.epoch) == (state, epoch):
-                states[i] = state
+
+def _ended(record: Record | None, state: JobState, epoch: int) -> bool:
+    """Whether the job ended like that under this lease, as far as anybody knows."""
+    return record is None or (record.state, record.epoch) == (state, epoch)
