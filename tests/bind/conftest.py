@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace import App, Client, Event, EventKind, Settings, never
+from headrace import App, Client, Settings, never
 from headrace.backends.postgres import PostgresBackend
 from tests.bind.drivers import DRIVERS, ELSEWHERE, Driver, Threaded
 from tests.postgres import server, stores
@@ -99,25 +98,3 @@ def _made(name: str, url: str, request: pytest.FixtureRequest) -> Driver:
     if isinstance(driver, Threaded):
         request.addfinalizer(driver.close)
     return driver
-
-
-class Told:
-    """An observer that remembers, and lets tests wait for what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        self._changed.set()
-
-    def kinds(self) -> list[EventKind]:
-        return [event.kind for event in self.events]
-
-    async def wait_for(self, kind: EventKind, count: int = 1) -> Event:
-        async with asyncio.timeout(20):
-            while self.kinds().count(kind) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return [event for event in self.events if event.kind is kind][count - 1]

@@ -17,8 +17,9 @@ from headrace.errors import CodecError, ConfigError, InvalidJob, LeaseLost
 from headrace.job import CancelToken
 from headrace.protocol import AsyncJoined, Joined
 from headrace.records import Beat, Claim, Leased, Reap, Renewed, Row, Settlement, Stamp
-from tests.bind.conftest import Shop, Told
+from tests.bind.conftest import Shop
 from tests.bind.drivers import WRITE, Driver, undone
+from tests.worker.conftest import Told
 
 ALONE: dict[str, Any] = {"lease": "30s", "reap": "1h", "concurrency": 1, "prefetch": 0}
 """One job at a time, and nobody takes any back but the test."""
