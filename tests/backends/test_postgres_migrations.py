@@ -429,6 +429,7 @@ class Load:
         self.inserted: set[bytes] = set()
         self.completed: list[bytes] = []
         self._ids = count(1)
+        self._producing = 0
         self._stopped = False
         self._moved = asyncio.Condition()
 
@@ -441,16 +442,18 @@ class Load:
             self._moved.notify_all()
 
     async def produce(self, store: PostgresBackend) -> None:
+        self._producing += 1
         while not self._stopped:
             rows = [row(next(self._ids)) for _ in range(10)]
             await store.insert(rows)
             self.inserted |= {one.id for one in rows}
             await self.moved()
             await self.until(lambda: self._stopped or len(self.inserted) < len(self.completed) + 200)
+        self._producing -= 1
 
     async def work(self, store: PostgresBackend, holder: str) -> None:
         batch: list[Settlement] = []
-        while batch or not self._stopped or len(self.completed) < len(self.inserted):
+        while batch or not self._stopped or self._producing or len(self.completed) < len(self.inserted):
             settled, claimed = await store.turn(batch, Claim(holder, ("q",), 20, LEASE))
             assert settled == [JobState.COMPLETED] * len(batch)
             self.completed += [one.id for one in batch]

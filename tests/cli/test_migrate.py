@@ -223,15 +223,15 @@ PAGE = Path(__file__).parents[2] / "docs/howto/postgres-operations.md"
 def test_what_the_page_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Top to bottom: SQL as a superuser, commands in a shell as the owner, and the revision on a real transaction."""
     monkeypatch.chdir(tmp_path)
-    execute("CREATE DATABASE shop")
-    owner = server().url("shop", "jobs_owner")
+    execute("CREATE DATABASE operations")
+    owner = server().url("operations", "jobs_owner")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(BINARIES), os.environ["PATH"]])
     shell = {**os.environ, "PATH": path, "HEADRACE_URL": owner}
     ran = 0
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         match language:
             case "sql":
-                with psycopg.connect(server().url("shop"), autocommit=True) as connection:
+                with psycopg.connect(server().url("operations"), autocommit=True) as connection:
                     connection.execute(block.encode())
             case "console":
                 commands = [line.removeprefix("$ ") for line in block.splitlines() if "export" not in line]
@@ -245,7 +245,7 @@ def test_what_the_page_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     names: dict[str, Any] = {"op": SimpleNamespace(get_bind=lambda bind=bind: bind), "Path": Path}
                     exec(block + "upgrade()", names)
     assert ran > 10
-    with psycopg.connect(server().url("shop")) as connection:
+    with psycopg.connect(server().url("operations")) as connection:
         for schema in ("headrace", "staging", "billing"):
             [[version]] = connection.execute(f"SELECT max(version) FROM {schema}.migrations".encode()).fetchall()
             assert version == NEWEST
