@@ -255,7 +255,7 @@ class Client:
             return record
         return again if again is not None and again.state is JobState.FAILED else record
 
-    async def call(self, job: NewJob, timeout: Duration | None = "30s") -> bytes:
+    async def call(self, job: NewJob, timeout: Duration | None = "30s") -> bytes | None:
         """Store a job, or join the one that has its key, and wait for its result: the cell that holds it. One timeout
         bounds both. Raises what ``wait`` raises."""
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
@@ -267,12 +267,10 @@ class Client:
         except TimeoutError:
             message = f"the store did not answer in {seconds} s; whether the job was stored is unknown"
             raise WaitTimeout(message) from None
-        if inserted.result is not None:
+        if inserted.status is InsertStatus.DONE:
             return inserted.result
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
-        result = (await self.wait(inserted.id, left, watch=inserted.state.terminal)).result
-        assert result is not None
-        return result
+        return (await self.wait(inserted.id, left, watch=inserted.state.terminal)).result
 
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
@@ -397,7 +395,7 @@ def raise_unless_completed(record: Record, envelope: Envelope) -> None:
     job_id = str(UUID(bytes=record.id))
     match record.state:
         case JobState.COMPLETED:
-            if record.result is None:
+            if not record.held:
                 raise ResultExpired(f"job {job_id} completed, but its result is no longer kept")
         case JobState.CANCELLED:
             kind: type[JobError] = JobExpired if record.reason == "expired" else JobCancelled

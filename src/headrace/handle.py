@@ -51,10 +51,8 @@ class Handle(Generic[R]):
 
     async def result(self, wait: Duration | None = "30s") -> R:
         """Wait for the result. Raises ``WaitTimeout``, or the ``JobError`` that says why there is none."""
-        cell = self._inserted.result
-        if cell is None:
-            cell = (await self._client.wait(self._inserted.id, wait)).result
-        assert cell is not None
+        done = self._inserted.status is InsertStatus.DONE
+        cell = self._inserted.result if done else (await self._client.wait(self._inserted.id, wait)).result
         return self._client.packer.envelope.decode(cell, self._serde, "result")  # type: ignore[no-any-return]
 
     async def info(self) -> JobInfo:

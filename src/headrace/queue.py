@@ -275,7 +275,7 @@ class Queue(Generic[P, R]):
             state_word(record.state, record.attempt),
             to_datetime(record.enqueued_at),
             record.attempt,
-            self._decode_result(record) if record.result is not None else None,
+            self._decode_result(record) if record.held else None,
             failed(record, self.client.packer.envelope) if record.state is JobState.FAILED else None,
             record.worker,
         )
@@ -283,7 +283,7 @@ class Queue(Generic[P, R]):
     async def result(self, id: str, default: R | None = None) -> R | None:
         """The cached result, or ``default`` while there is none."""
         record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
-        return default if record is None or record.result is None else self._decode_result(record)
+        return default if record is None or not record.held else self._decode_result(record)
 
     async def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
         """Keep the result for ``result_ttl`` from now: ``updated``, ``not_found``, ``not_terminal`` or
@@ -338,7 +338,6 @@ class Queue(Generic[P, R]):
             case InsertStatus.DUPLICATE:
                 return Duplicate(state_word(inserted.state, inserted.attempt), inserted.attempt)
             case InsertStatus.DONE:
-                assert inserted.result is not None
                 return Completed(self.client.packer.envelope.decode(inserted.result, self._results, "result"))
             case _:
                 return Queued()
@@ -350,7 +349,6 @@ class Queue(Generic[P, R]):
 
     def _decode_result(self, record: Record) -> R:
         raise_unless_completed(record, self.client.packer.envelope)
-        assert record.result is not None
         return self.client.packer.envelope.decode(record.result, self._results, "result")
 
     def _types(self) -> tuple[Any, Any]:

@@ -142,7 +142,7 @@ class Settlement(Struct, frozen=True, gc=False):
     """Replaces the stored error; None keeps it."""
     reason: str = ""
     result: bytes | None = None
-    """COMPLETED only. None means that no result is kept, which is not the same as an empty one."""
+    """COMPLETED only. None: there is nothing to be kept, which is not the same as an empty result."""
     result_ttl: int = 0
     """COMPLETED: how long the result can be fetched and the key stays taken."""
     keep: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from base64 import urlsafe_b64decode
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -113,5 +114,5 @@ class TestIds:
 
     def test_secrets(self) -> None:
         """X18: 128 bits, from the system's randomness."""
-        assert len(bytes.fromhex(secret_name(seeded_by_system()))) == 16
+        assert len(urlsafe_b64decode(secret_name(seeded_by_system()) + "==")) == 16
         assert len({secret_name(seeded_by_system()) for _ in range(100)}) == 100

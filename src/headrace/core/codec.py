@@ -149,8 +149,7 @@ class Envelope:
     def __init__(self, *, max_size: int, compress_over: int | None) -> None:
         self._max_size = max_size
         self._compress_over = compress_over
-        self.null = self.seal(b"null", JSON, "null")
-        """The cell of JSON's null: what most handlers return."""
+        self._null = self.seal(b"null", JSON, "null")
 
     def seal(self, body: bytes, kind: int, what: str) -> bytes:
         """A cell around ``body``; compressed when it is long and that pays."""
@@ -182,9 +181,9 @@ class Envelope:
             raise CodecError(f"{what}: expected a known format, got kind {kind}; a newer version may have written it")
         return kind, body
 
-    def decode(self, cell: bytes, serde: Serde[T], what: str) -> T:
-        """The value in a cell that ``serde`` wrote."""
-        kind, body = self.open(cell, what)
+    def decode(self, cell: bytes | None, serde: Serde[T], what: str) -> T:
+        """The value in a cell that ``serde`` wrote; no cell stands for JSON's null."""
+        kind, body = self.open(self._null if cell is None else cell, what)
         if kind != serde.kind:
             raise CodecError(f"{what}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from base64 import urlsafe_b64encode
 from random import Random
 
 from headrace.core.clock import Clock
@@ -45,9 +46,10 @@ class _Unguessable(Random):
 
 
 def secret_name(rng: Random) -> str:
-    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that."""
+    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that. Short,
+    as stores write a holder down with every lease."""
     bits = secrets.randbits(128) if isinstance(rng, _Unguessable) else rng.getrandbits(128)
-    return f"{bits:032x}"
+    return urlsafe_b64encode(bits.to_bytes(16, "big")).decode().rstrip("=")
 
 
 def seeded_by_system() -> Random:

@@ -45,7 +45,7 @@ class Judge:
         result = None
         if ttl > 0:
             try:
-                result = self._packer.seal_value(value, handler.result_serde, "result")
+                result = self._packer.seal_result(value, handler.result_serde)
             except Exception as error:
                 return self._unstorable(leased, error)
         return Settlement(
@@ -124,7 +124,7 @@ class Judge:
     def _with_ttl(self, base: Settlement, leased: Leased, handler: Handler, value: Any, ttl: int) -> Settlement:
         result = base.result
         if result is None and ttl > 0:
-            result = self._packer.seal_value(value, handler.result_serde, "result")
+            result = self._packer.seal_result(value, handler.result_serde)
         return msgspec.structs.replace(base, result=result, result_ttl=ttl)
 
     def _attempt(self, leased: Leased, retry: RetryPolicy, failure: Failure, after: int | None) -> Settlement:

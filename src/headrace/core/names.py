@@ -6,7 +6,6 @@ import os
 import socket
 from random import Random
 
-from headrace.core.ids import secret_name
 from headrace.errors import InvalidJob
 from headrace.shown import shown
 
@@ -42,7 +41,7 @@ def worker_name(strategy: str, rng: Random) -> str:
     """
     match strategy:
         case "random":
-            return secret_name(rng)
+            return f"{rng.getrandbits(128):032x}"
         case "hostname":
             return socket.gethostname()
         case "pod":

@@ -89,10 +89,12 @@ class Packer:
         """The cells that a patch changes."""
         return {name: None if body is None else self._seal(body, name) for name, body in _changes(patch.sections)}
 
+    def seal_result(self, value: T, serde: Serde[T]) -> bytes | None:
+        """A cell that holds what a handler returned; none for JSON's null, which is what most return."""
+        return None if value is None and serde.kind == JSON else self.seal_value(value, serde, "result")
+
     def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
         """A cell that holds an encoded value."""
-        if value is None and serde.kind == JSON:
-            return self.envelope.null
         try:
             body = serde.encode(value)
         except CodecError:

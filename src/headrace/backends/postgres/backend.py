@@ -156,8 +156,9 @@ class PostgresBackend:
     async def _call(self, name: str, *params: Any) -> list[Any]:
         return await self._connections.rows(self._sql[name], params)
 
-    def _tell(self, rows: Sequence[Sequence[Any]]) -> None:
-        if told := shapes.hints(rows):
+    def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
+        told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
+        if told:
             self._notifier.send(told)
 
     # -- writing
@@ -183,13 +184,18 @@ class PostgresBackend:
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        if not shapes.are_plain(batch):
-            return await self.finish(batch, at), await self.claim(req, at)
+        if not batch:
+            return [], await self.claim(req, at)
         began, marks = self._set_out()
-        ordered = sorted(batch, key=_ID)
-        rows = await self._call("turn", at, *shapes.complete_params(ordered), *self._claim_params(req), *marks)
-        self._tell(rows)
-        return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
+        claim = (*self._claim_params(req), *marks)
+        if shapes.are_plain(batch):
+            ordered = sorted(batch, key=_ID)
+            rows = await self._call("turn", at, *shapes.complete_params(ordered), *claim)
+            self._tell(rows)
+            return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
+        rows = await self._call("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+        self._tell(rows, batch)
+        return _settled(batch, rows), self._claimed(rows, marks, began)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
@@ -200,9 +206,7 @@ class PostgresBackend:
             self._tell(rows)
             return _completed(batch, ordered, rows)
         rows = await self._call("finish", at, *shapes.finish_params(batch))
-        told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
-        if told:
-            self._notifier.send(told)
+        self._tell(rows, batch)
         return _settled(batch, rows)
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:

@@ -38,6 +38,20 @@ ALTER TABLE jobs ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORA
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL, ALTER headers SET STORAGE EXTERNAL;
 ALTER TABLE jobs ADD CONSTRAINT jobs_pkey PRIMARY KEY (id);
 
+-- Cells that a run has replaced or cleared, by the bits of ``mask``: 1 parameters, 2 vm_state, 4 metadata, 8 blob. They
+-- count instead of those in ``jobs``, which stay, so that a new state does not rewrite all that came with the job. Only a
+-- job that has been leased before can have some.
+CREATE TABLE patches (
+    id uuid NOT NULL CONSTRAINT patches_pkey PRIMARY KEY,
+    mask smallint NOT NULL,
+    parameters bytea,
+    vm_state bytea,
+    metadata bytea,
+    blob bytea
+) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
+    ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
+
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
@@ -205,7 +219,10 @@ SELECT make_days_v1();
 CREATE VIEW entries AS
 SELECT
     j.id, j.enqueued_at, j.expires_at, j.timeout, j.result_ttl, j.max_attempts, j.task, j.tenant, j.key, j.headers,
-    j.parameters, j.vm_state, j.metadata, j.blob,
+    CASE WHEN c.mask & 1 <> 0 THEN c.parameters ELSE j.parameters END AS parameters,
+    CASE WHEN c.mask & 2 <> 0 THEN c.vm_state ELSE j.vm_state END AS vm_state,
+    CASE WHEN c.mask & 4 <> 0 THEN c.metadata ELSE j.metadata END AS metadata,
+    CASE WHEN c.mask & 8 <> 0 THEN c.blob ELSE j.blob END AS blob,
     (CASE WHEN y.id IS NOT NULL THEN 0 WHEN l.id IS NOT NULL THEN 1 WHEN p.id IS NOT NULL THEN 2 ELSE e.state END)::smallint
         AS state,
     coalesce(y.qid, l.qid, p.qid, e.qid) AS qid, coalesce(y.priority, l.priority, p.priority, e.priority) AS priority,
@@ -216,6 +233,7 @@ SELECT
     l.lease_until, l.holder, coalesce(l.cancel, false) AS cancel,
     e.finished_at, e.held_until, e.reason, e.result
 FROM jobs AS j
+LEFT JOIN patches AS c ON c.id = ANY (ARRAY[j.id])
 LEFT JOIN ready AS y ON y.id = ANY (ARRAY[j.id])
 LEFT JOIN leased AS l ON l.id = ANY (ARRAY[j.id])
 LEFT JOIN paused AS p ON p.id = ANY (ARRAY[j.id])

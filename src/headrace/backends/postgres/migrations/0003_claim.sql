@@ -149,7 +149,8 @@ BEGIN
                 ON m.name = q.name AND m.priority = v_level;
         END IF;
         RETURN QUERY
-        -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey.
+        -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
+        -- patches_pkey.
         WITH head AS MATERIALIZED (
             SELECT x.place
             FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
@@ -181,9 +182,12 @@ BEGIN
             1::smallint, g.id, v_names[array_position(v_qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
             g.epoch + 1, g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
             j.headers, g.error,
-            CASE WHEN p_want & 1 <> 0 THEN j.parameters END, CASE WHEN p_want & 2 <> 0 THEN j.vm_state END,
-            CASE WHEN p_want & 4 <> 0 THEN j.metadata END, CASE WHEN p_want & 8 <> 0 THEN j.blob END
-        FROM gone AS g JOIN jobs AS j ON j.id = ANY (ARRAY[g.id]);
+            CASE WHEN p_want & 1 <> 0 THEN CASE WHEN c.mask & 1 <> 0 THEN c.parameters ELSE j.parameters END END,
+            CASE WHEN p_want & 2 <> 0 THEN CASE WHEN c.mask & 2 <> 0 THEN c.vm_state ELSE j.vm_state END END,
+            CASE WHEN p_want & 4 <> 0 THEN CASE WHEN c.mask & 4 <> 0 THEN c.metadata ELSE j.metadata END END,
+            CASE WHEN p_want & 8 <> 0 THEN CASE WHEN c.mask & 8 <> 0 THEN c.blob ELSE j.blob END END
+        FROM gone AS g JOIN jobs AS j ON j.id = ANY (ARRAY[g.id])
+        LEFT JOIN patches AS c ON c.id = ANY (ARRAY[CASE WHEN g.epoch > 0 THEN g.id END]);
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF v_dying OR v_suspects THEN

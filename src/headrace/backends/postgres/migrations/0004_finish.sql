@@ -50,9 +50,11 @@ BEGIN
             DELETE FROM leased AS l
             USING unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
             WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
-            RETURNING l.id, l.qid, l.keyed, n.ord
+            RETURNING l.id, l.qid, l.epoch, l.keyed, n.ord
         ), forgotten AS (  -- jobs_pkey
             DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = ANY (ARRAY[g.id])
+        ), unpatched AS (  -- patches_pkey
+            DELETE FROM patches AS c USING gone AS g WHERE g.epoch > 1 AND c.id = ANY (ARRAY[g.id])
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 1, -count(*) FROM gone AS g GROUP BY g.qid
         )
@@ -72,8 +74,11 @@ BEGIN
     END IF;
 END $$;
 
--- A settlement of any kind, one by one and in order. Answers, as rows of kind 0: those that are fenced off (no attempt),
--- and those that a cancellation overtook (attempt 4); rows of kind 4; and, as kind 5, queues in which a job is to be had.
+-- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
+-- nothing to do with the others, which follow one by one and in order. Where a job is spawned, all of them do: its key may
+-- be that of a job that ends later. Answers, as rows of kind 0: those that are fenced
+-- off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and, as kind 5, queues in which a
+-- job is to be had.
 CREATE FUNCTION finish_v1(
     p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_states smallint[], p_delays bigint[],
     p_failed boolean[], p_keep_lost boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
@@ -85,16 +90,20 @@ CREATE FUNCTION finish_v1(
     s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(p_at, now_us());
+    v_spawns boolean := EXISTS (SELECT 1 FROM unnest(p_spawn_count) AS n WHERE n > 0);
+    v_places leased[];
+    v_plain integer[];
+    v_plain_ids uuid[];
+    v_next integer := 1;
     v_state smallint;
     v_reason text;
     v_qid integer;
     v_keyed boolean;
-    v_key text;
     v_run_at bigint;
     v_attempt integer;
     v_lost integer;
@@ -104,18 +113,78 @@ DECLARE
     v_priority smallint;
     v_from integer;
     v_to integer;
+    v_counted_qids integer[] := '{}';
+    v_counted_states smallint[] := '{}';
+    v_counted_jobs integer[] := '{}';
+    v_counted_bytes bigint[] := '{}';
     l leased;
 BEGIN
-    IF cardinality(p_ids) > 1 THEN
+    IF v_spawns THEN
         -- leased_pkey, by id; then keys_pkey.
         PERFORM lock_keys(array_agg(x.id), array_agg(x.qid)) FROM (
             SELECT d.id, d.qid FROM leased AS d WHERE d.id = ANY (p_ids) ORDER BY d.id FOR UPDATE
         ) AS x;
+    ELSE
+        WITH asked AS MATERIALIZED (
+            SELECT n.* FROM unnest(p_ids, p_epochs, p_holders) WITH ORDINALITY AS n (id, epoch, holder, ord) ORDER BY n.id, n.ord
+        ), gone AS (  -- leased_pkey, one probe per id
+            DELETE FROM leased AS d USING asked AS n
+            WHERE d.id = ANY (ARRAY[n.id]) AND d.epoch = n.epoch AND d.holder = n.holder
+            RETURNING d AS place, n.ord
+        ), answers AS (
+            SELECT DISTINCT ON (x.ord) x.ord, x.place FROM (
+                SELECT g.ord, g.place, 0 AS rank FROM gone AS g UNION ALL SELECT n.ord, NULL, 1 FROM asked AS n
+            ) AS x ORDER BY x.ord, x.rank
+        )
+        SELECT array_agg(a.place ORDER BY a.ord) INTO v_places FROM answers AS a;
+        PERFORM lock_keys(array_agg(g.id), array_agg(g.qid)) FROM unnest(v_places) AS g WHERE g.keyed HAVING count(*) > 1;
+        WITH plain AS MATERIALIZED (
+            SELECT n.*, CASE WHEN n.ttl > 0 THEN n.outcome END AS result,
+                n.size + CASE WHEN n.ttl > 0 THEN coalesce(octet_length(n.outcome), 0) ELSE 0 END AS bytes
+            FROM ROWS FROM (
+                unnest(v_places), unnest(p_states), unnest(p_failed), unnest(p_keep_lost), unnest(p_queues), unnest(p_priorities),
+                unnest(p_masks), unnest(p_errors), unnest(p_reasons), unnest(p_results), unnest(p_result_ttls), unnest(p_keeps),
+                unnest(p_spawn_count)
+            ) WITH ORDINALITY AS n (
+                lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, cancel, holder, error,
+                state, failed, keep_lost, queue, other_priority, mask, other_error, reason, outcome, ttl, keep, spawned, ord
+            )
+            WHERE n.id IS NOT NULL AND NOT n.keyed AND n.state = 3 AND NOT n.failed AND NOT n.keep_lost AND n.queue IS NULL
+                AND n.other_priority IS NULL AND n.mask = 0 AND n.other_error IS NULL AND n.reason = '' AND n.spawned = 0
+        ), kept AS (
+            INSERT INTO ended (
+                finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error,
+                result
+            )
+            SELECT
+                v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, 0, p.bytes, 3, p.priority, false, '', p.error,
+                p.result
+            FROM plain AS p WHERE p.keep
+        ), forgotten AS (  -- jobs_pkey
+            DELETE FROM jobs AS j USING plain AS p WHERE NOT p.keep AND j.id = ANY (ARRAY[p.id])
+        ), unpatched AS (  -- patches_pkey
+            DELETE FROM patches AS c USING plain AS p WHERE NOT p.keep AND p.epoch > 1 AND c.id = ANY (ARRAY[p.id])
+        ), counted AS (
+            INSERT INTO deltas (qid, state, jobs, bytes)
+            SELECT p.qid, 1, -count(*), 0 FROM plain AS p GROUP BY p.qid
+            UNION ALL
+            SELECT p.qid, 3, count(*), sum(p.bytes) FROM plain AS p WHERE p.keep GROUP BY p.qid
+        )
+        SELECT array_agg(p.ord::integer ORDER BY p.ord), array_agg(p.id) INTO v_plain, v_plain_ids FROM plain AS p;
+        RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
     END IF;
     FOR i IN 1..cardinality(p_ids) LOOP
-        -- leased_pkey.
-        DELETE FROM leased AS d WHERE d.id = p_ids[i] AND d.epoch = p_epochs[i] AND d.holder = p_holders[i] RETURNING d.* INTO l;
-        IF NOT FOUND THEN
+        IF v_plain[v_next] = i THEN
+            v_next := v_next + 1;
+            CONTINUE;
+        END IF;
+        IF v_spawns THEN  -- leased_pkey
+            DELETE FROM leased AS d WHERE d.id = p_ids[i] AND d.epoch = p_epochs[i] AND d.holder = p_holders[i]
+            RETURNING d.* INTO l;
+        ELSE
+            l := v_places[i];
+        END IF;
+        IF l.id IS NULL THEN
             RETURN NEXT settled(p_ids[i], i, NULL);
             CONTINUE;
         END IF;
@@ -149,7 +218,10 @@ BEGIN
                 END IF;
             END IF;
         END IF;
-        INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
+        v_counted_qids := v_counted_qids || l.qid;
+        v_counted_states := v_counted_states || 1::smallint;
+        v_counted_jobs := v_counted_jobs || -1;
+        v_counted_bytes := v_counted_bytes || 0::bigint;
         IF v_state = 0 THEN
             INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
             SELECT v_run_at, l.id, v_qid, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed,
@@ -180,7 +252,10 @@ BEGIN
             RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
         END IF;
         IF NOT (v_state = 3 AND NOT p_keeps[i]) THEN
-            INSERT INTO deltas (qid, state, jobs, bytes) VALUES (v_qid, v_state, 1, CASE WHEN v_state > 2 THEN v_size ELSE 0 END);
+            v_counted_qids := v_counted_qids || v_qid;
+            v_counted_states := v_counted_states || v_state;
+            v_counted_jobs := v_counted_jobs || 1;
+            v_counted_bytes := v_counted_bytes || CASE WHEN v_state > 2 THEN v_size ELSE 0 END::bigint;
         END IF;
         IF p_spawn_count[i] > 0 THEN
             v_from := p_spawn_first[i];
@@ -194,6 +269,10 @@ BEGIN
             );
         END IF;
     END LOOP;
+    INSERT INTO deltas (qid, state, jobs, bytes)
+    SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes)
+    FROM unnest(v_counted_qids, v_counted_states, v_counted_jobs, v_counted_bytes) AS n (qid, state, jobs, bytes)
+    GROUP BY n.qid, n.state;
 END $$;
 
 CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim_row
@@ -211,22 +290,29 @@ CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET s
     FROM queues AS q WHERE q.qid = p_qid
 $$;
 
--- Replace or clear cells; by how much the job grows. Bits of the mask: 1 parameters, 2 vm_state, 4 metadata, 8 blob.
+-- Bytes in the cells of a job.
+CREATE FUNCTION cells_weight(p_id uuid) RETURNS integer LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT weight(e.parameters, e.vm_state, e.metadata, e.blob) FROM entries AS e WHERE e.id = p_id
+$$;
+
+-- Replace or clear cells, those that the mask names; by how much the job grows.
 CREATE FUNCTION patch_cells(p_id uuid, p_mask smallint, p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea)
 RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_before integer;
-    v_after integer;
+    v_before integer := cells_weight(p_id);
 BEGIN
-    SELECT weight(j.parameters, j.vm_state, j.metadata, j.blob) INTO v_before FROM jobs AS j WHERE j.id = p_id;
-    UPDATE jobs AS j SET
-        parameters = CASE WHEN p_mask & 1 <> 0 THEN p_parameters ELSE j.parameters END,
-        vm_state = CASE WHEN p_mask & 2 <> 0 THEN p_vm_state ELSE j.vm_state END,
-        metadata = CASE WHEN p_mask & 4 <> 0 THEN p_metadata ELSE j.metadata END,
-        blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE j.blob END
-    WHERE j.id = p_id
-    RETURNING weight(j.parameters, j.vm_state, j.metadata, j.blob) INTO v_after;
-    RETURN v_after - v_before;
+    UPDATE patches AS c SET  -- patches_pkey
+        mask = c.mask | p_mask,
+        parameters = CASE WHEN p_mask & 1 <> 0 THEN p_parameters ELSE c.parameters END,
+        vm_state = CASE WHEN p_mask & 2 <> 0 THEN p_vm_state ELSE c.vm_state END,
+        metadata = CASE WHEN p_mask & 4 <> 0 THEN p_metadata ELSE c.metadata END,
+        blob = CASE WHEN p_mask & 8 <> 0 THEN p_blob ELSE c.blob END
+    WHERE c.id = p_id;
+    IF NOT FOUND THEN
+        INSERT INTO patches (id, mask, parameters, vm_state, metadata, blob)
+        VALUES (p_id, p_mask, p_parameters, p_vm_state, p_metadata, p_blob);
+    END IF;
+    RETURN cells_weight(p_id) - v_before;
 END $$;
 
 -- The key goes along to another queue, unless it is taken there; whether it did.
@@ -254,6 +340,8 @@ BEGIN
     PERFORM lock_keys(p_ids, p_qids);
     WITH gone AS (  -- jobs_pkey
         DELETE FROM jobs AS j USING unnest(p_ids, p_qids) AS n (id, qid) WHERE j.id = ANY (ARRAY[n.id]) RETURNING j.id, j.key, n.qid
+    ), unpatched AS (  -- patches_pkey
+        DELETE FROM patches AS c USING unnest(p_ids) AS n (id) WHERE c.id = ANY (ARRAY[n.id])
     ), places AS (  -- ended_pkey
         DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id])
     )

@@ -248,6 +248,7 @@ BEGIN
     ) AS x;
     EXECUTE format('INSERT INTO jobs SELECT * FROM %I WHERE id = ANY ($1)', 'jobs_' || p_name) USING v_stays;
     EXECUTE format('INSERT INTO ended SELECT * FROM %I WHERE id = ANY ($1)', 'ended_' || p_name) USING v_stays;
+    DELETE FROM patches AS c WHERE c.id >= v_from AND c.id < v_to AND c.id <> ALL (v_stays);  -- patches_pkey
     EXECUTE format('DROP TABLE %I, %I', 'jobs_' || p_name, 'ended_' || p_name);
     RETURN NEXT;
 END $$;

@@ -22,6 +22,14 @@ SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
+-- name: finish_and_claim
+SELECT * FROM {schema}.finish_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+)
+UNION ALL
+SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, false, %b, %b, %b, %b)
+
 -- name: renew
 SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b)
 
