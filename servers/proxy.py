@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from types import TracebackType
@@ -31,6 +32,7 @@ class Proxy:
         self._links: set[_Link] = set()
         self._lost_up = self._lost_down = False
         self._delay = 0.0
+        self._pace = math.inf
         self._swallow = 0
         self.swallowed = 0
         """Replies that the server gave and no client got."""
@@ -51,7 +53,7 @@ class Proxy:
 
     def close(self) -> None:
         """Cut everything off."""
-        self._thread.run(self._set(lost_up=False, lost_down=False, delay=0.0, swallow=0, reset=True))
+        self._thread.run(self._set(lost_up=False, lost_down=False, delay=0.0, pace=math.inf, swallow=0, reset=True))
         self._server.close()
         self._thread.close()
 
@@ -67,6 +69,10 @@ class Proxy:
         """Pass everything on so much later."""
         self._thread.run(self._set(delay=seconds))
 
+    def throttle(self, pace: float) -> None:
+        """Pass on no more than so many bytes a second, either way."""
+        self._thread.run(self._set(pace=pace))
+
     def swallow_replies(self, count: int = 1) -> None:
         """Let each of the next requests through, and reset its connection in the place of the whole reply."""
         self._thread.run(self._set(swallow=count))
@@ -78,7 +84,7 @@ class Proxy:
     def heal(self) -> None:
         """No more faults."""
         lossy = self._lost_up or self._lost_down
-        self._thread.run(self._set(lost_up=False, lost_down=False, delay=0.0, swallow=0, reset=lossy))
+        self._thread.run(self._set(lost_up=False, lost_down=False, delay=0.0, pace=math.inf, swallow=0, reset=lossy))
 
     async def _set(
         self,
@@ -86,6 +92,7 @@ class Proxy:
         lost_up: bool | None = None,
         lost_down: bool | None = None,
         delay: float | None = None,
+        pace: float | None = None,
         swallow: int | None = None,
         stall: bool = False,
         reset: bool = False,
@@ -93,6 +100,7 @@ class Proxy:
         self._lost_up = self._lost_up if lost_up is None else lost_up
         self._lost_down = self._lost_down if lost_down is None else lost_down
         self._delay = self._delay if delay is None else delay
+        self._pace = self._pace if pace is None else pace
         self._swallow = self._swallow if swallow is None else swallow
         for link in list(self._links):
             link.silent = link.silent or stall
@@ -121,7 +129,7 @@ class Proxy:
         while data := await reader.read(_CHUNK):
             if self._lost_up or link.silent:
                 continue
-            await asyncio.sleep(self._delay)
+            await asyncio.sleep(self._delay + len(data) / self._pace)
             if self._swallow and not link.swallowing and data[:1] != _GOODBYE:
                 self._swallow -= 1
                 link.swallowing = True
@@ -138,7 +146,7 @@ class Proxy:
                     self.swallowed += 1
                     break
             elif not (self._lost_down or link.silent):
-                await asyncio.sleep(self._delay)
+                await asyncio.sleep(self._delay + len(data) / self._pace)
                 writer.write(data)
                 await writer.drain()
         link.reset()

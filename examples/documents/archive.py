@@ -65,7 +65,9 @@ def extract(job: Job[None], uid: str, number: int) -> int:
         ).fetchone() or [""]
         events = understand(str(body), job.attempt)
         for day, what in events:
-            connection.execute("INSERT INTO event VALUES (%s, %s, %s, %s)", (uid, number, day, what))
+            connection.execute(
+                "INSERT INTO event VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING", (uid, number, day, what)
+            )
         app.bind(connection).complete(job, len(events))
     return len(events)
 

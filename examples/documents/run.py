@@ -6,10 +6,13 @@ HEADRACE_URL=postgresql://localhost/archive python examples/documents/run.py
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import psycopg
 from archive import TABLES, URL, Revision, app, ingest
+
+from headrace.errors import HeadraceError
 
 HISTORY = (Path(__file__).parent / "history.sql").read_text("utf-8")
 
@@ -70,4 +73,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (HeadraceError, psycopg.Error) as error:
+        said, *_ = str(error).splitlines()
+        sys.exit(f"{said} (HEADRACE_URL names the database; README.md, beside this file, tells how to make one)")

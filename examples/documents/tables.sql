@@ -9,5 +9,6 @@ CREATE TABLE IF NOT EXISTS event (
     number int NOT NULL,
     day date NOT NULL,
     what text NOT NULL,
+    PRIMARY KEY (uid, number, day, what),
     FOREIGN KEY (uid, number) REFERENCES artifact_revision
 );

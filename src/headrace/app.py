@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -104,9 +106,11 @@ class App:
         priority: int = 0,
         expires: Duration | None = None,
         executor: str | None = None,
+        **unknown: Any,
     ) -> Any:
         """Register a function as a task. Async functions run on the worker's loop, plain ones in a thread
         (``executor="process"``: in a process). A first parameter annotated ``Job`` gets the job itself."""
+        _refuse_unknown(unknown, App.task)
         options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
         if executor not in (None, "thread", "process"):
             raise ConfigError(f"executor: expected 'thread' or 'process', got {executor!r}")
@@ -155,8 +159,10 @@ class App:
         result_ttl: Duration | None = None,
         priority: int = 0,
         expires: Duration | None = None,
+        **unknown: Any,
     ) -> Any:
         """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
+        _refuse_unknown(unknown, App.batch)
         options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
 
         def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
@@ -314,6 +320,17 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Job[Any], P], R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _refuse_unknown(given: Mapping[str, Any], decorator: Callable[..., Any]) -> None:
+    """Options of a decorator that it does not have."""
+    for name in given:
+        known = [p.name for p in inspect.signature(decorator).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        close = get_close_matches(name, known, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        if name in JobOptions.__struct_fields__:
+            meant = f" (single jobs have it: task.options({name}=…))"
+        raise ConfigError(f"@app.{decorator.__name__}: unknown option {name!r}{meant}; there are: {', '.join(known)}")
 
 
 def _name_of(function: Callable[..., Any]) -> str:

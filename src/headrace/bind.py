@@ -10,9 +10,9 @@ from headrace.client import Client, chunks
 from headrace.core.codec import JsonSerde
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.handle import Handle
-from headrace.job import Job, completion
+from headrace.job import Completion, Job, completion
 from headrace.protocol import AsyncJoined, Joined
-from headrace.records import Inserted, Row, Settlement
+from headrace.records import Inserted, Row
 from headrace.shown import shown
 from headrace.task import Task
 from headrace.types import NewJob
@@ -79,9 +79,14 @@ class Bound:
 
         Raises ``LeaseLost`` when the job is another worker's by now: then this transaction cannot commit any more.
         """
-        settlement = settled(job, result)
-        if not self._joined.complete(settlement):
-            raise lost(job)
+        completion = completing(job)
+        settlement = completion.settle(result)
+        try:
+            if settlement is None or not self._joined.complete(settlement):
+                raise lost(job)
+        except BaseException:
+            completion.disown()
+            raise
 
 
 class AsyncBound:
@@ -115,9 +120,14 @@ class AsyncBound:
 
     async def complete(self, job: Job[Any], result: Any = None) -> None:
         """See ``Bound.complete``."""
-        settlement = settled(job, result)
-        if not await self._joined.complete(settlement):
-            raise lost(job)
+        completion = completing(job)
+        settlement = completion.settle(result)
+        try:
+            if settlement is None or not await self._joined.complete(settlement):
+                raise lost(job)
+        except BaseException:
+            completion.disown()
+            raise
 
 
 class Binding:
@@ -159,16 +169,16 @@ def made(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
     return task.job(*args, **kwargs)
 
 
-def settled(job: Job[Any], result: Any) -> Settlement:
+def completing(job: Job[Any]) -> Completion:
     """What completes the job."""
     if not isinstance(job, Job):
         raise InvalidJob(f"expected the job that the handler was given, got {shown(job)}")
-    return completion(job, result)
+    return completion(job)
 
 
 def lost(job: Job[Any]) -> LeaseLost:
     """The error for a job that is in other hands."""
     return LeaseLost(
-        f"job {job.id} is not held under this run's lease any more: another worker has it, or it has ended already. "
-        "What you wrote in this transaction is not committed: let it roll back"
+        f"job {job.id} is not held under this run's lease any more: it has ended, was given up on, or another worker "
+        "has it. What you wrote in this transaction is not committed: let it roll back"
     )

@@ -6,35 +6,31 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from headrace.config import Settings
+from headrace.core.backoff import Backoff
 from headrace.core.batcher import Batcher
+from headrace.core.checks import AnyId as AnyId
+from headrace.core.checks import check_change, check_limit, check_selector, check_which, raw_id, repeatable
 from headrace.core.clock import Clock, SystemClock
-from headrace.core.codec import Envelope
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Handler
-from headrace.core.ids import IdMaker, parse_id, seeded_by_system
-from headrace.core.judge import EXHAUSTED, failures
+from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
 from headrace.core.worker import Worker
 from headrace.durations import micros
+from headrace.endings import raise_unless_completed
 from headrace.errors import (
     ConfigError,
     InvalidJob,
-    JobCancelled,
-    JobError,
-    JobExpired,
-    JobFailed,
     JobNotFound,
-    ResultExpired,
-    RetriesExhausted,
     Unavailable,
     WaitTimeout,
 )
@@ -47,18 +43,15 @@ from headrace.records import (
     Configure,
     Inserted,
     InsertStatus,
-    JobId,
     JobKey,
     Limits,
     Record,
+    Requeue,
     Row,
     Selector,
     Stats,
 )
-from headrace.shown import shown
 from headrace.types import Duration, JobState, NewJob
-
-AnyId = UUID | str | bytes
 
 
 class Owner(Protocol):
@@ -118,7 +111,7 @@ class Client:
     # -- opening and closing
 
     def settle_in(self) -> None:
-        """Make a forked child's ids differ from its parent's, also where it never opens the client."""
+        """Begin anew in a forked child, also where it never opens the client."""
         if self._made_in != os.getpid():
             self._made_in = os.getpid()
             self._prepare()
@@ -147,7 +140,30 @@ class Client:
                 patience=micros(self.settings.patience) / 1e6,
                 name="headrace-insert",
             )
+            self._changes: Batcher[tuple[Selector, Change], list[Altered]] = Batcher(
+                self._alter_each,
+                self._tasks,
+                self._rng,
+                max_batch=1,
+                patience=micros(self.settings.patience) / 1e6,
+                name="headrace-alter",
+            )
             self._loop, self._pid = loop, os.getpid()
+
+    async def _open_patiently(self) -> None:
+        """Open for an enqueue, which waits for a store that is away."""
+        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
+            return None
+        backoff = Backoff(self._rng)
+        deadline = asyncio.get_running_loop().time() + micros(self.settings.patience) / 1e6
+        while True:
+            try:
+                return await self.open()
+            except Unavailable as error:
+                pause = backoff.pause()
+                if isinstance(error, ConfigError) or asyncio.get_running_loop().time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
 
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
@@ -187,7 +203,7 @@ class Client:
 
     async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
         """Store one job. Calls made at the same time share a trip. With ``reply`` its end can be waited for cheaply."""
-        await self.open()
+        await self._open_patiently()
         if reply:
             await self._waiter.prepare()
         row = self.packer.pack(job, self._waiter.inbox if reply else None)
@@ -201,7 +217,7 @@ class Client:
         All jobs are checked before the first is stored. Each chunk is stored whole or not at all; repeating the call
         with the same jobs (and ids) after an error stores nothing twice.
         """
-        await self.open()
+        await self._open_patiently()
         rows = [self.packer.pack(job) for job in jobs]
         answers: list[Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
@@ -232,8 +248,7 @@ class Client:
     async def fetch(self, job_id: AnyId | JobKey, want: frozenset[str] = DETAILS) -> Record | None:
         """The flat record of a job, or None."""
         await self.open()
-        name = job_id if isinstance(job_id, JobKey) else raw_id(job_id)
-        [record] = await self._backend.fetch([name], want, self.clock.stamp())
+        [record] = await self._backend.fetch([check_which(job_id)], want, self.clock.stamp())
         return record
 
     async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> Record:
@@ -275,10 +290,12 @@ class Client:
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
         await self.open()
+        sel, most = check_selector(sel), self._backend.limits.max_batch
+        check_limit(limit)
         found: list[JobInfo] = []
         after = None
         while len(found) < limit:
-            page = await self._backend.scan(sel, after, limit - len(found), self.clock.stamp())
+            page = await self._backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
             found += [job_info(record, self.packer.envelope) for record in page.records]
             if (after := page.after) is None:
                 break
@@ -294,17 +311,49 @@ class Client:
     async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
         been asked), or the one that it had ended in; None if there is no such job."""
-        name = job_id if isinstance(job_id, JobKey) else raw_id(job_id)
+        name = check_which(job_id)
         sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
         altered = await self.alter(sel, Cancel())
         return altered[0].after if altered else None
 
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
-        """Change jobs from outside: those named, or up to ``sel.limit`` that match."""
-        await self.open()
+        """Change jobs from outside: those named, or up to ``sel.limit`` that match.
+
+        While the store is ``Unavailable`` the call is repeated, for as long as ``patience`` says, where twice is the
+        same as once: jobs named by their ids, but for ``Requeue``; ``Hold``; and what changes a queue. The answer is
+        that to the last try: what an earlier one had changed already is not ``changed``, or not there any more.
+        Elsewhere ``Unavailable`` is raised at once, and whether the change was made is unknown: look before you repeat
+        it.
+        """
+        sel, change = self._checked(sel, change)
+        return await self._alter(sel, change, again=repeatable(sel, change))
+
+    async def alter_all(self, sel: Selector, change: Change) -> int:
+        """Apply a change to everything that matches, step by step; how many jobs changed.
+
+        While the store is ``Unavailable`` a step is repeated, for as long as ``patience`` says, but for ``Requeue``.
+        What an earlier try of it had changed already may not be counted. When it raises, some steps have been made:
+        calling it again does the rest.
+        """
+        sel, change = self._checked(sel, change)
+        total = 0
+        while altered := await self._alter(sel, change, again=not isinstance(change, Requeue)):
+            total += sum(one.changed for one in altered)
+            if len(altered) < sel.limit:
+                break
+            sel = replace(sel, above=altered[-1].id)
+        return total
+
+    def _checked(self, sel: Selector, change: Change) -> tuple[Selector, Change]:
+        sel, change = check_selector(sel), check_change(change, self.packer.priority)
         if isinstance(change, Configure) and sel.queue is None:
             raise InvalidJob("expected the name of the queue to change")
-        altered = await self._backend.alter(sel, change, self.clock.stamp())
+        return sel, change
+
+    async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
+        await self.open()
+        send = self._changes.send if again else self._alter_each
+        [altered] = await send([(sel, change)])
         if self.observers and isinstance(change, Cancel):
             for one in altered:
                 if one.changed and one.after is JobState.CANCELLED:
@@ -312,15 +361,8 @@ class Client:
                     self.observers.tell(news)
         return altered
 
-    async def alter_all(self, sel: Selector, change: Change) -> int:
-        """Apply a change to everything that matches, step by step; how many jobs changed."""
-        total = 0
-        while altered := await self.alter(sel, change):
-            total += sum(one.changed for one in altered)
-            if len(altered) < sel.limit:
-                break
-            sel = replace(sel, above=altered[-1].id)
-        return total
+    async def _alter_each(self, wishes: list[tuple[Selector, Change]]) -> list[list[Altered]]:
+        return [await self._backend.alter(sel, change, self.clock.stamp()) for sel, change in wishes]
 
     async def pause(self, queue: str) -> None:
         """No worker claims from the queue until it is resumed; jobs that run go on."""
@@ -351,17 +393,6 @@ class Client:
         )
 
 
-def raw_id(job_id: AnyId) -> JobId:
-    """Any spelling of a job id as 16 bytes."""
-    if isinstance(job_id, UUID):
-        return job_id.bytes
-    if isinstance(job_id, bytes) and len(job_id) == 16:
-        return job_id
-    if isinstance(job_id, str):
-        return parse_id(job_id)
-    raise InvalidJob(f"expected a job id (UUID or its text), got {type(job_id).__name__} {shown(job_id)}")
-
-
 def _shown_id(job_id: AnyId | JobKey) -> str:
     return (
         f"{job_id.key!r} in queue {job_id.queue!r}" if isinstance(job_id, JobKey) else str(UUID(bytes=raw_id(job_id)))
@@ -388,35 +419,3 @@ def chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
         chunk.append(row)
     if chunk:
         yield chunk
-
-
-def raise_unless_completed(record: Record, envelope: Envelope) -> None:
-    """Tell a waiter why there is no result."""
-    job_id = str(UUID(bytes=record.id))
-    match record.state:
-        case JobState.COMPLETED:
-            if not record.held:
-                raise ResultExpired(f"job {job_id} completed, but its result is no longer kept")
-        case JobState.CANCELLED:
-            kind: type[JobError] = JobExpired if record.reason == "expired" else JobCancelled
-            raise kind(f"job {job_id} was cancelled: {record.reason or 'no reason given'}")
-        case JobState.FAILED:
-            raise failed(record, envelope)
-
-
-def failed(record: Record, envelope: Envelope) -> JobFailed:
-    """The error for a job that lies with the dead letters."""
-    job_id = str(UUID(bytes=record.id))
-    last: dict[str, Any] = {}
-    if known := failures(record.error):
-        last = {"type": known[-1].type, "message": known[-1].message, "traceback": known[-1].traceback}
-    kind = RetriesExhausted if record.reason == EXHAUSTED else JobFailed
-    what = f"{last['type']}: {last['message']}" if last else record.reason
-    return kind(
-        f"job {job_id} failed after {record.attempt} attempt(s), {record.reason}: {what}",
-        job_id=job_id,
-        attempts=record.attempt,
-        error=last,
-        reason=record.reason,
-        payload=job_info(record, envelope).args,
-    )

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -105,13 +106,38 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Settings from all sources: ``overrides`` win over the environment, that over ``headrace.toml`` (or the
         ``[tool.headrace]`` table of ``pyproject.toml``) in the working directory, that over the defaults."""
         layers = [_from_files() if toml is None else dict(toml), _from_env(os.environ if env is None else env)]
+        _refuse_unknown(layers[1], cls, env=True)
         merged: dict[str, Any] = {}
         for layer in (*layers, dict(overrides or {})):
             _merge(merged, layer)
+        _refuse_unknown(merged, cls)
         try:
             return msgspec.convert(merged, cls, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"settings: {error}") from error
+
+
+def _refuse_unknown(
+    given: Mapping[str, Any], part: type[Struct], path: tuple[str, ...] = (), env: bool = False
+) -> None:
+    """Tell of the first name that there is no setting for, with the one that may have been meant."""
+    hints = get_type_hints(part)
+    parts = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Struct)}
+    for name, value in given.items():
+        if name in hints:
+            if name in parts and isinstance(value, Mapping):
+                _refuse_unknown(value, parts[name], (*path, name), env=env)
+            continue
+        meant: list[tuple[str, ...]] = [
+            (parent, name) for parent, kind in parts.items() if name in kind.__struct_fields__
+        ]
+        meant = meant or [(close,) for close in get_close_matches(str(name), hints, 1)]
+        if env:
+            shapes = [ENV_PREFIX + "__".join((*path, *one)).upper() for one in meant]
+        else:
+            shapes = [repr(one[0]) if len(one) == 1 else f'{one[0]}={{"{name}": {shown(value)}}}' for one in meant]
+        hint = f"did you mean {' or '.join(shapes)}?" if shapes else f"there are: {', '.join(hints)}"
+        raise ConfigError(f"settings: unknown setting {'.'.join((*path, str(name)))!r}; {hint}")
 
 
 def _check(settings: Settings) -> None:

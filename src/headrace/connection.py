@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from headrace.client import Client
 from headrace.config import Settings
@@ -14,6 +15,11 @@ from headrace.shown import shown
 
 if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Migrator
+
+_SECRET = re.compile(r"(?i)([?&][^=&]*(?:password|passwd|token|secret|key)=)[^&]+")
+_ENCODE = (
+    'Percent-encode what is special in a password or name: "/" is %2F, "%" is %25, "?" is %3F, "#" is %23, "@" is %40'
+)
 
 
 def connect(url: str | Settings | None = None, **overrides: object) -> Client:
@@ -38,13 +44,14 @@ def open_backend(url: str) -> Backend:
     try:
         url.encode()
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"store URL: {shown(without_secrets(url))} cannot be read: {error}") from None
-    given = parse_qsl(parts.query, keep_blank_values=True)
+        given = parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise _unreadable(url) from None
     options = dict(given)
     if parts.fragment or len(options) < len(given) or any(c.isspace() or not c.isprintable() for c in url):
         raise ConfigError(
-            f"store URL: a part of {shown(without_secrets(url))} would be lost: a fragment, blank or repeated option"
+            f"store URL: a part of {shown(without_secrets(url))} would be lost: a fragment, blank or repeated option. "
+            + _ENCODE
         )
     match parts.scheme:
         case "memory":
@@ -97,7 +104,14 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
     try:
         from headrace.backends.postgres import PostgresBackend
     except ImportError as error:
-        raise ConfigError(f"PostgreSQL needs psycopg ({error}); install: pip install 'headrace[postgres]'") from error
+        if "pq wrapper" in str(error):
+            raise ConfigError(
+                "psycopg is installed, but finds no libpq on this machine; install its binary: "
+                "pip install 'headrace[postgres-binary]', or the system's libpq"
+            ) from error
+        raise ConfigError(
+            f"PostgreSQL needs psycopg ({error}); install: pip install 'headrace[postgres-binary]'"
+        ) from error
 
     schema = options.pop("schema", "headrace")
     if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
@@ -108,15 +122,42 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
     listen = _switch(options, "listen", not pooled)
     migrate = _switch(options, "migrate", True)
     base, _, _ = url.partition("?")
-    rest = urlencode(options)
+    rest = urlencode(options, quote_via=quote)
+    conninfo = f"{base}?{rest}" if rest else base
+    _check_conninfo(conninfo, url, options)
     return PostgresBackend(
-        f"{base}?{rest}" if rest else base,
+        conninfo,
         where=without_secrets(base),
         schema=schema,
         listen=listen,
         prepare=not pooled,
         migrate=migrate,
     )
+
+
+def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
+    """Refuse what libpq would not read, or would read otherwise than it was meant. Its own message is not passed on: it
+    quotes the part that it dislikes, which may be one of the password."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import Conninfo
+
+    try:
+        given = conninfo_to_dict(conninfo)
+    except ProgrammingError:
+        known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
+        if "@" not in url.partition("?")[2]:
+            _no_more({name: value for name, value in options.items() if name not in known}, url)
+        raise _unreadable(url) from None
+    login, at, _ = conninfo.partition("?")[0].rpartition("@")
+    if "@" in login or (at and "/" in login.partition("://")[2]):
+        raise _unreadable(url)
+    if any(port and not port.isdigit() for port in str(given.get("port", "")).split(",")):
+        raise _unreadable(url, ": its port is not a number")
+
+
+def _unreadable(url: str, why: str = "") -> ConfigError:
+    return ConfigError(f"store URL: {shown(without_secrets(url))} cannot be read{why}. {_ENCODE}")
 
 
 def _switch(options: dict[str, str], name: str, default: bool) -> bool:
@@ -128,16 +169,15 @@ def _switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 def _no_more(options: dict[str, str], url: str) -> None:
     if options:
-        raise ConfigError(f"{without_secrets(url)!r}: unknown option {sorted(options)[0]!r}")
+        raise ConfigError(f"{without_secrets(url)!r}: unknown option {shown(min(options))}")
 
 
 def without_secrets(url: str) -> str:
-    """The URL as it may be shown: user names and passwords are left out.
+    """The URL as it may be shown: user names and passwords are left out, whatever characters they are made of.
 
     >>> without_secrets("redis://ada:secret@db:6379/0")
     'redis://***@db:6379/0'
     """
     scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    hidden = "***@" + authority.rpartition("@")[2] if "@" in authority else authority
-    return scheme + separator + hidden + slash + path
+    hidden = rest if rest.startswith("/") or "@" not in rest else "***@" + rest.rpartition("@")[2]
+    return _SECRET.sub(r"\1***", scheme + separator + hidden)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -47,10 +47,12 @@ class CancelToken:
     asyncio.exceptions.CancelledError: worker stopping
     """
 
-    __slots__ = ("_event", "_lock", "reason")
+    __slots__ = ("_event", "_lock", "given_up", "reason")
 
     def __init__(self) -> None:
         self.reason = ""
+        self.given_up = False
+        """Whether the worker has settled the job without waiting for its handler any longer."""
         self._event: threading.Event | None = None
         self._lock = threading.Lock()
 
@@ -105,6 +107,16 @@ class Lease:
         return f"Lease({self.id}, epoch={self.epoch})"
 
 
+class Completion(NamedTuple):
+    """How a handler completes its job in a transaction of its own."""
+
+    settle: Callable[[Any], Settlement | None]
+    """What to store for this result; None if the job has been given up on. From now on the worker takes the end of the
+    lease for that of the transaction."""
+    disown: Callable[[], None]
+    """It was not stored."""
+
+
 class Job(Generic[P]):
     """A running job: what was enqueued, and how often it has been tried.
 
@@ -131,7 +143,7 @@ class Job(Generic[P]):
         holder: str,
         cancel: CancelToken,
         sections: Mapping[str, bytes],
-        completion: Callable[[Any], Settlement] | None = None,
+        completion: Completion | None = None,
     ) -> None:
         self._completion = completion
         self._leased = leased
@@ -201,11 +213,10 @@ class Job(Generic[P]):
         return f"Job({self.id}, task={self.task!r}, queue={self.queue!r}, attempt={self.attempt})"
 
 
-def completion(job: Job[Any], result: Any) -> Settlement:
-    """What makes the job complete, for those who store it in a transaction of their own. From now on the worker takes
-    the end of its lease for that of the transaction."""
+def completion(job: Job[Any]) -> Completion:
+    """How the job is completed in a transaction of its handler's own."""
     if job._completion is None:
         raise ConfigError(
             f"expected a job that a worker runs, got {job!r} of your own making; there is no lease to end"
         )
-    return job._completion(result)
+    return job._completion

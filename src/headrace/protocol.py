@@ -198,7 +198,8 @@ class Backend(Protocol):
         ...
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``.
+        """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``; fewer, once they weigh
+        ``max_bytes``, but never none for that.
 
         The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
         jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
@@ -206,7 +207,7 @@ class Backend(Protocol):
         leased until now + ``lease_for``.
 
         Due jobs whose ``expires`` has passed and that come, in this order, before the last job returned (or anywhere,
-        if fewer than ``limit`` are returned) become CANCELLED with the reason ``expired`` and are listed in
+        if nothing cut the answer short) become CANCELLED with the reason ``expired`` and are listed in
         ``expired``, never returned. A claim may leave some of a great many to the next claim or reap.
 
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until the
@@ -229,9 +230,9 @@ class Backend(Protocol):
 
         COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once.
         CANCELLED and FAILED free it at once. ``queue`` moves the job (and its key) to another queue unless its key is
-        taken there, in which case the job goes without its key. Spawned rows are inserted after all that, so a job that
-        freed its key may spawn its successor under it. Every inbox that waits for the job gets a hint when
-        the job ends; the queue's listeners get one when it becomes claimable.
+        taken there, in which case the job goes without its key. Spawned rows are inserted when all settlements of the
+        batch are done, so a job that freed its key may spawn its successor under it. Every inbox that waits for the
+        job gets a hint when the job ends; the queue's listeners get one when it becomes claimable.
         """
         ...
 
@@ -240,7 +241,7 @@ class Backend(Protocol):
 
         One call per heartbeat for a whole process. A lease past its expiry that nobody reaped is renewed all the
         same. Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as
-        they are.
+        they are. A beat waits for nobody: a lease that another transaction has in hand is answered in ``busy``.
         """
         ...
 

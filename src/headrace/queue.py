@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, get_args
 import msgspec
 
 from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
-from headrace.client import Client, failed, raise_unless_completed
+from headrace.client import Client
 from headrace.config import Settings
 from headrace.connection import connect
 from headrace.core.codec import JsonSerde, Serde, check_serde
@@ -23,6 +23,7 @@ from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
 from headrace.durations import micros
+from headrace.endings import failed, raise_unless_completed
 from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.instants import to_datetime
 from headrace.job import Job

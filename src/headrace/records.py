@@ -82,6 +82,9 @@ class Claim(Struct, frozen=True):
     """Sections to bring along; None means all of them."""
     lost_below: int | None = None
     """Pass over jobs whose ``lost`` is not below this: one that may be what kills its workers is claimed alone."""
+    max_bytes: int = 4 * 1024 * 1024
+    """No further job is taken once those taken weigh so much, as retention counts: what a claim brings can be carried
+    and kept, however large the jobs are."""
 
 
 class Leased(Struct, frozen=True, gc=False):
@@ -112,12 +115,13 @@ class Claimed(Struct, frozen=True):
 
     jobs: list[Leased]
     next_in: int | None = None
-    """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none."""
+    """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none. 0 where
+    ``max_bytes`` cut it short."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
-    """Whether a job that came before the last one in ``jobs`` (or anywhere, if ``jobs`` is short of the limit) was
-    passed over because of ``lost_below``."""
+    """Whether a job that came before the last one in ``jobs`` (or anywhere, if nothing cut ``jobs`` short) was passed
+    over because of ``lost_below``."""
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -178,6 +182,9 @@ class Renewed(Struct, frozen=True):
     """Every job under a lease of this holder whose cancellation was asked for."""
     paused: Sequence[str] = ()
     """Of the beat's queues: those that are paused."""
+    busy: Sequence[tuple[JobId, int]] = ()
+    """Of the leases named: those that somebody else's transaction has in hand, as a handler's own does that completes
+    its job. They were neither extended nor lost; the next beat asks again."""
 
 
 class Reap(Struct, frozen=True):

@@ -300,6 +300,6 @@ class SweepsYoungestFirst(MemoryBackend):
         return swept
 
 
-UNDRAWN = (StartsOverInsteadOfGoingOn,)
+SEEN_BY_SUITE = (StartsOverInsteadOfGoingOn,)
 """What the conformance suite has to find whatever the machine draws."""
 FAULTY = tuple(faulty for faulty in MemoryBackend.__subclasses__() if faulty.__module__ == __name__)

@@ -7,7 +7,7 @@ import pytest
 from headrace.backends.memory import MemoryBackend
 from headrace.records import Watch
 from headrace.testing.conformance import BackendConformance
-from tests.backends.planted import UNDRAWN
+from tests.backends.planted import SEEN_BY_SUITE
 
 
 class TestMemory(BackendConformance):
@@ -17,7 +17,7 @@ class TestMemory(BackendConformance):
         return MemoryBackend()
 
 
-@pytest.mark.parametrize("faulty", UNDRAWN)
+@pytest.mark.parametrize("faulty", SEEN_BY_SUITE)
 async def test_a_planted_fault_is_found(faulty: type[MemoryBackend]) -> None:
     with pytest.raises(AssertionError):
         await TestMemory().test_going_on_above_the_last_meets_each_job_once(faulty(), Watch("inbox"))

@@ -93,8 +93,11 @@ async def test_a_day_goes_whole(store: PostgresBackend, connection: psycopg.Conn
     await store.insert([row(n) for n in range(100)], _NOON)
     await end(store, 100)
     assert "jobs_20260301" in days(connection)
+    told = await store.sweep(SweepClause(place=Place.COMPLETED, older_than=7 * _DAY, limit=10, dry_run=True), _AFTER)
+    assert "jobs_20260301" in days(connection)
     swept = await sweep(store)
     assert (swept.removed, swept.kept, swept.more) == (100, 0, True)
+    assert told == swept
     assert not {"jobs_20260301", "ended_20260301"} & days(connection)
     assert (await sweep(store)).removed == 0
     assert (await store.stats(_AFTER)).queues == []

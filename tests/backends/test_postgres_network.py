@@ -217,6 +217,38 @@ async def test_a_slow_line_only_takes_time(far: PostgresBackend, line: Proxy) ->
     assert await far.finish([settle(job)], T0) == [JobState.COMPLETED]
 
 
+@pytest.mark.parametrize("way", ["arrays", "copy"])
+async def test_a_large_batch_has_the_time_that_a_thin_line_takes(
+    store: PostgresBackend, line: Proxy, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """On the server too, which counts while the bytes arrive."""
+    monkeypatch.setattr(connections, "_LIMIT", 1.0)
+    monkeypatch.setattr(connections, "_SLOWEST", 1024 * 1024)
+    backend = distant(line, listen=False)
+    await backend.open()
+    line.throttle(2 * 1024 * 1024)
+    key = "k" if way == "arrays" else None
+    assert (await backend.insert([row(1, key=key, cells={"blob": bytes(4 * 1024 * 1024)})], T0))[
+        0
+    ].status is InsertStatus.NEW
+    await backend.close()
+
+
+async def test_an_answer_that_is_arriving_is_waited_for(
+    store: PostgresBackend, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the claim did is done: to give it up now would lose the jobs to a lease that nobody knows of."""
+    monkeypatch.setattr(connections, "_LIMIT", 0.5)
+    monkeypatch.setattr(connections, "_GRACE", 0.5)
+    await store.insert([row(1, cells={"blob": bytes(3 * 1024 * 1024)})], T0)
+    backend = distant(line, listen=False, prepare=False)
+    await backend.open()
+    line.throttle(1024 * 1024)
+    [job] = (await backend.claim(CLAIM, T0)).jobs
+    assert len(job.cells["blob"]) == 3 * 1024 * 1024
+    await backend.close()
+
+
 async def test_the_kernel_watches_over_connections(far: PostgresBackend, line: Proxy) -> None:
     """A machine that vanishes sends no goodbye: without these, the kernel would wait for hours."""
     session = await far._connections._take()
@@ -338,6 +370,23 @@ async def test_a_listener_notices_that_its_connection_has_gone_silent(
         await store.insert([row(2)], T0)
         assert (await anext(stream)).topic == "queue:q"
     await backend.close()
+
+
+async def test_nobody_can_end_a_worker_by_a_hint(store: PostgresBackend) -> None:
+    """Every role of the database may NOTIFY on every channel, whatever it likes."""
+    app, told = make_app(store.sibling(), poll="1h"), Told()
+    app.observe(told)
+
+    @app.task(name="work", queue="q")
+    async def work() -> None: ...
+
+    async with working(app):
+        await app.client.insert([work.job()])
+        await told.wait_for(EventKind.COMPLETED)
+        for payload in ("zz", "00", "x" * 7_000, ""):
+            await store._connections.rows("SELECT pg_notify(%s, %s)", (hints.channel(SCHEMA, "queue:q"), payload))
+        await app.client.insert([work.job()])
+        await told.wait_for(EventKind.COMPLETED, 2)
 
 
 async def test_what_nobody_hinted_at_is_found_by_looking(

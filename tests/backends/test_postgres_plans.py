@@ -189,8 +189,23 @@ async def test_keeping_house_touches_what_there_is_to_do(seen: tuple[PostgresBac
     await store.renew(Beat("h", "w", ("q",), 60_000_000, leases=[]))
     await store.reap(Reap(limit=100, max_lost=3))
     await store.sweep(SweepClause(place=Place.FAILED, older_than=1))
-    assert not _scans(plans)
+    assert _scans(plans) <= {("ready", "Tid Scan")}
     assert plans.touched() <= 2 * BATCH
+
+
+async def test_what_expired_elsewhere_costs_a_claim_nothing(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
+    store, plans = seen
+    ids = [bytes.fromhex(f"0192{n:028x}") for n in range(1_000)]
+    rows = [
+        Row(id=job_id, queue="other", task="t", cells={}, priority=n % 3, expires=1) for n, job_id in enumerate(ids)
+    ]
+    await store.insert([*rows, Row(id=bytes.fromhex(f"0193{0:028x}"), queue="mine", task="t", cells={})])
+    plans.scans.clear()
+    assert len((await store.claim(Claim("h", ("mine",), 1, 60_000_000))).jobs) == 1
+    assert plans.touched() <= 10
+    plans.scans.clear()
+    assert len((await store.claim(Claim("h", ("other",), 1, 60_000_000))).expired) == 1_000
+    assert plans.touched() <= 20 * 1_000
 
 
 async def test_one_job_is_found_by_its_id(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
@@ -204,7 +219,7 @@ async def test_one_job_is_found_by_its_id(seen: tuple[PostgresBackend, Plans], d
 
 async def test_how_it_stands_is_not_counted_out(seen: tuple[PostgresBackend, Plans], depth: int) -> None:
     store, plans = seen
-    [stats] = (await store.stats()).queues
+    [stats] = [queue for queue in (await store.stats()).queues if queue.queue == "q"]
     assert depth - 1_000 <= stats.available <= depth + 10
     assert plans.touched() <= 20 + store.limits.count_cap
 

@@ -77,7 +77,7 @@ ALONE = [
     Fault(
         "a settlement by any holder",
         "finish_v1",
-        "AND d.holder = p_holders[i]",
+        "AND d.holder = n.holder",
         "",
         ("test_a_wrong_fence_changes_nothing", JobState.FAILED, "holder"),
     ),

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, LiteralString, NamedTuple, get_args
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -18,11 +18,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from headrace import App, never
+from headrace import App, EventKind, never
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.bulk import THRESHOLD
+from headrace.backends.postgres.translate import translated
 from headrace.backends.statements import read
-from headrace.errors import ConfigError, JobFailed
+from headrace.errors import ConfigError, JobFailed, Unavailable
 from headrace.protocol import Backend
 from headrace.records import (
     Beat,
@@ -317,6 +318,88 @@ async def test_who_has_nothing_does_not_even_get_in(roles: dict[str, str]) -> No
             ask(roles["nobody"], query)  # type: ignore[arg-type]
 
 
+REFUSED = {
+    'FATAL:  password authentication failed for user "ada"': "Look at the user and password",
+    'FATAL:  Peer authentication failed for user "ada"': "Look at the user and password",
+    "fe_sendauth: no password supplied": "Look at the user and password",
+    'FATAL:  role "ada" does not exist': "Look at the user and password",
+    'FATAL:  role "ada" is not permitted to log in': "Look at the user and password",
+    'FATAL:  database "shop" does not exist': "createdb NAME",
+    'FATAL:  permission denied for database "shop"\nDETAIL:  User does not have CONNECT privilege.': "GRANT CONNECT",
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "ada", database "shop", no encryption': "pg_hba.conf",
+    'invalid sslmode value: "often"': "options in the URL",
+    'invalid integer value "x" for connection option "keepalives_idle"': "options in the URL",
+    'invalid port number: "99999"': "port",
+}
+PASSING = [
+    "FATAL:  the database system is starting up",
+    "FATAL:  the database system is shutting down",
+    "FATAL:  the database system is in recovery mode",
+    "FATAL:  sorry, too many clients already",
+    'FATAL:  too many connections for role "ada"',
+    "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+    "Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+    "server closed the connection unexpectedly",
+]
+_FAILED = 'connection failed: connection to server at "10.0.0.2", port 5432 failed: '
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_login_in_vain_says_what_to_do(said: str) -> None:
+    """And is an outage for who is at work already."""
+    told = translated(psycopg.OperationalError(_FAILED + said), "postgresql://db/app")
+    assert isinstance(told, ConfigError)
+    assert isinstance(told, Unavailable)
+    assert REFUSED[said] in str(told)
+    assert said.splitlines()[0] in str(told)
+
+
+@pytest.mark.parametrize("said", PASSING)
+def test_a_server_that_cannot_serve_just_now(said: str) -> None:
+    told = translated(psycopg.OperationalError(_FAILED + said), "postgresql://db/app")
+    assert isinstance(told, Unavailable)
+    assert not isinstance(told, ConfigError)
+
+
+@pytest.mark.parametrize(("other", "final"), [(PASSING[0], False), (PASSING[6], True)])
+def test_of_several_servers(other: str, final: bool) -> None:
+    """A name with two addresses, on one of which nobody listens, is as good as one."""
+    lines = [_FAILED + other, "Multiple connection attempts failed. All failures were:"]
+    lines += [f"- host: 'db', port: '5432', hostaddr: '10.0.0.{n}': {said}" for n, said in enumerate([*REFUSED][:1])]
+    told = translated(psycopg.OperationalError("\n".join(lines)), "postgresql://db/app")
+    assert isinstance(told, ConfigError) is final
+
+
+async def test_who_is_not_known_is_told_when_he_comes() -> None:
+    for user, database in (("nobody at all", "postgres"), ("headrace", "nowhere")):
+        with pytest.raises(ConfigError, match=r"does not exist\. Look at"):
+            await PostgresBackend(server().url(database, quote(user))).open()
+    with pytest.raises(ConfigError, match=r"connect_timeout: 'x'\. Expected whole seconds"):
+        await PostgresBackend(f"{server().url()}?connect_timeout=x").open()
+
+
+async def test_a_worker_outlasts_that_it_is_not_let_in(queue: str) -> None:
+    role = await grant("worker", login("Shut out"))
+    away = asyncio.Event()
+    app = App(f"{url(role)}?schema={quote(SCHEMA)}", worker={"poll": "50ms"})
+    app.observe(lambda event: away.set() if event.kind is EventKind.STORE_AWAY else None)
+
+    @app.task(queue=queue)
+    async def note() -> None: ...
+
+    work = asyncio.ensure_future(app.work())
+    async with asyncio.timeout(20):
+        await note.call()
+        superuser("ALTER ROLE {} NOLOGIN", role)
+        ask("headrace", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role)
+        await away.wait()
+        superuser("ALTER ROLE {} LOGIN", role)
+        await note.call()
+    app.stop()
+    await work
+    await app.client.close()
+
+
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_hint_is_for_all_who_are_in(roles: dict[str, str], part: str) -> None:
     store = PostgresBackend(url(roles[part]), schema=SCHEMA)
@@ -394,7 +477,7 @@ def test_temporary_tables_shadow_nothing(roles: dict[str, str], queue: str) -> N
         call = sql.SQL("SELECT id FROM {}.enqueue_v1(%s)").format(sql.Identifier(SCHEMA))
         stored = mine.execute(call, (f'{{"task": "t", "queue": "{queue}"}}',)).fetchall()
         claimed = sql.SQL(
-            "SELECT id FROM {}.claim_v1(NULL, 'w', %s, 1, 60000000, 15::smallint, NULL, true) WHERE kind = 1"
+            "SELECT id FROM {}.claim_v1(NULL, 'w', %s, 1, 60000000, 15::smallint, NULL, 1000, true) WHERE kind = 1"
         )
         assert mine.execute(claimed.format(sql.Identifier(SCHEMA)), ([queue],)).fetchall() == stored
         for name, _ in tables:
@@ -602,14 +685,20 @@ async def test_a_confined_role_enqueues_from_sql(acme: str, queue: str) -> None:
     job = '{"task": "t", "queue": "%s", "tenant": "%s", "key": "k"}'
     call: LiteralString = "SELECT status FROM {s}.enqueue_v1(%s)"
     for tenant in ("other", ""):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="confined to other tenants"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f'confined to other tenants than "{tenant}";'):
             ask(acme, call, job % (queue, tenant))
+    for none in ('{"task": "t"}', '{"task": "t", "tenant": null}', '[{"task": "t", "tenant": "acme"}, {"task": "t"}]'):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match='confined to other tenants than "";'):
+            ask(acme, call, none)
+    for wrong in ('[{"task": "t", "tenant": "acme"}, 7]', '{"task": "t", "tenant": 5}', "7", "null", None):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="expected"):
+            ask(acme, call, wrong)
     assert ask(acme, call, job % (queue, "acme")) == [("new",)]
     assert ask(acme, call, job % (queue, "acme")) == [("duplicate",)]
     async with opened(acme) as store, await psycopg.AsyncConnection.connect(store._url) as mine:
         joined: Any = store.tx.join(mine)
         await joined.insert([of("acme", queue)])
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with pytest.raises(ConfigError, match=r'confined to other tenants than "other".*migrate grant producer'):
             await joined.insert([of("other", queue)])
     assert ask(OWNER, "SELECT count(*) FROM {s}.jobs_v1 WHERE queue = %s", queue) == [(1,)]
 
@@ -777,7 +866,7 @@ async def test_an_error_is_told_where_it_can_be(queue: str, stored: bytes, told:
 
 
 async def test_the_error_of_a_handler_is_told(roles: dict[str, str], queue: str) -> None:
-    app = App(f"{url(roles['worker'])}?{urlencode({'schema': SCHEMA})}")
+    app = App(f"{url(roles['worker'])}?schema={quote(SCHEMA)}")
 
     @app.task(queue=queue, retry=never())
     async def charge() -> None:

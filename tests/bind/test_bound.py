@@ -189,9 +189,10 @@ async def test_a_schema_of_any_name(shop: Shop, use: Callable[[str], Driver], na
         assert await (await connection.execute(query)).fetchall() == [("note",)]
 
 
-def test_forked_children_make_ids_of_their_own() -> None:
-    """Who only binds never opens the client: two children must not draw the same numbers all the same."""
-    script = """
+@pytest.mark.parametrize("bound", [False, True])
+def test_forked_children_make_ids_of_their_own(bound: bool) -> None:
+    """Who only binds never opens the client: no two processes may draw the same numbers, before they bind or after."""
+    script = f"""
 import os
 import psycopg
 from headrace import App
@@ -203,20 +204,22 @@ app = App("postgresql://127.0.0.1:1/nowhere")
 def note() -> None: ...
 
 
-def random_part() -> bytes:
-    return note.job().id[8:]
+def tell() -> None:
+    os.write(1, note.job().id[8:].hex().encode() + b"\\n")
 
 
 for _ in range(2):
     if os.fork() == 0:
-        app.bind(object.__new__(psycopg.Connection))
-        os.write(1, random_part().hex().encode() + b"\\n")
+        if {bound}:
+            app.bind(object.__new__(psycopg.Connection))
+        tell()
         os._exit(0)
     os.wait()
+tell()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     drawn = done.stdout.split()
-    assert len(set(drawn)) == 2
+    assert len(set(drawn)) == 3
 
 
 def test_no_driver_is_imported_for_its_sake() -> None:

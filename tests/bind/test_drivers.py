@@ -112,6 +112,38 @@ async def test_where_there_are_no_jobs(shop: Shop, lost_driver: Driver) -> None:
     assert shop.jobs == []
 
 
+async def test_a_role_that_may_not(shop: Shop, driver: Driver) -> None:
+    """Is told so in our words, with the command that would allow it, and not where in the server it was found."""
+    if not shop.run("SELECT 1 FROM pg_roles WHERE rolname = 'acme'"):
+        shop.run("CREATE ROLE acme")
+    shop.run("SELECT headrace.grant_v1('producer', 'acme'), headrace.confine_v1('acme', ARRAY['acme'])")
+    acme, allowed = shop.extract.options(tenant="acme"), 'confined to other tenants than "{}"; nothing was stored'
+    stale = Settlement(bytes(16), 1, "holder", JobState.COMPLETED)
+
+    async def do(method: str, *args: object) -> None:
+        async with driver.begin() as connection:
+            await driver.execute(connection, "SET LOCAL ROLE acme")
+            if method == "complete":
+                await driver.complete(shop.app, connection, stale)
+            else:
+                await driver.bound(shop.app, connection, method, *args)
+
+    async def refused(method: str, *args: object) -> str:
+        with pytest.raises(ConfigError) as told:
+            await do(method, *args)
+        assert "\n" not in str(told.value)
+        assert "refuses the role of this connection: " in str(told.value)
+        return str(told.value)
+
+    assert allowed.format("") in await refused("enqueue", shop.extract, "a")
+    other = await refused("enqueue_many", [acme.job("a"), shop.extract.options(tenant="other").job("a")])
+    assert allowed.format("other") in other
+    assert other.endswith("headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have")
+    assert (await refused("complete")).endswith("It takes a worker: headrace migrate grant worker ROLE")
+    await do("enqueue", acme, "a")
+    assert shop.jobs == ["extract"]
+
+
 async def test_whoever_lost_the_job_cannot_commit(shop: Shop, driver: Driver) -> None:
     """Fenced off by the store itself: even who goes on and commits has written nothing."""
     stale = Settlement(bytes(16), 1, "holder", JobState.COMPLETED)

@@ -184,7 +184,8 @@ async def test_headers_of_any_number(shop: Shop, count: int) -> None:
         ({"task": "t", "delay": "-1s"}, "delay: expected a length of time"),
         ({"task": "t", "expires": "11 years"}, "expires: expected a length of time"),
         ({"task": "t", "timeout": {}}, "timeout: expected a length of time"),
-        ({"task": "t", "run_at": "2027-01-15 08:00"}, 'run_at: expected a time .*, got "2027-01-15 08:00"'),
+        ({"task": "t", "run_at": "2027-01-15 08:00"}, 'run_at: .* time zone, got "2027-01-15 08:00" without an offset'),
+        ({"task": "t", "run_at": "2027-01-15T08:00:00.5"}, "run_at: .* without an offset"),
         ({"task": "t", "run_at": "2027-13-15 08:00Z"}, "run_at: expected a time"),
         ({"task": "t", "run_at": "tomorrow"}, "run_at: expected a time"),
         ({"task": "t", "run_at": "infinity"}, "run_at: expected a time"),
@@ -236,6 +237,15 @@ async def test_hints_say_what_is_wrong(shop: Shop) -> None:
     with pytest.raises(errors.InvalidParameterValue, match="got NULL"):
         shop.run("SELECT * FROM headrace.enqueue_v1(NULL)")
     assert shop.jobs == []
+
+
+@pytest.mark.parametrize("job", [{"task": "t", "tennant": "a"}, {"task": "t", "delay": "soon"}, {"task": 5}, {}])
+async def test_an_error_is_short(shop: Shop, job: dict[str, Any]) -> None:
+    """What psql shows of it: not each statement on the way to where it was found."""
+    command = [str(BINARIES / "psql"), "-X", shop.url, "-c", f"SELECT headrace.enqueue_v1('{json.dumps(job)}')"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("ERROR:  job 1: ")
+    assert len(done.stderr.splitlines()) <= 5, done.stderr
 
 
 async def test_arguments_that_the_task_does_not_take(shop: Shop) -> None:

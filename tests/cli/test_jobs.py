@@ -96,7 +96,7 @@ def test_a_batch_task_takes_any_payload(run: Run, run_json: RunJson) -> None:
         (("hello", "--arg", "who=1"), 2, ["Expected `str`, got `int`", "nothing was stored"]),
         (("hello", "--arg", "who=ada"), 2, ["""--arg 'who="ada"'"""]),
         (("hello", "--arg", "who"), 2, ["expected name=json"]),
-        (("hello", "--arg", 'who="a"', "--arg", "x=1"), 2, ["unknown field `x`"]),
+        (("hello", "--arg", 'who="a"', "--arg", "x=1"), 2, ["unknown parameter 'x'"]),
         (("hello", "--args", "[1]"), 2, ["JSON object"]),
         (("hello", "--args", "{"), 2, ["expected JSON", """--args '{"user_id": 42}'"""]),
         (("hello", "--args", '{"who": "\udcff"}'), 2, ["it is not UTF-8", "\\u escapes"]),

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from servers.postgres import BINARIES
+from servers.postgres import BINARIES, Postgres
 from sqlalchemy import NullPool, create_engine
 
 from headrace.backends.postgres import schema as schemas
@@ -220,18 +220,27 @@ def test_granting_to_whom_there_is_not(run: Run, url: str) -> None:
 PAGE = Path(__file__).parents[2] / "docs/howto/postgres-operations.md"
 
 
-def test_what_the_page_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    """A server with no roles but its own, as the pages make some by name."""
+    postgres = Postgres()
+    postgres.start()
+    yield postgres
+    postgres.stop("immediate")
+    postgres.close()
+
+
+def test_what_the_page_says_works(own_server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Top to bottom: SQL as a superuser, commands in a shell as the owner, and the revision on a real transaction."""
     monkeypatch.chdir(tmp_path)
-    execute("CREATE DATABASE operations")
-    owner = server().url("operations", "jobs_owner")
+    owner = own_server.url(user="jobs_owner")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(BINARIES), os.environ["PATH"]])
     shell = {**os.environ, "PATH": path, "HEADRACE_URL": owner}
     ran = 0
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
         match language:
             case "sql":
-                with psycopg.connect(server().url("operations"), autocommit=True) as connection:
+                with psycopg.connect(own_server.url(), autocommit=True) as connection:
                     connection.execute(block.encode())
             case "console":
                 commands = [line.removeprefix("$ ") for line in block.splitlines() if "export" not in line]
@@ -245,7 +254,46 @@ def test_what_the_page_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     names: dict[str, Any] = {"op": SimpleNamespace(get_bind=lambda bind=bind: bind), "Path": Path}
                     exec(block + "upgrade()", names)
     assert ran > 10
-    with psycopg.connect(server().url("operations")) as connection:
+    with psycopg.connect(own_server.url()) as connection:
         for schema in ("headrace", "staging", "billing"):
             [[version]] = connection.execute(f"SELECT max(version) FROM {schema}.migrations".encode()).fetchall()
             assert version == NEWEST
+
+
+@pytest.mark.parametrize("length", ["0s", "0", "400us", "3000d", "25d"])
+def test_a_lock_timeout_that_the_server_would_take_for_none(run: Run, url: str, length: str) -> None:
+    told = run("migrate", "up", "--url", url, "--lock-timeout", length, code=USAGE).stderr
+    assert "lock timeout: expected between 1 ms and 24 days, got " in told
+    run("migrate", "status", "--url", url, code=FAILED)
+
+
+@pytest.mark.parametrize("length", ["1ms", "24d"])
+def test_the_shortest_and_the_longest_lock_timeout(run: Run, url: str, length: str) -> None:
+    run("migrate", "up", "--url", url, "--lock-timeout", length)
+
+
+def test_a_login_in_vain_is_no_outage(run: Run) -> None:
+    """Nor is it a wrong command: a supervisor starts the worker again, as the server may let it in later."""
+    for user, database, remedy in (
+        ("nobody", "postgres", "Look at the user and password in the URL"),
+        ("headrace", "nowhere", "Look at the database in the URL, or create it"),
+    ):
+        for command in ("status", "plan", "up"):
+            told = run("migrate", command, "--url", server().url(database, user), code=FAILED).stderr
+            assert remedy in told
+            assert "the store is away" not in told
+
+
+@pytest.mark.parametrize("password", ["hun/ter2", "100%hunter2", "hun?ter2"])
+def test_a_password_that_is_not_encoded_is_not_told(run: Run, password: str) -> None:
+    told = run("migrate", "status", "--url", f"postgresql://ada:{password}@127.0.0.1:1/db", code=USAGE).stderr
+    assert "hun" not in told
+    assert "ter2" not in told
+    assert '"/" is %2F, "%" is %25, "?" is %3F' in told
+
+
+def test_a_schema_with_a_blank(run: Run) -> None:
+    """It is what was typed, and what a message tells one to type leads to it."""
+    assert "set_config('headrace.schema', 'a b+c', " in run("migrate", "sql", "--schema", "a b+c").stdout
+    told = run("queue", "list", "--url", f"{server().url()}?schema=a%20b+c&migrate=no", code=FAILED).stderr
+    assert "?schema=a%20b%2Bc'" in told

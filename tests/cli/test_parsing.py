@@ -152,6 +152,11 @@ def test_secrets_are_not_told(run: Run) -> None:
     assert "://***@db" in error
 
 
+@pytest.mark.parametrize("password", ["hun/ter2", "hun@ter2", "hun?ter2", "hun:ter2"])
+def test_scrub_knows_where_a_password_ends(password: str) -> None:
+    assert scrub(f"at 'postgres://me:{password}@db/jobs', it said") == "at 'postgres://me:***@db/jobs', it said"
+
+
 def test_scrub_leaves_other_text_alone() -> None:
     assert scrub("sqlite:///a/b@c.db and 12:30@noon") == "sqlite:///a/b@c.db and 12:30@noon"
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from headrace import Again, Done, Job
-from headrace.core.arguments import Arguments
+from headrace import Again, Done, Job, JsonSerde
+from headrace.core.arguments import _OPTIONS, Arguments
 from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.options import JobOptions
 from tests.core.given import given
 
 
@@ -85,6 +86,56 @@ def test_calls_that_could_not_be_made(args: Any, kwargs: Any, says: str) -> None
     with pytest.raises(InvalidJob, match=says) as caught:
         Arguments(everything, "mail.send").encode(args, kwargs)
     assert "mail.send(a: " in str(caught.value)
+
+
+@pytest.mark.parametrize("args", [(), (1, "b")])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("delay", "; it is an option: task.options(delay=…).enqueue(…)"),
+        ("wait", "; it is an option: task.options(wait=…).enqueue(…)"),
+        ("aa", "; did you mean 'a'?"),
+        ("task", ""),
+        ("zzz", ""),
+    ],
+)
+def test_parameters_that_there_are_none_of(args: tuple[Any, ...], name: str, hint: str) -> None:
+    with pytest.raises(InvalidJob) as told:
+        Arguments(required, "mail.send").encode(args, {name: 1})
+    assert str(told.value).endswith(f"mail.send(a: 'int', b: 'str') -> 'None': unknown parameter {name!r}{hint}")
+
+
+def test_options_are_those_of_a_task() -> None:
+    assert set(JobOptions.__struct_fields__) == _OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (object(), "objects of type object are not supported; what can be stored is None, bool, numbers"),
+        ({"deep": [print]}, "objects of type builtin_function_or_method are not supported"),
+        (float("nan"), "cannot encode nan"),
+    ],
+)
+def test_an_argument_that_cannot_be_encoded_is_named(value: Any, said: str) -> None:
+    def send(sizes: dict[int, str], b: Any) -> None: ...
+
+    with pytest.raises(InvalidJob) as told:
+        Arguments(send, "mail.send").encode(({1: "x"}, value), {})
+    assert ": b: cannot encode " in str(told.value)
+    assert said in str(told.value)
+    assert "cannot encode dict: objects of type object" not in str(told.value)
+
+
+def test_an_object_is_anything() -> None:
+    """Whoever annotates strictly writes ``object`` for what may be anything."""
+
+    def note(what: object, more: dict[str, object], last: object = None) -> list[object]: ...
+
+    for value in (None, 1, "x", [1, None], {"a": [True]}):
+        given = {"what": value, "more": {"a": value}, "last": value}
+        assert call(note, **given) == ((), given)
+        assert JsonSerde(Arguments(note, "task").result_type).decode(JsonSerde().encode([value])) == [value]
 
 
 def test_positional_only_given_by_name() -> None:

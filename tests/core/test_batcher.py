@@ -114,13 +114,22 @@ def test_patience_ends() -> None:
     assert again == 14
 
 
-@pytest.mark.parametrize("trouble", [Corrupt("bad"), StoreFull("full")], ids=["corrupt", "full"])
-async def test_other_errors_are_told_at_once(tasks: Tasks, trouble: Exception) -> None:
-    store = Store(trouble)
+async def test_a_full_store_is_told_at_once(tasks: Tasks) -> None:
+    store = Store(StoreFull("full"))
     batcher = make(store, tasks)
     answers = await asyncio.gather(*(batcher.submit(n) for n in range(2)), return_exceptions=True)
-    assert answers == [trouble, trouble]
+    assert [type(answer) for answer in answers] == [StoreFull, StoreFull]
     assert await batcher.submit(5) == 10
+
+
+async def test_none_is_refused_for_its_neighbours(tasks: Tasks) -> None:
+    """A batch that the store will not take is sent item by item: the one that is to blame hears of it, and no other."""
+    trouble = Corrupt("bad")
+    store = Store(trouble, None, trouble)
+    batcher = make(store, tasks)
+    answers = await asyncio.gather(*(batcher.submit(n) for n in range(3)), return_exceptions=True)
+    assert answers == [0, trouble, 4]
+    assert store.trips == [[0, 1, 2], [0], [1], [2]]
 
 
 @pytest.mark.parametrize("trouble", [RuntimeError("a bug"), KeyError("x"), OSError("disk")], ids=repr)

@@ -89,12 +89,36 @@ def test_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_lead_to_the_place() -> None:
     with pytest.raises(ConfigError, match=r"\$\.worker\.concurrency"):
         load({"worker": {"concurrency": "many"}})
-    with pytest.raises(ConfigError, match="unknown field `bogus`"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'bogus'; there are: url, result_ttl, .*retention$"):
         load({"bogus": 1})
     with pytest.raises(ConfigError, match="expected a whole number of at least 1, got 0"):
         load({"worker": {"concurrency": 0}})
     with pytest.raises(ConfigError, match=r"worker\.lease: expected a length of time"):
         load({"worker": {"lease": "soon"}})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"concurrency": 5}, """unknown setting 'concurrency'; did you mean worker={"concurrency": 5}?"""),
+        ({"worker": {"concurency": 5}}, "unknown setting 'worker.concurency'; did you mean 'concurrency'?"),
+        ({"wroker": {"concurrency": 5}}, "unknown setting 'wroker'; did you mean 'worker'?"),
+        ({"retention": {"failed": {"agee": 5}}}, "unknown setting 'retention.failed.agee'; did you mean 'age'?"),
+        ({"retention": {"age": "1d"}}, """or failed={"age": '1d'}?"""),
+    ],
+)
+def test_what_may_have_been_meant(given: dict[str, Any], said: str) -> None:
+    for source in ("overrides", "toml"):
+        with pytest.raises(ConfigError) as told:
+            load(**{source: given})
+        assert str(told.value).startswith("settings: ")
+        assert str(told.value).endswith(said)
+
+
+def test_in_the_environment_it_is_a_variable() -> None:
+    for name in ("HEADRACE_CONCURRENCY", "HEADRACE_WORKER__CONCURENCY"):
+        with pytest.raises(ConfigError, match=r"did you mean HEADRACE_WORKER__CONCURRENCY\?$"):
+            load(env={name: "5"})
 
 
 def test_frozen() -> None:

@@ -30,12 +30,12 @@ def leased(**given: Any) -> Leased:
     return Leased(id=b"i" * 16, queue="q", task="t", cells={}, epoch=7, **given)
 
 
-def handler(retry: RetryPolicy | None = None, result_ttl: int = HOUR) -> Handler:
+def handler(retry: RetryPolicy | None = None, result_ttl: int = HOUR, result: Any = Any) -> Handler:
     return Handler(
         task="t",
         load=lambda job: None,
         retry=retry or exponential(3, base="10s", jitter=False),
-        result_serde=JsonSerde[Any](),
+        result_serde=JsonSerde[Any](result),
         result_ttl=result_ttl,
     )
 
@@ -222,6 +222,25 @@ def test_an_outcome_that_cannot_be_stored_fails_the_job(number: int) -> None:
     assert (settlement.state, settlement.reason) == (JobState.FAILED, "outcome cannot be stored")
     assert (settlement.spawn, settlement.queue, settlement.result) == ((), None, None)
     assert failures(settlement.error)[0].message
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        (int, "seven", "result of t(…) -> int: expected int, got str"),
+        (type(None), 7, "result of t(…) -> None: expected None, got int"),
+        (list[int], [1, None], "result of t(…) -> list[int]: expected int, got None, at $[1]"),
+        (Any, object(), "result of t(…): cannot encode object: objects of type object are not supported; what can be"),
+        (str, "x" * 2_000, "result of t(…) -> str: expected at most 1000 bytes, got 2002; keep large data elsewhere"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_is_told_as_a_result(kind: Any, value: Any, said: str) -> None:
+    """Both ways: returned, and in an outcome that keeps it although the job does not."""
+    returned = JUDGE.done(leased(), handler(result=kind), value)
+    kept = JUDGE.settle(leased(result_ttl=0), handler(result=kind), Done(value, result_ttl="1s"))
+    for settlement in (returned, kept):
+        assert (settlement.state, settlement.reason) == (JobState.FAILED, "outcome cannot be stored")
+        assert failures(settlement.error)[0].message.startswith(said)
 
 
 @pytest.mark.parametrize("reason", ["\ud800", "x" * 10**6, "a\0b", None, 5])

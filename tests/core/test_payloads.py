@@ -85,6 +85,20 @@ def test_encoded_arguments_are_taken_as_they_are(packer: Packer) -> None:
     assert packer.pack(NewJob(task="t", args=Encoded(cell))).cells == {"parameters": cell}
 
 
+@pytest.mark.parametrize("cell", ["text", None, 5, bytearray(b"x")])
+def test_encoded_arguments_are_bytes(packer: Packer, cell: Any) -> None:
+    for more in ({}, {"sections": Sections(blob=b"x")}):
+        with pytest.raises(InvalidJob, match=r"args: expected bytes in Encoded\(…\), got \w+; task.job"):
+            packer.pack(NewJob(task="t", args=Encoded(cell), **more))
+
+
+def test_encoded_arguments_that_no_store_takes() -> None:
+    packer = Packer(PayloadSettings(), Limits(max_cell=100), IdMaker(ManualClock(), Random(1)))
+    assert packer.pack(NewJob(task="t", args=Encoded(bytes(100))))
+    with pytest.raises(PayloadTooLarge, match="args: expected at most 100 bytes, got 101"):
+        packer.pack(NewJob(task="t", args=Encoded(bytes(101))))
+
+
 def test_limits(packer: Packer) -> None:
     """X13: each at its limit and one past it."""
     fits: list[dict[str, Any]] = [

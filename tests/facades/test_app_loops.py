@@ -256,12 +256,54 @@ class TestFork:
             for _ in range(3):
                 child = os.fork()
                 if child == 0:
+                    drawn = one.job().id[8:].hex()
                     asyncio.run(main())
-                    print(names[0], flush=True)
+                    print(names[0], drawn, one.job().id[8:].hex(), flush=True)
                     os._exit(0)
                 os.waitpid(child, 0)
+            print(one.job().id[8:].hex())
         """)
-        assert len(set(told)) == 3
+        assert len(set(told)) == 3 * 3 + 1
+
+    @pytest.mark.parametrize("used", [False, True])
+    def test_no_job_is_taken_for_that_of_another_child(self, tmp_path: Path, used: bool) -> None:
+        """Ids of one instant: children that enqueue at once, while the clock stands still, store a job each."""
+        told = script(f"""
+            import asyncio, os
+            from headrace import App
+            from headrace.core.clock import SystemClock
+            from headrace.records import Selector
+
+            SystemClock.now = lambda self: 1_800_000_000_000_000
+            app = App("sqlite:///{tmp_path}/jobs.db")
+
+            @app.task
+            async def one() -> int:
+                return 1
+
+            @app.batch()
+            async def many(jobs) -> None: ...
+
+            async def main():
+                await asyncio.gather(one.enqueue(), many.enqueue(1))
+                await app.client.close()
+
+            async def count():
+                async with app:
+                    print(len(await app.client.list_jobs(Selector())))
+
+            if {used}:
+                asyncio.run(main())
+            for _ in range(3):
+                child = os.fork()
+                if child == 0:
+                    asyncio.run(main())
+                    os._exit(0)
+                os.waitpid(child, 0)
+            asyncio.run(main())
+            asyncio.run(count())
+        """)
+        assert told == [str(2 * (4 + used))]
 
     def test_sync_app(self) -> None:
         """A sync app that was used before the fork works after it."""

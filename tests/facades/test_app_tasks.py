@@ -29,7 +29,7 @@ from headrace.errors import (
     UnknownTask,
     WaitTimeout,
 )
-from headrace.records import JobKey, Selector
+from headrace.records import Altered, Cancel, Delete, JobKey, Requeue, Selector
 from tests.facades.harness import Store, Tapped, World, settings, simulate, within, working
 
 
@@ -47,6 +47,23 @@ class Point(msgspec.Struct):
 class Order:
     id: int
     lines: list[Point]
+
+
+def outages(store: Store, *, lost: bool) -> Client:
+    """A client that gets no answer to every other change: it is not made, or only its answer is lost."""
+
+    class Away(Tapped):
+        tries = 0
+
+        async def alter(self, *given: Any) -> list[Altered]:
+            self.tries += 1
+            if self.tries % 2 == 0:
+                return await self.inner.alter(*given)  # type: ignore[no-any-return]
+            if lost:
+                await self.inner.alter(*given)
+            raise Unavailable("away")
+
+    return Client(Away(store.backend()), settings())
 
 
 class TestEnqueueAndCall:
@@ -184,6 +201,47 @@ class TestEnqueueAndCall:
         handles = await app.enqueue_many(jobs)
         assert [handle.id.bytes for handle in handles] == [job.id for job in jobs]
         assert await store.count() == 5
+
+    @pytest.mark.parametrize("lost", [False, True])
+    async def test_a_change_waits_out_an_outage(self, memory: Store, lost: bool) -> None:
+        """Where twice is the same as once, also when it was the answer that was lost."""
+        client = outages(memory, lost=lost)
+        [one, two] = await client.insert([NewJob(task="t", queue="q", key=key) for key in ("a", "b")])
+        assert await within(client.cancel(one.id)) is JobState.CANCELLED
+        assert await within(client.cancel(two.id)) is JobState.CANCELLED
+        await within(client.pause("q"))
+        assert (await client.stats()).queues[0].paused
+        await client.insert(NewJob(task="t", queue="r") for _ in range(5))
+        changed = await within(client.alter_all(Selector(queue="r", limit=2), Delete()))
+        assert changed == (2 if lost else 5)
+        assert await client.list_jobs(Selector(queue="r")) == []
+
+    @pytest.mark.parametrize(
+        ("sel", "change"),
+        [
+            (Selector(queue="q", limit=1), Delete()),
+            (Selector(keys=[JobKey("q", "a")]), Cancel()),
+            (Selector(ids=[bytes(16)]), Requeue()),
+        ],
+        ids=["the next ones would be met", "another may have the key", "it may have run"],
+    )
+    async def test_a_change_is_not_made_twice(self, memory: Store, sel: Selector, change: Any) -> None:
+        client = outages(memory, lost=True)
+        await client.insert([NewJob(task="t", queue="q", key=key) for key in ("a", "b")])
+        with pytest.raises(Unavailable):
+            await within(client.alter(sel, change))
+        left = await client.list_jobs(Selector(states=frozenset({JobState.AVAILABLE})))
+        assert len(left) == (2 if isinstance(change, Requeue) else 1)
+
+    async def test_patience_with_a_change_ends(self, memory: Store) -> None:
+        class Away(Tapped):
+            async def alter(self, *given: Any) -> None:
+                raise Unavailable("away")
+
+        client = Client(Away(memory.backend()), settings(patience="100ms"))
+        with pytest.raises(Unavailable, match="away"):
+            await within(client.cancel(bytes(16)))
+        await client.close()
 
     async def test_call_keeps_its_time_while_the_store_is_away(self, memory: Store) -> None:
         """C05, I15: one timeout for storing and waiting."""
@@ -535,6 +593,19 @@ class TestDefinition:
             (lambda app: app.batch()(lambda jobs: None), "name"),
             (lambda app: app.batch()(_plain_batch), "async"),
             (lambda app: app.batch(timeout="soon")(_batch), "timeout"),
+            (
+                lambda app: app.task(retries=3),
+                r"@app.task: unknown option 'retries' \(did you mean 'retry'\?\); there",
+            ),
+            (
+                lambda app: app.task(max_retries=3),
+                "unknown option 'max_retries'; there are: name, queue, retry, ",
+            ),
+            (lambda app: app.task(_nothing, delay=3), r"'delay' \(single jobs have it: task.options\(delay=…\)\)"),
+            (
+                lambda app: app.batch(sizes=3),
+                r"@app.batch: unknown option 'sizes' \(did you mean 'size'\?\); there",
+            ),
         ],
     )
     def test_mistakes_are_told_at_once(self, memory: Store, define: Callable[[App], Any], says: str) -> None:

@@ -35,8 +35,10 @@ from headrace import (
 from headrace.config import WorkerSettings
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, HeadraceError, InvalidJob
-from headrace.records import Configure, JobKey, Selector
+from headrace.records import Cancel, Configure, Hold, JobKey, Move, Pause, Reprioritise, Selector, Watch
+from headrace.types import JobState
 from tests.facades.harness import Store, serving, settings, within
+from tests.postgres import server
 
 HUGE = 10**5_000
 """A number that Python refuses to print."""
@@ -467,6 +469,84 @@ class TestLooking:
         with pytest.raises(InvalidJob, match="name of the queue"):
             await memory.client().alter(Selector(), Configure(paused=True))
 
+    @pytest.mark.parametrize("entry", ["get", "fetch", "cancel"])
+    async def test_keys(self, store: Store, entry: str) -> None:
+        call = getattr(store.client(), entry)
+        await refused([*BAD_NAMES, ""], lambda value: call(JobKey(value, "k")), "queue: ")
+        await refused(BAD_NAMES, lambda value: call(JobKey("q", value)), "key: ")
+
+    SELECTORS: ClassVar[dict[str, list[Any]]] = {
+        "ids": [[b"abc"], [b"x" * 12, b"y" * 40], [5], [None], ["x"], b"x" * 16, "x" * 32, 5],
+        "keys": [["k"], [("q", "k")], [JobKey("q", 5)], [JobKey("", "k")], [JobKey("q\0", "k")], JobKey("q", "k")],  # type: ignore[arg-type]
+        "queue": [name for name in [*BAD_NAMES, ""] if name is not None],
+        "task": [name for name in [*BAD_NAMES, ""] if name is not None],
+        "tenant": [name for name in BAD_NAMES if name is not None],
+        "states": ["failed", ["junk"], [None], [[]], 5, JobState.FAILED],
+        "older_than": [-1, 2**70, math.nan, math.inf, 1.5, "1h", True, timedelta(hours=1)],
+        "above": [b"x", 5, "x"],
+        "limit": [0, -1, 1.5, "a", None, True, 2**31, 2**70, math.nan],
+    }
+
+    @pytest.mark.parametrize("field", SELECTORS)
+    async def test_selectors(self, store: Store, field: str) -> None:
+        client = store.client()
+        about = {"ids": "", "keys": "", "above": "job id"}.get(field, f"{field}: ")
+        await client.insert([NewJob(task="t", queue="q")])
+        for call in (
+            client.list_jobs,
+            lambda sel: client.alter(sel, Cancel()),
+            lambda sel: client.alter_all(sel, Pause()),
+        ):
+            await refused(self.SELECTORS[field], lambda value, call=call: call(Selector(**{field: value})), about)
+        [job] = await client.list_jobs(Selector(queue="q"))
+        assert job.state is JobState.AVAILABLE
+
+    async def test_what_is_no_selector(self, memory: Store) -> None:
+        client = memory.client()
+        given = [None, 5, "q", {"queue": "q"}, JobKey("q", "k"), Selector]
+        await refused(given, client.list_jobs, "expected a Selector")
+        await refused(given, lambda value: client.alter(value, Cancel()), "expected a Selector")
+
+    async def test_how_many(self, store: Store) -> None:
+        """Any number that can be counted to, and in any number of pages."""
+        client = store.client()
+        await refused([0, -1, 1.5, "a", None, True, 2**31, 2**70], lambda value: client.list_jobs(Selector(), value))
+        await client.insert(NewJob(task="t", queue="q") for _ in range(1_001))
+        assert len(await client.list_jobs(Selector(), 2**31 - 1)) == 1_001
+        assert len(await client.alter(Selector(limit=2**31 - 1), Pause())) == 1_001
+
+    CHANGES: ClassVar[list[Any]] = [
+        *(Move(name) for name in [*BAD_NAMES, "", "x" * 5_000]),
+        *(Reprioritise(priority) for priority in [*BAD_PRIORITIES, 10**6, 1.5]),
+        *(Cancel(reason) for reason in [*BAD_NAMES, "x" * 3_000_000]),
+        *(Hold(length) for length in [-5, 2**63, 1.5, "1h", None, True, math.nan]),
+        *(Watch(inbox) for inbox in [*BAD_NAMES, ""]),
+        *(Configure(paused) for paused in [None, 1, "yes"]),
+        None, "cancel", Cancel, 5,
+    ]  # fmt: skip
+
+    async def test_changes(self, store: Store) -> None:
+        """Nothing is changed: no job is moved to where no worker looks."""
+        client = store.client()
+        [made] = await client.insert([NewJob(task="t", queue="q")])
+        for sel in (Selector(ids=[made.id]), Selector(queue="q")):
+            await refused(self.CHANGES, lambda change, sel=sel: client.alter(sel, change))
+            await refused(self.CHANGES, lambda change, sel=sel: client.alter_all(sel, change))
+        job = await client.get(made.id)
+        assert (job.state, job.queue, job.priority) == (JobState.AVAILABLE, "q", 0)
+
+    async def test_selectors_in_other_words(self, store: Store) -> None:
+        """Ids in any spelling, and states by their names."""
+        client = store.client()
+        [made] = await client.insert([NewJob(task="t", queue="q", tenant="")])
+        job_id = UUID(bytes=made.id)
+        ids: Any = [str(job_id), job_id]
+        states: Any = ["available", JobState.PAUSED]
+        [job] = await client.list_jobs(Selector(ids=ids, states=states, tenant="", above=bytes(16)))
+        assert job.id == job_id
+        [altered] = await client.alter(Selector(ids=ids, states=states), Cancel(""))
+        assert altered.after is JobState.CANCELLED
+
     async def test_unknown_ids_are_not_found(self, store: Store) -> None:
         client = store.client()
         assert await client.fetch(UUID(int=1)) is None
@@ -744,6 +824,49 @@ class TestUrls:
             "sqlite:///x\nb.db",
         ]
         await refused(urls, connect)
+
+    PASSWORDS: ClassVar[list[str]] = [
+        "hun/ter2", "12/hunter2", "100%hunter2", "hun?ter2", "hun?a=ter2", "hun#ter2", "hun@ter2", "hun@t/er2",
+        "[hunter2", "hun%00ter2", "hun\u2100ter2",
+    ]  # fmt: skip
+
+    @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "sqlite", "memory"])
+    @pytest.mark.parametrize("password", PASSWORDS)
+    async def test_no_part_of_a_password_is_told(self, scheme: str, password: str) -> None:
+        for url in (f"{scheme}://ada:{password}@h/db", f"{scheme}://ada:{password}@h:1/db?bogus=1"):
+            try:
+                connect(url)
+            except ConfigError as error:
+                told = str(error)
+                assert not any(part in told.partition("%2F")[0] for part in ("hun", "ter2", "ada", "12", "100"))
+                if scheme == "postgresql" and "bogus" not in url:
+                    assert '"/" is %2F, "%" is %25, "?" is %3F' in told
+            else:
+                assert password == "[hunter2"
+
+    @pytest.mark.parametrize(
+        "url",
+        ["postgresql://h/db?password=hunter2&bogus=1", "mysql://h?sslpassword=hunter2", "memory://?passWORD=hunter2"],
+    )
+    async def test_no_password_among_the_options_is_told(self, url: str) -> None:
+        with pytest.raises(ConfigError) as told:
+            connect(url)
+        assert "hunter2" not in str(told.value)
+
+    async def test_ports(self) -> None:
+        urls = ["postgresql://h:port/db", "postgresql://h/db?port=x", "postgresql://a:b@h:1,g:x/db"]
+        await refused(urls, connect, "its port is not a number")
+        for url in ("postgresql://h,g/db", "postgresql://h:1,g/db", "postgresql://h:1,g:2/db", "postgresql://h:/db"):
+            assert connect(url)
+
+    async def test_options_reach_the_server_as_they_are(self) -> None:
+        """A blank is no plus, and a plus is no blank: neither for libpq nor here."""
+        url = f"{server().url()}?application_name=my%20a+b%2B%26%25&options=-c%20work_mem%3D8MB&schema=a+b%20c"
+        async with connect(url) as client:
+            backend: Any = await client.backend()
+            query = "SELECT current_setting('application_name'), current_setting('work_mem')"
+            assert await backend._connections.rows(query) == [("my a+b+&%", "8MB")]
+            assert backend.migrator.schema.name == "a+b c"
 
     async def test_paths_that_cannot_be(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.chdir(tmp_path)

@@ -312,8 +312,8 @@ class SpawnsThoughFenced(MemoryBackend):
 
 
 class SpawnsNothing(MemoryBackend):
-    def _finish(self, s: Settlement, now: int) -> JobState | None:
-        return super()._finish(replace(s, spawn=()), now)
+    def _finish_all(self, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
+        return super()._finish_all([replace(s, spawn=()) for s in batch], now)
 
 
 class CountersDrift(MemoryBackend):

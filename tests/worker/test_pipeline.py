@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace import App, Done, EventKind, JobState, immediate
 from headrace.config import RetentionSettings
-from headrace.errors import Unavailable
+from headrace.errors import ConfigError, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claim, Claimed, Reap, Row, Settlement, Stamp
 from tests.worker.conftest import Told, working
@@ -454,8 +454,9 @@ async def test_two_workers_share_the_work_and_run_each_job_once(
     assert stats.queues[0].completed == count
 
 
-async def test_cancelling_the_work_leaves_jobs_to_be_taken_back(make_app: Callable[..., App], store: Backend) -> None:
-    app = make_app()
+async def test_cancelling_the_work_gives_its_jobs_back(make_app: Callable[..., App], store: Backend) -> None:
+    """Each to its place, and none is counted as lost: a program that ends its worker like that does not poison jobs."""
+    app = make_app(concurrency=1, prefetch=4)
     started = asyncio.Event()
 
     @app.task
@@ -464,16 +465,33 @@ async def test_cancelling_the_work_leaves_jobs_to_be_taken_back(make_app: Callab
         await asyncio.Event().wait()
 
     async with app:
-        handle = await endless.enqueue()
-        work = asyncio.ensure_future(app.work())
-        await started.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        assert (await handle.info()).state is JobState.RUNNING
-        backend = await app.client.backend()
-        [reaped] = await backend.reap(Reap(), 2 * 10**15)
-        assert reaped.state is JobState.AVAILABLE
+        handles = await app.enqueue_many([endless.job() for _ in range(3)])
+        for _ in range(4):
+            started.clear()
+            work = asyncio.ensure_future(app.work())
+            await started.wait()
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            infos = [await handle.info() for handle in handles]
+            assert {(info.state, info.lost, info.attempt) for info in infos} == {(JobState.AVAILABLE, 0, 0)}
+
+
+async def test_a_worker_that_may_not_claim_says_so_and_ends(make_app: Callable[..., App], store: Backend) -> None:
+    class Forbidden(Plain):
+        async def claim(self, req: Claim, at: int | None = None) -> Claimed:
+            raise ConfigError("this role may not claim")
+
+    app = make_app(Forbidden(store))
+
+    @app.task
+    async def noop() -> None: ...
+
+    async with app:
+        with pytest.raises(ConfigError, match="may not claim"):
+            await app.work()
+        with pytest.raises(ConfigError, match="may not claim"):
+            await app.drain()
 
 
 async def test_a_claim_answer_that_never_reached_the_worker_is_taken_back(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote
 
 import click
 
@@ -116,7 +116,7 @@ def sql_command(store: Store, schema: str | None, after: int, bare: bool) -> Non
     if found is None:
         note(f"{url} migrates itself when it is opened; this is for PostgreSQL")
     if found is None or schema is not None:
-        found = migrator("postgresql:///?" + urlencode({"schema": "headrace" if schema is None else schema}))
+        found = migrator(f"postgresql:///?schema={quote('headrace' if schema is None else schema, safe='')}")
     assert found is not None
     text = found.schema.sql(after, bare=bare)
     if text:

@@ -11,7 +11,7 @@ import click
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = 0, 1, 2, 3, 4, 75
 INTERRUPTED = 130
 
-_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
+_PASSWORD = re.compile(r"(://[^/@\s:]*:)\S*@")
 _SECRET = re.compile(r"(?i)\b(password|passwd|token|secret|api_?key)=[^&\s'\"]+")
 
 
@@ -52,6 +52,13 @@ def explain(error: Exception) -> Problem:
     match error:
         case errors.StoreFull():
             return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
+        case errors.Unavailable() if isinstance(error, errors.ConfigError):
+            return Problem(
+                FAILED,
+                text,
+                cause="the user, the password, the database or an option in the store's URL, or the server's settings",
+                run="headrace doctor",
+            )
         case errors.Unavailable():
             return Problem(
                 UNAVAILABLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 import msgspec
@@ -12,8 +13,10 @@ from msgspec import UNSET, UnsetType
 from headrace.core.codec import JsonSerde
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.job import Job
-from headrace.types import OUTCOMES
+from headrace.types import OUTCOMES, NewJob
 
+_OPTIONS = {*NewJob.__struct_fields__, "wait"} - {"task", "args", "sections", "id"}
+"""What ``task.options(…)`` takes."""
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -37,6 +40,7 @@ class Arguments:
                 raise ConfigError(f"task {name}: *{parameter.name} is not supported; take a list or a dict instead")
         self._signature = signature.replace(parameters=parameters)
         self._names = [p.name for p in parameters]
+        self._types = {name: hints.get(name, Any) for name in self._names}
         self._positional = [p.name for p in parameters if p.kind in _PLAIN]
         self._positional_only = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
         self._required = [p.name for p in parameters if p.default is p.empty]
@@ -56,7 +60,8 @@ class Arguments:
         try:
             return self._serde.encode(given)
         except CodecError as error:
-            raise InvalidJob(f"task {self._name}{self._signature}: {error}") from error
+            self._refuse_unknown(given)
+            raise InvalidJob(f"task {self._name}{self._signature}: {self._culprit(given) or error}") from error
 
     def decode(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments of the call."""
@@ -76,7 +81,30 @@ class Arguments:
         given = dict(named)
         return tuple(given.pop(name) for name in self._positional_only if name in given), given
 
+    def _refuse_unknown(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            if name in self._names:
+                continue
+            if name in _OPTIONS:
+                hint = f"; it is an option: task.options({name}=…).enqueue(…)"
+            elif close := get_close_matches(name, self._names, 1):
+                hint = f"; did you mean {close[0]!r}?"
+            else:
+                hint = ""
+            raise InvalidJob(f"task {self._name}{self._signature}: unknown parameter {name!r}{hint}") from None
+
+    def _culprit(self, given: Mapping[str, Any]) -> str:
+        """Which argument cannot be encoded, and why; nothing if each of them can."""
+        for name, value in given.items():
+            try:
+                JsonSerde(self._types[name]).encode(value)
+            except CodecError as error:
+                if str(error).startswith("cannot encode"):
+                    return f"{name}: {error}"
+        return ""
+
     def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._refuse_unknown(kwargs)
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:

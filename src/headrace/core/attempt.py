@@ -10,18 +10,25 @@ from typing import Any
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
-from headrace.core.judge import Judge, failures, unwrap
+from headrace.core.judge import UNSTORABLE, Judge, failures, unwrap
 from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
 from headrace.errors import CodecError, PayloadError, UnknownTask
-from headrace.job import CancelToken, Job
+from headrace.job import CancelToken, Completion, Job
 from headrace.records import Leased, Settlement
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
 
 _UNKNOWN = exponential(10, base="10s", cap="10m")
 """A task that this worker does not know may be known to the next deployment: try for a while."""
+
+
+_UNUSABLE = "payload cannot be used"
+
+
+class _Unstorable(CodecError):
+    """The result with which a handler would complete its job in a transaction of its own."""
 
 
 class Attempts:
@@ -63,12 +70,15 @@ class Attempts:
         if observed:
             self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
         job: Job[Any] | None = None
+        usable = False
         try:
             payload = _loaded(handler, leased)
             if handler.quick is not None:
+                usable = True
                 value = await handler.quick(payload)
             else:
                 job = self._job(slot, handler, leased, payload)
+                usable = True
                 assert handler.call is not None
                 value = await handler.call(job)
         except asyncio.CancelledError as error:
@@ -87,7 +97,7 @@ class Attempts:
                     return
                 value = Done(value)
             ended = value
-        settlement = self._judged(leased, handler, ended)
+        settlement = self._judged(leased, handler, ended, usable=usable)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
             settlement, ended = await self._after(slot, handler, job, leased, ended, settlement)
         self._conclude(leased, settlement, ended, slot)
@@ -102,7 +112,7 @@ class Attempts:
                 jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
                 loaded.append(leased)
             except PayloadError as error:
-                self._conclude(leased, self._judged(leased, handler, error), error, slot)
+                self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
         if not jobs:
             return
         assert handler.batch is not None
@@ -125,20 +135,26 @@ class Attempts:
     def _job(self, slot: Slot, handler: Handler, leased: Leased, payload: Any) -> Job[Any]:
         slot.token = slot.token or CancelToken()
         sections = self._packer.sections(leased.cells)
-        return Job(leased, payload, self._holder, slot.token, sections, partial(self._completion, leased, handler))
+        completion = Completion(
+            partial(self._complete, leased, handler, slot.token), partial(self._settler.disown, leased.id, leased.epoch)
+        )
+        return Job(leased, payload, self._holder, slot.token, sections, completion)
 
-    def _completion(self, leased: Leased, handler: Handler, result: Any) -> Settlement:
-        """The handler completes the job itself, in a transaction of its own."""
+    def _complete(self, leased: Leased, handler: Handler, token: CancelToken, result: Any) -> Settlement | None:
+        """The handler completes the job itself, in a transaction of its own; not if it has been given up on."""
         settlement = self._judge.done(leased, handler, result)
         if settlement.state is not JobState.COMPLETED:
-            raise CodecError(failures(settlement.error)[-1].message)
+            raise _Unstorable(failures(settlement.error)[-1].message)
         self._settler.entrust(leased.id, leased.epoch, result)
-        return settlement
+        # Looked at after that; whoever gives the job up looks in the other order.
+        return None if token.given_up else settlement
 
-    def _judged(self, leased: Leased, handler: Handler, ended: Ended) -> Settlement:
-        if isinstance(ended, PayloadError):
-            return self._judge.refuse(leased, ended, "payload cannot be used")
+    def _judged(self, leased: Leased, handler: Handler, ended: Ended, *, usable: bool = True) -> Settlement:
         if isinstance(ended, BaseException):
+            if not usable:
+                return self._judge.refuse(leased, ended, _UNUSABLE)
+            if isinstance(ended, _Unstorable):
+                return self._judge.refuse(leased, ended, UNSTORABLE)
             return self._judge.raised(leased, handler.retry, ended)
         return self._judge.settle(leased, handler, ended)
 
@@ -177,7 +193,9 @@ class Attempts:
         return settlement, ended
 
     def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:
-        """The handler was cancelled by us, for a reason that we know."""
+        """The handler was cancelled by us, for a reason that we know. One in a thread may still be running."""
+        if slot.token is not None:
+            slot.token.given_up = True
         for leased in jobs:
             match slot.reason:
                 case StopReason.TIMED_OUT:

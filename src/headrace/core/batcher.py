@@ -27,7 +27,8 @@ class Batcher(Generic[T, R]):
 
     A trip that fails with ``Unavailable`` is repeated, the same batch first, until ``patience`` seconds have gone by
     since its first item came (None: for ever); the operations behind it are safe to repeat. A full store is told at
-    once. ``weigh`` and ``max_bytes`` bound a batch by size.
+    once. A batch that is refused for what is in it is sent item by item: none fails for its neighbours. ``weigh`` and
+    ``max_bytes`` bound a batch by size.
     """
 
     def __init__(
@@ -94,24 +95,35 @@ class Batcher(Generic[T, R]):
         return waiting[:count]
 
     async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
+        try:
+            refused = await self._answer(batch)
+            if refused is not None and len(batch) > 1:
+                for entry in batch:
+                    await self._deliver([entry])
+            elif refused is not None:
+                _fail(batch, refused)
+        except BaseException:
+            for _, future, _ in batch:
+                future.cancel()
+            raise
+
+    async def _answer(self, batch: list[_Entry[T, R]]) -> Exception | None:
+        """Send the batch, and hand out what comes of it; or say why the store refuses it."""
         items = [item for item, _, _ in batch]
         try:
             answers = await self._send_patiently(
                 items, batch[0][2], lambda: any(not entry[1].done() for entry in batch)
             )
             answered = list(zip(batch, answers, strict=True))
+        except Unavailable as error:
+            _fail(batch, error)
+            return None
         except Exception as error:
-            for _, future, _ in batch:
-                if not future.done():
-                    future.set_exception(error)
-        except BaseException:
-            for _, future, _ in batch:
-                future.cancel()
-            raise
-        else:
-            for (_, future, _), answer in answered:
-                if not future.done():
-                    future.set_result(answer)
+            return error
+        for (_, future, _), answer in answered:
+            if not future.done():
+                future.set_result(answer)
+        return None
 
     async def send(self, items: list[T]) -> Sequence[R]:
         """Send a batch that is whole already, with the same patience, past the buffer."""
@@ -133,3 +145,9 @@ class Batcher(Generic[T, R]):
                 if late or not wanted():
                     raise
                 await asyncio.sleep(pause)
+
+
+def _fail(batch: list[_Entry[T, R]], error: Exception) -> None:
+    for _, future, _ in batch:
+        if not future.done():
+            future.set_exception(error)

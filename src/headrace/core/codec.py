@@ -9,6 +9,7 @@ envelope at hand, like a function in SQL. No kind is 123, the code of ``{``.
 
 from __future__ import annotations
 
+import inspect
 import json as stdlib_json
 import math
 import sys
@@ -36,6 +37,10 @@ _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
 _MIN_GAIN = 0.9
 _BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODABLE = (
+    "what can be stored is None, bool, numbers, text, bytes, dates and times, UUIDs, enums, "
+    "lists, tuples, sets and dicts of these, dataclasses, and models of msgspec and Pydantic"
+)
 
 
 class Serde(Protocol[T]):
@@ -83,6 +88,8 @@ class JsonSerde(Generic[T]):
         self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
         self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
         self._typed = type is not Any
+        self.type = type
+        """What it is for; Any where nothing is checked."""
         self._untyped_keys = _has_untyped_keys(type)
 
     def encode(self, value: T) -> bytes:
@@ -114,6 +121,8 @@ class MsgpackSerde(Generic[T]):
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
         self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
         self._typed = type is not Any
+        self.type = type
+        """What it is for; Any where nothing is checked."""
 
     def encode(self, value: T) -> bytes:
         body = _encoding(self._encoder.encode, value)
@@ -223,6 +232,26 @@ def show(kind: int, body: bytes) -> Any:
     return _decoding(msgspec.msgpack.decode, body) if kind == MSGPACK else body
 
 
+def told(error: Exception) -> str:
+    """What is wrong with a value, in words that fit into a sentence of ours.
+
+    >>> told(CodecError("Expected `int`, got `null` - at `$.count`"))
+    'expected int, got None, at $.count'
+    """
+    said = str(error).replace("`null`", "None").replace("`", "").replace(" - at ", ", at ")
+    return said[:1].lower() + said[1:] if said.startswith("Expected ") else said
+
+
+def annotation(serde: Serde[Any]) -> str:
+    """The type that a serde is for, as it stands in code; nothing for one of your own, and where anything goes.
+
+    >>> annotation(JsonSerde(list[int]))
+    'list[int]'
+    """
+    kind = getattr(serde, "type", Any)
+    return "" if kind is Any else "None" if kind is type(None) else inspect.formatannotation(kind)
+
+
 def _encoding(encode: Callable[[Any], bytes], value: object) -> bytes:
     try:
         return encode(value)
@@ -244,10 +273,12 @@ def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
 def _enc_hook(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {_ENCODABLE}")
 
 
 def _dec_hook(type: Any, value: Any) -> Any:
+    if type is object:  # the Any of those who annotate strictly
+        return value
     if hasattr(type, "model_validate"):
         return type.model_validate(value)
     raise NotImplementedError(f"objects of type {type!r} are not supported")

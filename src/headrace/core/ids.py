@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from base64 import urlsafe_b64encode
 from random import Random
+from weakref import WeakSet
 
 from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
@@ -42,19 +44,35 @@ class IdMaker:
 
 
 class _Unguessable(Random):
-    """Randomness of a real process. It makes public ids, which give its state away: secrets come from elsewhere."""
+    """Randomness of a real process. It makes public ids, which give its state away: secrets come from elsewhere. A
+    forked child goes on with another seed than its parent, so that no two processes ever draw the same."""
+
+    def __init__(self) -> None:
+        super().__init__(secrets.randbits(256))
+        _RESEEDED.add(self)
+
+
+_RESEEDED: WeakSet[_Unguessable] = WeakSet()
+
+
+def _reseed() -> None:
+    for rng in list(_RESEEDED):
+        rng.seed(secrets.randbits(256))
+
+
+os.register_at_fork(after_in_child=_reseed)
 
 
 def secret_name(rng: Random) -> str:
-    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that. Short,
-    as stores write a holder down with every lease."""
+    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that.
+    Short, as stores write a holder down with every lease."""
     bits = secrets.randbits(128) if isinstance(rng, _Unguessable) else rng.getrandbits(128)
     return urlsafe_b64encode(bits.to_bytes(16, "big")).decode().rstrip("=")
 
 
 def seeded_by_system() -> Random:
     """Randomness that differs in every process, forked ones included."""
-    return _Unguessable(secrets.randbits(256))
+    return _Unguessable()
 
 
 def parse_id(text: str) -> bytes:

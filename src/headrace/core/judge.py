@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 
 from headrace.core.clock import Clock
+from headrace.core.codec import annotation, told
 from headrace.core.handler import Handler
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
-from headrace.errors import InvalidJob, Stop
-from headrace.records import Leased, Settlement
+from headrace.errors import CodecError, InvalidJob, PayloadError, PayloadTooLarge, Stop
+from headrace.records import JobId, Leased, Settlement
 from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
@@ -26,7 +27,7 @@ _DECODER = msgspec.msgpack.Decoder(list[Failure])
 _ENCODER = msgspec.msgpack.Encoder()
 
 EXHAUSTED = "retries exhausted"
-_UNSTORABLE = "outcome cannot be stored"
+UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
 
 
@@ -45,7 +46,7 @@ class Judge:
         result = None
         if ttl > 0:
             try:
-                result = self._packer.seal_result(value, handler.result_serde)
+                result = self._sealed(handler, value)
             except Exception as error:
                 return self._unstorable(leased, error)
         return Settlement(
@@ -79,14 +80,16 @@ class Judge:
             JobState.FAILED,
             failed_attempt=True,
             error=_remember(None, _failure(error, 0, self._clock.now())),
-            reason=_UNSTORABLE,
+            reason=UNSTORABLE,
         )
 
     def release(self, leased: Leased, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
         """Given back unfinished: available again, in its old place unless a delay is given, no attempt counted."""
-        return Settlement(
-            leased.id, leased.epoch, self._holder, JobState.AVAILABLE, delay=delay, keep_lost=keep_lost
-        )  # fmt: skip
+        return self.give_back(leased.id, leased.epoch, delay=delay, keep_lost=keep_lost)
+
+    def give_back(self, job_id: JobId, epoch: int, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
+        """The same for a job of which only the lease is known."""
+        return Settlement(job_id, epoch, self._holder, JobState.AVAILABLE, delay=delay, keep_lost=keep_lost)
 
     def cancelled(self, leased: Leased, reason: str = "cancelled") -> Settlement:
         """A cancellation that was asked for has been carried out."""
@@ -124,8 +127,16 @@ class Judge:
     def _with_ttl(self, base: Settlement, leased: Leased, handler: Handler, value: Any, ttl: int) -> Settlement:
         result = base.result
         if result is None and ttl > 0:
-            result = self._packer.seal_result(value, handler.result_serde)
+            result = self._sealed(handler, value)
         return msgspec.structs.replace(base, result=result, result_ttl=ttl)
+
+    def _sealed(self, handler: Handler, value: Any) -> bytes | None:
+        try:
+            return self._packer.seal_result(value, handler.result_serde)
+        except PayloadError as error:
+            arrow = f" -> {kind}" if (kind := annotation(handler.result_serde)) else ""
+            wrong = PayloadTooLarge if isinstance(error, PayloadTooLarge) else CodecError
+            raise wrong(f"result of {handler.task}(…){arrow}: {told(error).removeprefix('result: ')}") from error
 
     def _attempt(self, leased: Leased, retry: RetryPolicy, failure: Failure, after: int | None) -> Settlement:
         attempt = leased.attempt + 1
@@ -154,7 +165,7 @@ class Judge:
 
     def _unstorable(self, leased: Leased, error: BaseException) -> Settlement:
         """The work is done but its outcome cannot be stored; doing it again would not help."""
-        return self.refuse(leased, error, _UNSTORABLE)
+        return self.refuse(leased, error, UNSTORABLE)
 
 
 def failures(error: bytes | None) -> list[Failure]:

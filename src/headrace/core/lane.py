@@ -13,7 +13,7 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.outage import Outage
 from headrace.core.settler import Settler
-from headrace.errors import BackendError, Unavailable
+from headrace.errors import BackendError, ConfigError, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claimed, Record, Settlement
 from headrace.types import JobState
@@ -23,7 +23,9 @@ log = logging.getLogger("headrace")
 
 class Lane:
     """Makes a trip whenever there is a reason. Where the store offers ``turn``, every lane does both ways, and there
-    are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other."""
+    are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other.
+
+    What waits for handlers' own transactions goes by a lane ``apart``, so that nothing else waits for those."""
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Lane:
         settler: Settler | None,
         claimer: Claimer | None,
         refused: Callable[[Settlement, Exception], Settlement],
+        apart: bool = False,
     ) -> None:
+        self._take = None if settler is None else settler.take_apart if apart else settler.take
         self._backend = backend
         self._clock = clock
         self._backoff = Backoff(rng)
@@ -60,7 +64,7 @@ class Lane:
         """Make trips until cancelled."""
         while True:
             self._reason.clear()
-            batch = self._settler.take(self._backend.limits.max_batch) if self._settler else []
+            batch = self._take(self._backend.limits.max_batch) if self._take else []
             want = self._claimer.want() if self._claimer else 0
             if batch or want:
                 await self._trip(batch, min(want, self._backend.limits.max_batch))
@@ -80,9 +84,15 @@ class Lane:
                     return
                 want = self._claimer.want() if self._claimer and want else 0
                 continue
+            except asyncio.CancelledError:
+                if self._settler:
+                    self._settler.put_back(batch)
+                raise
             except Exception as error:
                 if batch:
                     await self._settle_one_by_one(batch)
+                elif isinstance(error, ConfigError):  # this worker may not claim, and never will
+                    raise
                 else:
                     log.exception("a claim failed in a way that the store should not fail; it is tried again")
                     await self._stay_away(error)

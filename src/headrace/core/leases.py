@@ -18,9 +18,9 @@ class Leases:
         self.lease = lease
         """Seconds."""
         self._held: dict[JobId, tuple[int, float]] = {}
-        self.entrusted: dict[tuple[JobId, int], Any] = {}
-        """Jobs that their handlers complete in transactions of their own, and with which results. When such a
-        transaction commits the lease is gone, and nothing is lost."""
+        self.entrusted: dict[tuple[JobId, int], list[Any]] = {}
+        """Jobs that their handlers complete in transactions of their own, and with which results, the last one last.
+        When such a transaction commits the lease is gone, and nothing is lost."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -31,6 +31,10 @@ class Leases:
         for job in jobs:
             held[job.id] = (job.epoch, now)
 
+    def held(self) -> list[tuple[JobId, int]]:
+        """All of them."""
+        return [(job_id, epoch) for job_id, (epoch, _) in self._held.items()]
+
     def drop(self, job_id: JobId, epoch: int) -> None:
         """The lease under this epoch has ended, one way or the other."""
         if self.entrusted:
@@ -40,14 +44,9 @@ class Leases:
             del self._held[job_id]
 
     def aging(self, now: float) -> list[tuple[JobId, int]]:
-        """Leases past half their life. Entrusted ones are left alone: while their transactions are open, a heartbeat
-        that asked for them would wait for those, and every other lease with it."""
+        """Leases past half their life."""
         old = now - self.lease / 2
-        return [
-            (job_id, epoch)
-            for job_id, (epoch, since) in list(self._held.items())
-            if since <= old and (job_id, epoch) not in self.entrusted
-        ]
+        return [(job_id, epoch) for job_id, (epoch, since) in list(self._held.items()) if since <= old]
 
     def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> None:
         """The store has extended these."""

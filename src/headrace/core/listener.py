@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from random import Random
 
@@ -10,6 +11,8 @@ from headrace.core.backoff import Backoff
 from headrace.errors import Unavailable
 from headrace.protocol import Hints
 from headrace.records import Hint
+
+log = logging.getLogger("headrace")
 
 
 async def listen(
@@ -30,4 +33,7 @@ async def listen(
                 async for hint in stream:
                     heard(hint)
         except Unavailable:
+            await asyncio.sleep(backoff.pause())
+        except Exception:
+            log.exception("the listener stumbled; it starts again")
             await asyncio.sleep(backoff.pause())

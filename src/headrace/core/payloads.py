@@ -14,7 +14,7 @@ from headrace.core.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.core.ids import IdMaker
 from headrace.core.names import check_name
 from headrace.durations import LONGEST, micros
-from headrace.errors import CodecError, InvalidJob, PayloadMissing
+from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.instants import from_datetime
 from headrace.records import Cells, Limits, Row
 from headrace.shown import shown
@@ -129,7 +129,7 @@ class Packer:
 
     def _cells(self, job: NewJob) -> Cells:
         if job.sections is NO_SECTIONS and isinstance(job.args, Encoded):
-            return {"parameters": job.args.cell}
+            return {"parameters": self._encoded(job.args)}
         cells: Cells = {}
         for name, body in _changes(job.sections):
             if body is not None:
@@ -138,12 +138,20 @@ class Packer:
             if "parameters" in cells:
                 raise InvalidJob("expected args or a parameters section, got both")
             if isinstance(job.args, Encoded):
-                cells["parameters"] = job.args.cell
+                cells["parameters"] = self._encoded(job.args)
             elif isinstance(job.args, Mapping):
                 cells["parameters"] = self.seal_value(job.args, _ANY, "args")
             else:
                 raise InvalidJob(f"args: expected a mapping of argument names, got {type(job.args).__name__}")
         return cells
+
+    def _encoded(self, args: Encoded) -> bytes:
+        cell: object = args.cell
+        if not isinstance(cell, bytes):
+            raise InvalidJob(f"args: expected bytes in Encoded(…), got {type(cell).__name__}; task.job(…) makes them")
+        if len(cell) > self._limits.max_cell:
+            raise PayloadTooLarge(f"args: expected at most {self._limits.max_cell} bytes, got {len(cell)}")
+        return cell
 
     def _seal(self, body: object, name: str) -> bytes:
         if not isinstance(body, bytes):

@@ -107,8 +107,8 @@ class Renewer:
         if self.away:
             self.away, self._back = "", now
         self.beat = now
-        gone = set(renewed.lost)
-        self._leases.renewed([lease for lease in leases if lease not in gone], now)
+        not_renewed = {*renewed.lost, *renewed.busy}
+        self._leases.renewed([lease for lease in leases if lease not in not_renewed], now)
         self._tell(renewed)
 
     async def _leave(self, backend: Backend) -> None:

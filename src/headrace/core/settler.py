@@ -29,6 +29,9 @@ class Settler:
         """Set while every settlement has its answer."""
         self.quiet.set()
         self._waiting: list[Settlement] = []
+        self._apart: list[Settlement] = []
+        """Of jobs whose handlers complete them in transactions of their own. While such a transaction is open the store
+        lets nobody else end the lease, so these wait for it by themselves."""
         self._news: dict[tuple[JobId, int], Event] = {}
         """What to tell of a settlement once the store has accepted it."""
         self.under_way = 0
@@ -37,16 +40,16 @@ class Settler:
         """Settlements that the store has answered."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + self.under_way
-
-    @property
-    def waiting(self) -> int:
-        """Settlements that no trip has taken yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._apart) + self.under_way
 
     def entrust(self, job_id: JobId, epoch: int, result: Any) -> None:
         """The job's handler completes it in a transaction of its own; callable from any thread."""
-        self._leases.entrusted[job_id, epoch] = result
+        self._leases.entrusted.setdefault((job_id, epoch), []).append(result)
+
+    def disown(self, job_id: JobId, epoch: int) -> None:
+        """The last completion that a handler tried did not happen; callable from any thread."""
+        if results := self._leases.entrusted.get((job_id, epoch)):
+            results.pop()
 
     def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
         """Which of these were fenced off, perhaps only because their handlers had completed the jobs themselves."""
@@ -59,17 +62,24 @@ class Settler:
         """The handler has completed the job itself: that is the news, whatever came of it afterwards."""
         lease = settlement.id, settlement.epoch
         if (news := self._news.get(lease)) is not None:
-            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=self._leases.entrusted[lease])
+            results = self._leases.entrusted[lease]
+            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=results[-1] if results else None)
         return settlement.state
 
     def add(self, settlement: Settlement, news: Event | None = None) -> None:
         """Put an outcome on its way; ``news`` is told when the store has accepted it."""
         if news is not None:
             self._news[settlement.id, settlement.epoch] = news
-        if not self._waiting:
-            self.quiet.clear()
-        self._waiting.append(settlement)
+        self.quiet.clear()
+        entrusted = (settlement.id, settlement.epoch) in self._leases.entrusted
+        (self._apart if entrusted else self._waiting).append(settlement)
         self._nudge()
+
+    def take_apart(self, limit: int) -> list[Settlement]:
+        """The same for a trip with those whose handlers have a transaction of their own, and nothing else."""
+        taken, self._apart = self._apart[:limit], self._apart[limit:]
+        self.under_way += len(taken)
+        return taken
 
     def take(self, limit: int) -> list[Settlement]:
         """What the next trip takes along; until it is answered the leases are kept."""
@@ -80,6 +90,11 @@ class Settler:
         self.under_way += len(taken)
         return taken
 
+    def put_back(self, batch: Sequence[Settlement]) -> None:
+        """The trip that took these was broken off, and is not repeated."""
+        self.under_way -= len(batch)
+        self._waiting[:0] = batch
+
     def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> None:
         """The store has spoken."""
         self.under_way -= len(batch)
@@ -89,7 +104,7 @@ class Settler:
             drop(settlement.id, settlement.epoch)
             if self._news:
                 self._tell(settlement, state)
-        if not self._waiting and not self.under_way:
+        if not len(self):
             self.quiet.set()
             if not len(self._leases):
                 self._idle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -33,6 +34,10 @@ from headrace.records import Claim, Hint, Renewed
 
 log = logging.getLogger("headrace")
 
+_PARTING = 2.0
+"""Seconds that the store has to take back what a worker holds that is cancelled."""
+_ALL = sys.maxsize
+
 
 class Health:
     """Whether the worker does its work, not merely whether its process lives."""
@@ -53,7 +58,8 @@ class Worker:
     """Claims, runs and settles jobs of some queues until it is told to stop.
 
     ``run`` returns after a graceful stop: no new claims, buffered jobs back to their place, running jobs finished or,
-    past the grace, cancelled and returned without counting an attempt, outcomes stored, the worker off the list.
+    past the grace, cancelled and returned without counting an attempt, outcomes stored, the worker off the list. When
+    it is cancelled instead, handlers are cancelled at once, and the store has a moment to take everything back.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class Worker:
         last_chance = max(worker.max_lost, 1)
         self._leases = Leases(micros(worker.lease) / 1e6)
         self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
-        judge = Judge(holder, packer, self._clock, self._rng)
+        self._judge = judge = Judge(holder, packer, self._clock, self._rng)
         attempts = Attempts(handlers, judge, packer, self._settler, self._observers, self._clock, holder)
         self._runner = Runner(
             attempts,
@@ -142,24 +148,15 @@ class Worker:
         pairs: list[tuple[Settler | None, Claimer | None]]
         if self._backend.turn is not None:
             # Of two claims at once, either may get the earlier jobs; a single slot runs them strictly in order.
-            lanes = self._backend.limits.lanes if self._settings.worker.concurrency > 1 else 1
-            pairs = [(self._settler, self._claimer)] * lanes
+            count = self._backend.limits.lanes if self._settings.worker.concurrency > 1 else 1
+            pairs = [(self._settler, self._claimer)] * count
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
-        outage = Outage(self._observers)
-        return [
-            Lane(
-                self._backend,
-                self._clock,
-                self._rng,
-                self._observers,
-                outage,
-                settler=settler,
-                claimer=claimer,
-                refused=judge.refused,
-            )
-            for settler, claimer in pairs
-        ]
+        line = self._backend, self._clock, self._rng, self._observers, Outage(self._observers)
+        lanes = [Lane(*line, settler=settler, claimer=claimer, refused=judge.refused) for settler, claimer in pairs]
+        if self._backend.tx is not None:
+            lanes.append(Lane(*line, settler=self._settler, claimer=None, refused=judge.refused, apart=True))
+        return lanes
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -222,6 +219,11 @@ class Worker:
                 if beat:
                     self._renewer.stop()
                     await beat
+        except (Exception, asyncio.CancelledError) as error:
+            self._claimer.close()
+            await self._runner.close()
+            await self._leave_behind()
+            raise _cause(error) from None
         finally:
             self._claimer.close()
             await self._runner.close()
@@ -258,6 +260,22 @@ class Worker:
         except TimeoutError:
             log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
 
+    async def _leave_behind(self) -> None:
+        """Broken off: store the outcomes that are there, give back everything else; or leave it to the leases' end."""
+        outcomes = self._settler.take(_ALL) + self._settler.take_apart(_ALL)
+        done = {(settlement.id, settlement.epoch) for settlement in outcomes}
+        left = [lease for lease in self._leases.held() if lease not in done and lease not in self._leases.entrusted]
+        batch = outcomes + [self._judge.give_back(*lease) for lease in left]
+        most = self._backend.limits.max_batch
+        try:
+            async with asyncio.timeout(_PARTING):
+                while batch:
+                    states = await self._backend.finish(batch[:most], self._clock.stamp())
+                    self._settler.answered(batch[:most], states)
+                    del batch[:most]
+        except Exception as error:
+            log.warning("%d jobs come back when their leases run out: %s", len(batch), str(error) or "no answer")
+
     # -- what the stages tell each other
 
     def _nudge(self) -> None:
@@ -291,3 +309,10 @@ class Worker:
             self._runner.cancel(job_id)
         if renewed.paused:
             self._runner.give_back(frozenset(renewed.paused))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error by itself, where it comes alone."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

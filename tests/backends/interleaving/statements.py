@@ -213,6 +213,12 @@ async def _renew(store: Backend, scene: Scene) -> Facts:
     return [*lost, *cancels, (0, sorted(renewed.paused))]
 
 
+async def _beat(store: Backend, scene: Scene) -> Facts:
+    """What is left of it where every lease is in somebody's hands."""
+    renewed = await store.renew(Beat(WORKER, WORKER, QUEUES, HOUR), NOW)
+    return [*((strand_of(name), ("cancel", name)) for name in sorted(renewed.cancels)), (0, sorted(renewed.paused))]
+
+
 async def _reap(store: Backend, scene: Scene) -> Facts:
     return [(strand_of(told.id), told) for told in await store.reap(Reap(max_lost=2), NOW)]
 
@@ -351,7 +357,7 @@ STATEMENTS = (
     Statement("fail", _finish(JobState.FAILED, error=b"boom", reason="boom", failed_attempt=True)),
     Statement("finish elsewhere", _finish(JobState.AVAILABLE, queue="other")),
     Statement("complete and spawn", _spawn),
-    Statement("renew", _renew),
+    Statement("renew", _renew, passing=_beat),
     Statement("reap", _reap, passing=_nothing),
     Statement("cancel", _alter(Cancel())),
     Statement("cancel by key", _alter_by_key(Cancel()), upon=_alter_given(Cancel())),

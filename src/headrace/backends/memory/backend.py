@@ -142,8 +142,9 @@ class MemoryBackend:
         jobs: list[Leased] = []
         expired: list[Reaped] = []
         passed: list[Entry] = []
+        room = req.max_bytes
         with closing(self._candidates(queues, now)) as candidates:
-            while len(jobs) < req.limit and (entry := next(candidates, None)) is not None:
+            while len(jobs) < req.limit and room > 0 and (entry := next(candidates, None)) is not None:
                 if entry.expires_at is not None and entry.expires_at <= now:
                     self._end(entry, JobState.CANCELLED, now, "expired")
                     expired.append(_reaped(entry))
@@ -151,6 +152,7 @@ class MemoryBackend:
                     passed.append(entry)
                 else:
                     jobs.append(self._lease(entry, req, now))
+                    room -= entry.measure()
         for entry in passed:
             self.store.put_back(entry)
         next_in = None
@@ -210,14 +212,22 @@ class MemoryBackend:
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         with self.store.lock:
             now = self._now() if at is None else at
-            return [self._finish(settlement, now) for settlement in batch]
+            return self._finish_all(batch, now)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         with self.store.lock:
             now = self._now() if at is None else at
-            return [self._finish(settlement, now) for settlement in batch], self._claim(req, now)
+            return self._finish_all(batch, now), self._claim(req, now)
+
+    def _finish_all(self, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
+        states = [self._finish(settlement, now) for settlement in batch]
+        for settlement, state in zip(batch, states, strict=True):
+            for row in settlement.spawn if state is not None else ():
+                self._insert(row, now)
+                self.store.publish(f"queue:{row.queue}")
+        return states
 
     def _held_by(self, job_id: JobId, epoch: int, holder: str) -> Entry | None:
         entry = self.store.running.get(job_id)
@@ -253,9 +263,6 @@ class MemoryBackend:
                 self.store.remove(entry)
         else:
             self._release(entry, state, now if s.delay is None else now + s.delay, keep_place=s.delay is None)
-        for row in s.spawn:
-            self._insert(row, now)
-            self.store.publish(f"queue:{row.queue}")
         return state
 
     def _release(self, entry: Entry, state: JobState, run_at: int, *, keep_place: bool = False) -> None:

@@ -210,12 +210,13 @@ class PostgresBackend:
         return _settled(batch, rows)
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        [[lost, cancels, paused]] = await self._call(
+        [[lost, busy, cancels, paused]] = await self._call(
             "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
             uuids([job_id for job_id, _ in beat.leases]), integers([epoch for _, epoch in beat.leases]),
             beat.ttl, beat.slots, beat.busy, beat.leaving,
         )  # fmt: skip
-        return Renewed([beat.leases[ord_ - 1] for ord_ in lost or ()], cancels or (), paused or ())
+        lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
+        return Renewed(lost, cancels or (), paused or (), busy)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         rows = await self._call(
@@ -260,9 +261,9 @@ class PostgresBackend:
             state = CODES[JobState(clause.place.value)]
             if not clause.dry_run:
                 await self._call("tidy")
-                if clause.older_than is not None and clause.older_than >= _DAY:
-                    for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit):
-                        return Swept(*day)
+            if clause.older_than is not None and clause.older_than >= _DAY:
+                for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit, clause.dry_run):
+                    return Swept(*day)
             [found] = await self._call(
                 "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
             )
@@ -305,7 +306,7 @@ class PostgresBackend:
 
     def _claim_params(self, req: Claim) -> tuple[Any, ...]:
         want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
-        return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below
+        return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below, req.max_bytes
 
     def _set_out(self) -> tuple[float, Marks]:
         now = asyncio.get_running_loop().time()

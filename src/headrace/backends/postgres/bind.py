@@ -28,6 +28,7 @@ from headrace.types import JobState
 _LEASE_LOST = "LL001"
 _NOT_OURS = ("3F000", "42883")
 """No such schema, no such function."""
+_REFUSED = "42501"
 
 Send = Callable[[str, str], str]
 AsyncSend = Callable[[str, str], Awaitable[str]]
@@ -85,16 +86,21 @@ class PostgresTransactions:
         }
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Only what has to do with us is told in our words."""
+    def _explaining(self, part: str) -> Iterator[None]:
+        """Only what has to do with us is told in our words; ``part`` is the one that gives the right to it."""
         try:
             yield
         except Exception as error:
+            if _sqlstate(error) == _REFUSED:
+                remedy = _hint(error) or f"It takes a {part}: headrace migrate grant {part} ROLE"
+                raise ConfigError(
+                    f"{self._where} refuses the role of this connection: {_first_line(_server(error))}. {remedy}"
+                ) from error
             if _sqlstate(error) in _NOT_OURS:
                 raise SchemaMismatch(
                     f"the database of this connection holds no jobs in a schema {self._schema!r}, or those of an older "
-                    f"version: {_first_line(error)}. Bind a connection to the database at {self._where}; if it is one, "
-                    "bring its schema up to date first, as opening the app does"
+                    f"version: {_first_line(_server(error))}. Bind a connection to the database at {self._where}; "
+                    "if it is one, bring its schema up to date first, as opening the app does"
                 ) from error
             raise
 
@@ -104,17 +110,17 @@ class PostgresJoined:
 
     blocks: Final[Literal[True]] = True
 
-    def __init__(self, send: Send, statements: Mapping[str, str], explaining: Callable[[], Any]) -> None:
+    def __init__(self, send: Send, statements: Mapping[str, str], explaining: Callable[[str], Any]) -> None:
         self._send = send
         self._statements = statements
         self._explaining = explaining
 
     def insert(self, rows: Sequence[Row]) -> list[Inserted]:
-        with self._explaining():
+        with self._explaining("producer"):
             return _answers(self._send(self._statements["enqueue"], _jobs(rows)))
 
     def complete(self, settlement: Settlement) -> bool:
-        with self._explaining():
+        with self._explaining("worker"):
             try:
                 self._send(self._statements["complete"], _completion(settlement))
             except Exception as error:
@@ -127,17 +133,17 @@ class AsyncPostgresJoined:
 
     blocks: Final[Literal[False]] = False
 
-    def __init__(self, send: AsyncSend, statements: Mapping[str, str], explaining: Callable[[], Any]) -> None:
+    def __init__(self, send: AsyncSend, statements: Mapping[str, str], explaining: Callable[[str], Any]) -> None:
         self._send = send
         self._statements = statements
         self._explaining = explaining
 
     async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
-        with self._explaining():
+        with self._explaining("producer"):
             return _answers(await self._send(self._statements["enqueue"], _jobs(rows)))
 
     async def complete(self, settlement: Settlement) -> bool:
-        with self._explaining():
+        with self._explaining("worker"):
             try:
                 await self._send(self._statements["complete"], _completion(settlement))
             except Exception as error:
@@ -305,15 +311,25 @@ def _unless_fenced(error: Exception) -> bool:
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    """The server's code, which SQLAlchemy and Django wrap."""
+    code = getattr(_server(error), "sqlstate", None)
+    return code if isinstance(code, str) else None
+
+
+def _hint(error: BaseException) -> str | None:
+    said = _server(error)
+    return getattr(said, "hint", None) or getattr(getattr(said, "diag", None), "message_hint", None)
+
+
+def _server(error: BaseException) -> BaseException:
+    """What the server said, in the driver's own class: SQLAlchemy and Django wrap it, some more than once."""
+    found = error
     inner: BaseException | None = error
     while inner is not None:
-        code = getattr(inner, "sqlstate", None)
-        if isinstance(code, str):
-            return code
+        if isinstance(getattr(inner, "sqlstate", None), str):
+            found = inner
         inner = getattr(inner, "orig", None) or inner.__cause__
-    return None
+    return found
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

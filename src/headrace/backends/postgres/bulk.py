@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 from psycopg.errors import InsufficientPrivilege, UniqueViolation
 
 from headrace.backends.postgres.arrays import bigints, integers, texts
-from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.connections import Connections, give_time
 from headrace.backends.postgres.rows import checked, weight
 from headrace.records import Row, Stamp
 
@@ -50,9 +50,11 @@ class Bulk:
     async def insert(self, rows: Sequence[Row], at: Stamp) -> bool:
         """Store all of them; or none, where some are there already, or this role may not do it this way."""
         checked(rows)
-        async with self._connections.session(sum(map(weight, rows))) as session:
+        sent = sum(map(weight, rows))
+        async with self._connections.session(sent) as session:
             try:
                 async with session.transaction():
+                    await give_time(session, sent)
                     await self._copy(session, rows, at)
             except UniqueViolation:
                 return False

@@ -25,8 +25,12 @@ _LIMIT = 30.0
 """Seconds that a call may take. The server ends the statement then, so that nothing of it is left behind."""
 _SLOWEST = 256 * 1024
 """Bytes a second that a call has time for on top, so that a large batch gets through a thin line."""
+_LARGE = 1024 * 1024
+"""Bytes from which on the server is told so: it counts the time in which they arrive."""
 _GRACE = 1.0
 """Seconds more until a server that does not say anything at all counts as vanished."""
+_STALL = 5.0
+"""Seconds that an answer may pause which has begun to arrive."""
 _SPARE = 60.0
 """Seconds that a connection may lie unused; the last one stays."""
 _LIFETIME = 3_600.0
@@ -45,10 +49,15 @@ _DEFAULTS: dict[str, str | int] = {
 one that takes writes is found; and none of what a standby says is ever heard."""
 _ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
 
-_ENDS_STATEMENTS = (
-    "SELECT set_config('statement_timeout', %s, false) FROM pg_catalog.pg_settings"
-    " WHERE name = 'statement_timeout' AND setting::bigint NOT BETWEEN 1 AND %s"
-)
+_FIXED = {"client_encoding": "UTF8"}
+"""What it says is not asked."""
+
+_SETTINGS = """
+    SELECT set_config('default_transaction_isolation', 'read committed', false), (
+        SELECT set_config('statement_timeout', %s, false) FROM pg_catalog.pg_settings
+        WHERE name = 'statement_timeout' AND setting::bigint NOT BETWEEN 1 AND %s
+    )
+"""
 
 
 def _completed(conninfo: str, where: str) -> str:
@@ -59,7 +68,7 @@ def _completed(conninfo: str, where: str) -> str:
     unsaid: dict[str, Any] = {
         name: value for name, value in _DEFAULTS.items() if _ENVIRONMENT.get(name, "") not in os.environ
     }  # fmt: skip
-    return make_conninfo("", **(unsaid | given))
+    return make_conninfo("", **(unsaid | given | _FIXED))
 
 
 class Session(AsyncConnection[Any]):
@@ -68,14 +77,30 @@ class Session(AsyncConnection[Any]):
 
     born = 0.0
     unused_since = 0.0
+    limit: asyncio.Timeout | None = None
+    """Of the call that is under way."""
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         more = {} if timeout is None else {"timeout": timeout}
         try:
-            return await waiting.wait_async(gen, self.pgconn.socket, interval, **more)
+            return await waiting.wait_async(self._hearing(gen), self.pgconn.socket, interval, **more)
         except asyncio.CancelledError:
             self.end()
             raise
+
+    def _hearing(self, gen: PQGen[T]) -> PQGen[T]:
+        """The same, but no limit ends a call whose answer is arriving: what it did may be done already."""
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if self.limit is not None and ready & waiting.READY_R:
+                    soon = asyncio.get_running_loop().time() + _STALL
+                    if soon > (self.limit.when() or soon):
+                        self.limit.reschedule(soon)
+                state = gen.send(ready)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
 
     @property
     def through(self) -> bool:
@@ -131,9 +156,13 @@ class Connections:
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         """All rows of one statement."""
-        async with self.session(sum(len(param) for param in params if isinstance(param, bytes))) as session:
-            cursor = await session.execute(sql, params, binary=True)
-            return await cursor.fetchall() if cursor.description else []
+        sent = sum(len(param) for param in params if isinstance(param, bytes))
+        async with self.session(sent) as session:
+            if sent < _LARGE:
+                return await _rows(session, sql, params)
+            async with session.transaction():
+                await give_time(session, sent)
+                return await _rows(session, sql, params)
 
     @asynccontextmanager
     async def session(self, sent: int) -> AsyncIterator[Session]:
@@ -142,11 +171,13 @@ class Connections:
             raise Unavailable(f"{self.where}: the connections are closed")
         limit = _LIMIT + sent / _SLOWEST + _GRACE
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit) as session_limit:
                 session = await self._take()
+                session.limit = session_limit
                 try:
                     yield session
                 finally:
+                    session.limit = None
                     self._give(session)
         except TimeoutError as error:
             raise Unavailable(f"{self.where}: no answer in {limit:.3g} s") from error
@@ -178,6 +209,13 @@ class Connections:
         session = await Session.connect(
             self.conninfo, autocommit=True, prepare_threshold=2 if prepare else None
         )  # fmt: skip
+        encoding = session.info.parameter_status("server_encoding")
+        if encoding not in ("UTF8", None):
+            session.end()
+            raise ConfigError(
+                f"{self.where}: expected a database in UTF8, got one in {encoding}, where not every name has a place; "
+                "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            )
         session.born = asyncio.get_running_loop().time()
         register(session)
         return session
@@ -197,10 +235,10 @@ class Connections:
 
     async def _new(self) -> Session:
         session = await self._connect(prepare=self._prepare)
-        if self._prepare:  # else a pooler may stand between, and the setting would be somebody else's
+        if self._prepare:  # else a pooler may stand between, and the settings would be somebody else's
             limit = str(int(_LIMIT * 1_000))
             try:
-                await session.execute(_ENDS_STATEMENTS, (limit, limit))
+                await session.execute(_SETTINGS, (limit, limit))
             except BaseException:
                 session.end()
                 raise
@@ -228,3 +266,14 @@ class Connections:
     def _forget(self) -> None:
         while self._idle:
             self._idle.pop().end()
+
+
+async def give_time(session: Session, sent: int) -> None:
+    """Let the statements of this transaction take as long as so many bytes may, on a thin line."""
+    limit = str(int((_LIMIT + sent / _SLOWEST) * 1_000))
+    await session.execute("SELECT set_config('statement_timeout', %s, true)", (limit,))
+
+
+async def _rows(session: Session, sql: str, params: Sequence[Any]) -> list[Any]:
+    cursor = await session.execute(sql, params, binary=True)
+    return await cursor.fetchall() if cursor.description else []

@@ -31,6 +31,16 @@ def channel(schema: str, topic: str) -> str:
     return "headrace_" + hashlib.sha256(f"{schema}\0{topic}".encode()).hexdigest()[:40]
 
 
+def _job_id(payload: str) -> JobId | None:
+    """The job that a hint is about. Every role of the database can send anything on any channel: what is no id says
+    nothing, and asks for a look all the same."""
+    try:
+        job_id = bytes.fromhex(payload)
+    except ValueError:
+        return None
+    return job_id if len(job_id) == 16 else None
+
+
 class Notifier:
     """Sends hints after the fact. While one statement is under way, further hints pile up and go with the next."""
 
@@ -94,7 +104,7 @@ class Listener:
                 async for note in connection.notifies(timeout=_QUIET):
                     topic = names.get(note.channel)
                     if topic is not None:
-                        yield Hint(topic, bytes.fromhex(note.payload) if note.payload else None)
+                        yield Hint(topic, _job_id(note.payload))
                 async with asyncio.timeout(_ANSWER):
                     await connection.execute("SELECT")
         except TimeoutError as error:

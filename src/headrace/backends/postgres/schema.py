@@ -11,7 +11,7 @@ from datetime import datetime
 from importlib.resources import files
 from shlex import quote
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote as percent_encoded
 
 from psycopg import AsyncConnection, sql
 from psycopg import errors as pg
@@ -24,6 +24,8 @@ _LOCK = int.from_bytes(b"Headrace")
 """Of those who migrate, one at a time."""
 LOCK_TIMEOUT = 5.0
 """Seconds that a step may wait for a lock, and others behind it."""
+_SHORTEST, _LONGEST = 0.001, 2_147_483.0
+"""What the server can be told; it takes less for no limit at all."""
 _TRIES = 5
 _PAUSE = 1.0
 """Seconds in which those who queued up behind a step get what it waited for in vain."""
@@ -141,8 +143,8 @@ class Schema:
     ) -> AsyncIterator[Migration]:
         """Apply what is missing; each step, when it has been applied.
 
-        Waits at most ``lock_timeout`` seconds for what another session has locked, a few times; then raises
-        ``Unavailable``. Nothing of that step is left then, and those before it stay.
+        Waits at most ``lock_timeout`` seconds, from a millisecond to 24 days, for what another session has locked, a
+        few times; then raises ``Unavailable``. Nothing of that step is left then, and those before it stay.
         """
         for step in (await self.found(connection, lock_timeout)).pending:
             if await self._apply(connection, step, lock_timeout):
@@ -175,6 +177,8 @@ class Schema:
         return re.sub(r"\{(\w+)\}", lambda found: str(filled[found[1]]), self._sql[head]) + "\n"
 
     def _patience(self, lock_timeout: float) -> str:
+        if not _SHORTEST <= lock_timeout <= _LONGEST:
+            raise ConfigError(f"lock timeout: expected between 1 ms and 24 days, got {lock_timeout:g} s")
         return self._text("patience", milliseconds=round(lock_timeout * 1_000))
 
     def _body(self, step: Migration) -> str:
@@ -268,7 +272,7 @@ class Migrator:
     def _behind(self, found: Found, why: str) -> SchemaMismatch:
         where, name = self._connections.where, self.schema.name
         version = f"is at version {found.version}" if found.applied else "holds no store yet"
-        option = "" if name == "headrace" else f"?{urlencode({'schema': name})}"
+        option = "" if name == "headrace" else f"?schema={percent_encoded(name, safe='')}"
         return SchemaMismatch(
             f"{where}: schema {name!r} {version}, this Headrace needs version {found.needed}, and it cannot be brought "
             f"there: {why}. Run as its owner: headrace migrate up --url '{where}{option}', or hand on what this "
@@ -278,7 +282,7 @@ class Migrator:
 
 def _asking(connection: AsyncConnection[Any]) -> Ask:
     async def ask(query: str) -> list[Any]:
-        return await (await connection.execute(query.encode(), ())).fetchall()
+        return await (await connection.execute(query.encode(), (), binary=True)).fetchall()
 
     return ask
 

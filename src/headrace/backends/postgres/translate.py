@@ -10,11 +10,24 @@ from psycopg import errors as pg
 from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
 
 _SCHEMA = (pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedObject)
-_LOGIN = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
+_LOGIN = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName)
 _PASSING = (
     psycopg.OperationalError, psycopg.InterfaceError, pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable,
     pg.QueryCanceled, pg.OutOfMemory,
 )  # fmt: skip
+_USER = "Look at the user and password in the URL"
+_REFUSALS = {
+    r"no pg_hba\.conf entry|pg_hba\.conf rejects": "Let this host, user and database in: in the server's pg_hba.conf",
+    r'database ".*" does not exist|no such database': "Look at the database in the URL, or create it: createdb NAME",
+    r"permission denied for database": "Let the role in: GRANT CONNECT ON DATABASE NAME TO ROLE",
+    r'role ".*" (does not exist|is not permitted to log in)|no such user': _USER,
+    r"authentication failed|no password supplied": _USER,
+    r"SSL, but SSL was required": "Look at sslmode in the URL",
+    r"invalid \w+ value|invalid port number|could not match \d+ ": "Look at the port and the options in the URL",
+}
+"""What libpq tells of a login in vain, for which it has no codes, and what to do about it."""
+_PASSES = re.compile(r"the database system is|too many (clients|connections)|connection slots|timeout expired")
+"""Where one of several servers says so, the refusals of others are not the last word."""
 _POOLED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
 
 _PARTS = {
@@ -31,6 +44,14 @@ _PARTS = {
 """The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""
 
 
+class NotLetIn(Unavailable, ConfigError):
+    """The server turned the login down: as the URL is, or as the server is set up.
+
+    It is both. Who opens a store has a setting to correct. Who is at work was let in before, and waits as in any
+    outage: roles and ``pg_hba.conf`` are also changed by mistake, for a moment.
+    """
+
+
 def translated(error: Exception, where: str) -> Exception:
     """The error to raise; itself where it is none of the server's."""
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -38,24 +59,43 @@ def translated(error: Exception, where: str) -> Exception:
         return error
     if isinstance(error, pg.DiskFull):
         return StoreFull(f"{where} has no room left: {said}. Free some space: work goes on by itself.")
+    if isinstance(error, pg.OutOfMemory) and "max_locks_per_transaction" in (error.diag.message_hint or ""):
+        return Unavailable(
+            f"{where} cannot lock more tables at once: {said}. Every day that is kept is one more for every call:"
+            " raise max_locks_per_transaction on the server, or keep fewer days"
+        )
     if isinstance(error, pg.ReadOnlySqlTransaction) or "session is read-only" in said:
         return Unavailable(
             f"{where} is read-only just now, as a standby is, or a server during a failover: {said}."
-            " Nothing was changed; work goes on by itself once it takes writes"
+            " Nothing was changed; work goes on by itself once it takes writes. A role whose"
+            " default_transaction_read_only is on never gets that far"
         )
     if isinstance(error, _POOLED):
         return BackendError(f"{where} does not know its own session again: {said}. Behind a pooler, add pooled=yes")
     if isinstance(error, _SCHEMA):
         return SchemaMismatch(f"{where} lacks what this version of Headrace made there: {said}")
-    if isinstance(error, _LOGIN):
-        return ConfigError(f"{where} does not let this role in: {said}. Look at the user and password in the URL")
+    if refused := _refusal(error):
+        told, remedy = refused
+        return NotLetIn(f"{where}: no login: {told}. {remedy}")
     if isinstance(error, pg.InsufficientPrivilege):
         return ConfigError(f"{where} refuses this role: {said}. {error.diag.message_hint or _remedy(said)}")
     if isinstance(error, pg.InvalidParameterValue):
         return ConfigError(". ".join(filter(None, (f"{where}: {said}", error.diag.message_hint))))
+    if isinstance(error, psycopg.ProgrammingError) and "connect_timeout" in said:
+        return ConfigError(f"{where}: {said}. Expected whole seconds")
     if isinstance(error, _PASSING):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return BackendError(f"{where}: {said}")
+
+
+def _refusal(error: psycopg.Error) -> tuple[str, str] | None:
+    """What was said to a login in vain, and what to do; None if that is not what went wrong."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    known = isinstance(error, _LOGIN)
+    if not known and (error.sqlstate or not isinstance(error, psycopg.OperationalError) or _PASSES.search(str(error))):
+        return None
+    told = ((line, remedy) for line in lines for said, remedy in _REFUSALS.items() if re.search(said, line))
+    return next(told, (lines[0], _USER) if known else None)
 
 
 def _remedy(said: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -28,6 +28,29 @@ _BEYOND = b"\xff" * 17
 """Sorts after every id."""
 _NEVER = 2**31
 """More losses than any job has."""
+
+
+class _Room:
+    """What a claim may still take."""
+
+    def __init__(self, req: Claim) -> None:
+        self.jobs = req.limit
+        self._bytes = req.max_bytes
+
+    @property
+    def full(self) -> bool:
+        return self.jobs <= 0 or self._bytes <= 0
+
+    def fit(self, sizes: Iterable[int]) -> int:
+        """How many jobs of these sizes it takes, from the first on; they are taken."""
+        count = 0
+        for size in sizes:
+            if self.full:
+                break
+            self.jobs -= 1
+            self._bytes -= size
+            count += 1
+        return count
 
 
 def heads(session: Session, queues: Sequence[str]) -> list[Head]:
@@ -59,17 +82,17 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     jobs: list[Leased] = []
     expired: list[Reaped] = []
     passed_over = False
+    room = _Room(req)
     for _, level in groupby(due, key=itemgetter(0)):
         queues = list(level)
-        taken = _take_level(tx, queues, req, req.limit - len(jobs), now)
+        taken = _take_level(tx, queues, req, room, now)
         jobs += taken
-        full = len(jobs) == req.limit
-        last = (taken[-1].run_at, taken[-1].id) if full else (now, _BEYOND)
+        last = (taken[-1].run_at, taken[-1].id) if room.full else (now, _BEYOND)
         passed_over = passed_over or _passed_over(tx, queues, last, req, now)
         if dying:
             expired += _expire(tx, queues, last, now, _EXPIRED_AT_ONCE - len(expired))
-        if full:
-            return Claimed(jobs, None, expired, passed_over)
+        if room.full:
+            return Claimed(jobs, 0 if room.jobs else None, expired, passed_over)
     return Claimed(jobs, _next_in(heads(tx, req.queues), now), expired, passed_over)
 
 
@@ -77,24 +100,26 @@ def _next_in(found: Sequence[Head], now: int) -> int | None:
     return max(0, min(run_at for _, _, _, run_at in found) - now) if found else None
 
 
-def _take_level(tx: Transaction, queues: Sequence[Head], req: Claim, limit: int, now: int) -> list[Leased]:
+def _take_level(tx: Transaction, queues: Sequence[Head], req: Claim, room: _Room, now: int) -> list[Leased]:
     """The first jobs of one priority."""
     if len(queues) == 1:
-        return _take(tx, queues[0], req, limit, now)
+        return _take(tx, queues[0], req, room.jobs, now, room)
     first: list[Any] = []
     for priority, qid, _, _ in queues:
-        first += tx.rows(_SQL["order"], (qid, priority, now, limit, _bound(req)))
+        first += tx.rows(_SQL["order"], (qid, priority, now, room.jobs, _bound(req)))
     first.sort()
-    shares = Counter(qid for _, _, qid in first[:limit])
+    shares = Counter(qid for _, _, qid, _ in first[: room.fit(size for *_, size in first)])
     jobs = [job for head in queues if shares[head[1]] for job in _take(tx, head, req, shares[head[1]], now)]
     jobs.sort(key=lambda job: (job.run_at, job.id))
     return jobs
 
 
-def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int) -> list[Leased]:
-    """The first jobs of one queue and priority."""
+def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int, room: _Room | None = None) -> list[Leased]:
+    """The first jobs of one queue and priority, those that there is room for."""
     priority, qid, queue, _ = head
     rows = tx.rows(_SQL["take"], (qid, priority, now, limit, _bound(req)))
+    if room is not None:
+        rows = rows[: room.fit(row[-1] for row in rows)]
     if not rows:
         return []
     taken = (qid, priority, now, rows[-1][0], rows[-1][1], _bound(req))
@@ -106,7 +131,7 @@ def _take(tx: Transaction, head: Head, req: Claim, limit: int, now: int) -> list
     jobs = []
     for (
         run_at, job_id, epoch, attempt, lost, task, tenant, key, enqueued_at, max_attempts, timeout, result_ttl,
-        far, headers, error, parameters, vm_state, metadata, blob,
+        far, headers, error, parameters, vm_state, metadata, blob, _,
     ) in rows:  # fmt: skip
         if far or want is not None or vm_state is not None or metadata is not None or blob is not None:
             cells = read_cells(tx, (parameters, vm_state, metadata, blob), want)

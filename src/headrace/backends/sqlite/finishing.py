@@ -15,7 +15,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
-from headrace.records import JobId, Settlement
+from headrace.records import JobId, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 _SQL = load("finish")
@@ -39,17 +39,18 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
     held = leases(tx, tuple([s.id for s in batch]))
     answers: list[JobState | None] = []
     ends = _Ends(tx)
+    spawned: list[Row] = []
     for s in batch:
         lease = held.get(s.id)
         if lease is None or lease[2] != s.epoch or lease[3] != s.holder:
             answers.append(None)
             continue
         del held[s.id]
+        spawned += s.spawn
         state = s.state
         code = COMPLETED if state is _COMPLETED else CODES[state]
         if (
             code >= COMPLETED and s.error is None and s.cells is None and s.queue is None and s.priority is None
-            and not s.spawn
         ):  # fmt: skip
             if not s.keep and code == COMPLETED:
                 ends.gone.append(lease[1])
@@ -64,6 +65,8 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
             ends.write(now)
             answers.append(_settle(tx, s, lease, now))
     ends.write(now)
+    if spawned:
+        insert(tx, spawned, now)
     return answers
 
 
@@ -185,8 +188,6 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
         else:
             dies = dies_at(draft.expires_at, draft.run_at)
             release(tx, (draft.qid, draft.priority, draft.run_at, draft.id, seq, epoch, attempt, lost, size, dies))
-    if s.spawn:
-        insert(tx, s.spawn, now)
     return STATES[code]
 
 

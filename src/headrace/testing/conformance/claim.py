@@ -67,6 +67,30 @@ class ClaimTests(ConformanceBase):
         assert len(await self.take(store, 0)) == 0
         assert len(await self.take(store, 100)) == 3
 
+    async def test_large_jobs_come_a_few_at_a_time(self, store: Backend) -> None:
+        """The one that reaches the bound is the last; what is left is due at once, in its order."""
+        await self.put(store, *(row(n, queue="ab"[n % 2], cells={"blob": bytes(100_000)}) for n in range(6)))
+        await self.put(store, row(6, queue="a", priority=1, cells={"blob": bytes(100_000)}))
+        found: list[list[int]] = []
+        for _ in range(3):
+            claimed = await store.claim(Claim("w1", ("a", "b"), 10, LEASE, max_bytes=250_000), T0)
+            found.append([int.from_bytes(job.id[2:8]) for job in claimed.jobs])
+            assert claimed.next_in == (0 if len(found) < 3 else None)
+        assert found == [[0, 1, 2], [3, 4, 5], [6]]
+
+    async def test_a_job_heavier_than_the_bound_comes_alone(self, store: Backend) -> None:
+        await self.put(store, row(1, cells={"blob": bytes(100_000)}), row(2))
+        for number in (1, 2):
+            claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, max_bytes=1), T0)
+            assert [job.id for job in claimed.jobs] == [job_id(number)]
+
+    async def test_what_lies_behind_the_bound_is_neither_expired_nor_passed_over(self, store: Backend) -> None:
+        big = {"blob": bytes(100_000)}
+        await self.put(store, row(1, cells=big), row(2, expires=5), row(3, cells=big), row(4, delay=1, expires=5))
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, max_bytes=150_000), T0 + 10)
+        assert [job.id for job in claimed.jobs] == [job_id(1), job_id(3)]
+        assert [one.id for one in claimed.expired] == [job_id(2)]
+
     async def test_a_scheduled_job_is_invisible_until_it_is_due(self, store: Backend) -> None:
         await self.put(store, row(1, delay=10 * SECOND), row(2, delay=20 * SECOND, priority=-1))
         early = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 10 * SECOND - 1)

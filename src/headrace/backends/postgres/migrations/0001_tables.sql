@@ -69,6 +69,8 @@ CREATE TABLE ready (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX ready_id ON ready (id);
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
+-- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
+CREATE INDEX ready_doomed ON ready (qid, priority, (dies_at + 0)) WHERE dies_at IS NOT NULL;
 CREATE INDEX ready_lost ON ready (qid, priority, run_at) WHERE lost > 0;
 
 -- RUNNING.

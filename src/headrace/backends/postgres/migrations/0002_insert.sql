@@ -8,7 +8,8 @@ CREATE FUNCTION queue_ids(p_names text[]) RETURNS integer[] LANGUAGE plpgsql VOL
 DECLARE
     found integer[];
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared('queues'::regclass::oid::bigint);
+    -- A number of our own: that of the table alone might be one that the application locks.
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('headrace queues', 'queues'::regclass::oid::bigint));
     FOR attempt IN 1..2 LOOP
         -- queues_name_key, one probe per name.
         SELECT array_agg(q.qid ORDER BY n.ord) INTO found

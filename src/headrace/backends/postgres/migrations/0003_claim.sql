@@ -44,16 +44,12 @@ CREATE FUNCTION take_waiters(p_ids uuid[]) RETURNS TABLE (id uuid, inbox text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off AS $$
 #variable_conflict use_column
 BEGIN
-    IF EXISTS (SELECT 1 FROM waiters) THEN
-        RETURN QUERY
-        DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox;
-    END IF;
+    RETURN QUERY  -- waiters_pkey
+    DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox;
 END $$;
 
--- Cancel jobs of one priority that have expired, up to the last one that a claim has met.
-CREATE FUNCTION expire_v1(
-    p_now bigint, p_qids integer[], p_priority smallint, p_run_at bigint, p_id uuid, p_limit integer
-) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+-- Cancel the jobs at these places of ``ready``, which have expired, but for those that somebody has in hand.
+CREATE FUNCTION expire_v1(p_now bigint, p_places tid[]) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off
 AS $$
@@ -61,12 +57,8 @@ AS $$
 DECLARE
     v_ids uuid[];
 BEGIN
-    WITH head AS MATERIALIZED (  -- ready_dying: no other index fits qid + 0
-        SELECT y.ctid AS place FROM ready AS y
-        WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now AND y.qid + 0 = ANY (p_qids)
-            AND (p_priority IS NULL OR (y.priority = p_priority AND (y.run_at, y.id) <= (p_run_at, p_id)))
-        ORDER BY y.dies_at LIMIT p_limit
-        FOR UPDATE SKIP LOCKED
+    WITH head AS MATERIALIZED (
+        SELECT y.ctid AS place FROM ready AS y WHERE y.ctid = ANY (p_places) AND y.dies_at <= p_now FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*
     ), counted AS (
@@ -99,7 +91,7 @@ END $$;
 -- stays in the index, and a look from the beginning passes all of it.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_hurry boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
+    p_lost_below integer, p_max_bytes bigint, p_hurry boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
     p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -113,6 +105,8 @@ DECLARE
     v_names text[];
     v_level smallint;
     v_left integer := greatest(p_limit, 0);
+    v_room bigint := p_max_bytes;
+    v_full boolean := false;
     v_got integer;
     v_last_run_at bigint;
     v_last_id uuid;
@@ -152,9 +146,11 @@ BEGIN
         -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
         -- patches_pkey.
         WITH head AS MATERIALIZED (
-            SELECT x.place
+            SELECT
+                x.place,
+                sum(x.size) OVER (ORDER BY x.run_at, x.id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - x.size AS before
             FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
-                SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
+                SELECT y.ctid AS place, y.run_at, y.id, y.size FROM ready AS y
                 WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at <= v_now
                     AND (y.run_at, y.id) > (
                         coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
@@ -166,7 +162,7 @@ BEGIN
             ) AS x
             ORDER BY x.run_at, x.id LIMIT v_left
         ), gone AS (
-            DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place RETURNING y.*
+            DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place AND h.before < v_room RETURNING y.*
         ), held AS (
             INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, holder, error)
             SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
@@ -190,8 +186,13 @@ BEGIN
         LEFT JOIN patches AS c ON c.id = ANY (ARRAY[CASE WHEN g.epoch > 0 THEN g.id END]);
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
+        IF v_got > 0 AND v_left > 0 THEN  -- leased_until
+            SELECT v_room - sum(l.size) INTO v_room
+            FROM leased AS l WHERE l.lease_until = v_now + p_lease_for AND l.holder = p_holder AND l.priority = v_level;
+        END IF;
+        v_full := v_left = 0 OR v_room <= 0;
         IF v_dying OR v_suspects THEN
-            IF v_left = 0 THEN  -- leased_until: the last one taken is among those that were leased just now
+            IF v_full THEN  -- leased_until: the last one taken is among those that were leased just now
                 SELECT l.run_at, l.id INTO v_last_run_at, v_last_id
                 FROM leased AS l WHERE l.holder = p_holder AND l.lease_until = v_now + p_lease_for AND l.priority = v_level
                 ORDER BY l.run_at DESC, l.id DESC LIMIT 1;
@@ -207,10 +208,16 @@ BEGIN
                 );
             END IF;
             IF v_dying THEN
-                RETURN QUERY SELECT * FROM expire_v1(v_now, v_qids, v_level, v_last_run_at, v_last_id, 1000);
+                RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
+                    SELECT d.place FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+                        SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
+                        WHERE y.qid = q.qid AND y.priority = v_level AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now
+                        ORDER BY y.dies_at + 0 LIMIT 1000
+                    ) AS d WHERE (d.run_at, d.id) <= (v_last_run_at, v_last_id) LIMIT 1000
+                ));
             END IF;
         END IF;
-        EXIT WHEN v_left = 0;
+        EXIT WHEN v_full;
         -- ready_pkey: when the next job of this priority is due.
         SELECT min(x.run_at) INTO v_later
         FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
@@ -222,7 +229,7 @@ BEGIN
     END LOOP;
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) - v_walked,
-        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed THEN 0 ELSE v_next - v_now END END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed OR v_room <= 0 THEN 0 ELSE v_next - v_now END END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 

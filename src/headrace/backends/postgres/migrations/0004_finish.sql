@@ -1,5 +1,5 @@
--- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. Answers, as rows of kind 0,
--- only for those that are fenced off, by their number; and rows of kind 4.
+-- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. They come in the order of their
+-- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4.
 CREATE FUNCTION complete_v1(
     p_at bigint, p_holder text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[], p_keep boolean
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
@@ -64,7 +64,7 @@ BEGIN
             PERFORM forget_jobs(v_keyed, v_qids);
         END IF;
     END IF;
-    IF EXISTS (SELECT 1 FROM waiters) THEN
+    IF EXISTS (SELECT 1 FROM waiters AS w WHERE w.id >= p_ids[1] AND w.id <= p_ids[cardinality(p_ids)]) THEN  -- waiters_pkey
         RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY(SELECT p_ids[o] FROM unnest(v_done) AS o)) AS w;
     END IF;
     IF coalesce(cardinality(v_done), 0) < cardinality(p_ids) THEN
@@ -75,10 +75,9 @@ BEGIN
 END $$;
 
 -- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
--- nothing to do with the others, which follow one by one and in order. Where a job is spawned, all of them do: its key may
--- be that of a job that ends later. Answers, as rows of kind 0: those that are fenced
--- off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and, as kind 5, queues in which a
--- job is to be had.
+-- nothing to do with the others, which follow one by one and in order; jobs that they spawn come last. Answers, as rows of
+-- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
+-- as kind 5, queues in which a job is to be had.
 CREATE FUNCTION finish_v1(
     p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_states smallint[], p_delays bigint[],
     p_failed boolean[], p_keep_lost boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
@@ -95,7 +94,6 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(p_at, now_us());
-    v_spawns boolean := EXISTS (SELECT 1 FROM unnest(p_spawn_count) AS n WHERE n > 0);
     v_places leased[];
     v_plain integer[];
     v_plain_ids uuid[];
@@ -111,6 +109,9 @@ DECLARE
     v_error bytea;
     v_result bytea;
     v_priority smallint;
+    v_runs integer := 0;
+    v_firsts integer[] := '{}';
+    v_lasts integer[] := '{}';
     v_from integer;
     v_to integer;
     v_counted_qids integer[] := '{}';
@@ -119,71 +120,61 @@ DECLARE
     v_counted_bytes bigint[] := '{}';
     l leased;
 BEGIN
-    IF v_spawns THEN
-        -- leased_pkey, by id; then keys_pkey.
-        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid)) FROM (
-            SELECT d.id, d.qid FROM leased AS d WHERE d.id = ANY (p_ids) ORDER BY d.id FOR UPDATE
-        ) AS x;
-    ELSE
-        WITH asked AS MATERIALIZED (
-            SELECT n.* FROM unnest(p_ids, p_epochs, p_holders) WITH ORDINALITY AS n (id, epoch, holder, ord) ORDER BY n.id, n.ord
-        ), gone AS (  -- leased_pkey, one probe per id
-            DELETE FROM leased AS d USING asked AS n
-            WHERE d.id = ANY (ARRAY[n.id]) AND d.epoch = n.epoch AND d.holder = n.holder
-            RETURNING d AS place, n.ord
-        ), answers AS (
-            SELECT DISTINCT ON (x.ord) x.ord, x.place FROM (
-                SELECT g.ord, g.place, 0 AS rank FROM gone AS g UNION ALL SELECT n.ord, NULL, 1 FROM asked AS n
-            ) AS x ORDER BY x.ord, x.rank
-        )
-        SELECT array_agg(a.place ORDER BY a.ord) INTO v_places FROM answers AS a;
-        PERFORM lock_keys(array_agg(g.id), array_agg(g.qid)) FROM unnest(v_places) AS g WHERE g.keyed HAVING count(*) > 1;
-        WITH plain AS MATERIALIZED (
-            SELECT n.*, CASE WHEN n.ttl > 0 THEN n.outcome END AS result,
-                n.size + CASE WHEN n.ttl > 0 THEN coalesce(octet_length(n.outcome), 0) ELSE 0 END AS bytes
-            FROM ROWS FROM (
-                unnest(v_places), unnest(p_states), unnest(p_failed), unnest(p_keep_lost), unnest(p_queues), unnest(p_priorities),
-                unnest(p_masks), unnest(p_errors), unnest(p_reasons), unnest(p_results), unnest(p_result_ttls), unnest(p_keeps),
-                unnest(p_spawn_count)
-            ) WITH ORDINALITY AS n (
-                lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, cancel, holder, error,
-                state, failed, keep_lost, queue, other_priority, mask, other_error, reason, outcome, ttl, keep, spawned, ord
+    WITH asked AS MATERIALIZED (
+        SELECT n.* FROM unnest(p_ids, p_epochs, p_holders) WITH ORDINALITY AS n (id, epoch, holder, ord) ORDER BY n.id, n.ord
+    ), gone AS (  -- leased_pkey, one probe per id
+        DELETE FROM leased AS d USING asked AS n
+        WHERE d.id = ANY (ARRAY[n.id]) AND d.epoch = n.epoch AND d.holder = n.holder
+        RETURNING d AS place, n.ord
+    ), answers AS (
+        SELECT DISTINCT ON (x.ord) x.ord, x.place FROM (
+            SELECT g.ord, g.place, 0 AS rank FROM gone AS g UNION ALL SELECT n.ord, NULL, 1 FROM asked AS n
+        ) AS x ORDER BY x.ord, x.rank
+    )
+    SELECT array_agg(a.place ORDER BY a.ord) INTO v_places FROM answers AS a;
+    PERFORM lock_keys(array_agg(g.id), array_agg(g.qid)) FROM unnest(v_places) AS g WHERE g.keyed HAVING count(*) > 1;
+    WITH plain AS MATERIALIZED (
+        SELECT
+            n.ord, n.ttl, n.keep, (n.place).run_at, (n.place).id, (n.place).qid, (n.place).epoch, (n.place).attempt,
+            (n.place).priority, (n.place).error, CASE WHEN n.ttl > 0 THEN n.result END AS result,
+            (n.place).size + CASE WHEN n.ttl > 0 THEN coalesce(octet_length(n.result), 0) ELSE 0 END AS bytes
+        FROM (
+            SELECT s.*, v_places[s.ord] AS place FROM unnest(
+                p_states, p_failed, p_keep_lost, p_queues, p_priorities, p_masks, p_errors, p_reasons, p_results,
+                p_result_ttls, p_keeps, p_spawn_count
+            ) WITH ORDINALITY AS s (
+                state, failed, keep_lost, queue, priority, mask, error, reason, result, ttl, keep, spawned, ord
             )
-            WHERE n.id IS NOT NULL AND NOT n.keyed AND n.state = 3 AND NOT n.failed AND NOT n.keep_lost AND n.queue IS NULL
-                AND n.other_priority IS NULL AND n.mask = 0 AND n.other_error IS NULL AND n.reason = '' AND n.spawned = 0
-        ), kept AS (
-            INSERT INTO ended (
-                finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error,
-                result
-            )
-            SELECT
-                v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, 0, p.bytes, 3, p.priority, false, '', p.error,
-                p.result
-            FROM plain AS p WHERE p.keep
-        ), forgotten AS (  -- jobs_pkey
-            DELETE FROM jobs AS j USING plain AS p WHERE NOT p.keep AND j.id = ANY (ARRAY[p.id])
-        ), unpatched AS (  -- patches_pkey
-            DELETE FROM patches AS c USING plain AS p WHERE NOT p.keep AND p.epoch > 1 AND c.id = ANY (ARRAY[p.id])
-        ), counted AS (
-            INSERT INTO deltas (qid, state, jobs, bytes)
-            SELECT p.qid, 1, -count(*), 0 FROM plain AS p GROUP BY p.qid
-            UNION ALL
-            SELECT p.qid, 3, count(*), sum(p.bytes) FROM plain AS p WHERE p.keep GROUP BY p.qid
+        ) AS n
+        WHERE (n.place).id IS NOT NULL AND NOT (n.place).keyed AND n.state = 3 AND NOT n.failed AND NOT n.keep_lost
+            AND n.queue IS NULL AND n.priority IS NULL AND n.mask = 0 AND n.error IS NULL AND n.reason = '' AND n.spawned = 0
+    ), kept AS (
+        INSERT INTO ended (
+            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error,
+            result
         )
-        SELECT array_agg(p.ord::integer ORDER BY p.ord), array_agg(p.id) INTO v_plain, v_plain_ids FROM plain AS p;
-        RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
-    END IF;
+        SELECT
+            v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, 0, p.bytes, 3, p.priority, false, '', p.error,
+            p.result
+        FROM plain AS p WHERE p.keep
+    ), forgotten AS (  -- jobs_pkey
+        DELETE FROM jobs AS j USING plain AS p WHERE NOT p.keep AND j.id = ANY (ARRAY[p.id])
+    ), unpatched AS (  -- patches_pkey
+        DELETE FROM patches AS c USING plain AS p WHERE NOT p.keep AND p.epoch > 1 AND c.id = ANY (ARRAY[p.id])
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs, bytes)
+        SELECT p.qid, 1, -count(*), 0 FROM plain AS p GROUP BY p.qid
+        UNION ALL
+        SELECT p.qid, 3, count(*), sum(p.bytes) FROM plain AS p WHERE p.keep GROUP BY p.qid
+    )
+    SELECT array_agg(p.ord::integer ORDER BY p.ord), array_agg(p.id) INTO v_plain, v_plain_ids FROM plain AS p;
+    RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
     FOR i IN 1..cardinality(p_ids) LOOP
         IF v_plain[v_next] = i THEN
             v_next := v_next + 1;
             CONTINUE;
         END IF;
-        IF v_spawns THEN  -- leased_pkey
-            DELETE FROM leased AS d WHERE d.id = p_ids[i] AND d.epoch = p_epochs[i] AND d.holder = p_holders[i]
-            RETURNING d.* INTO l;
-        ELSE
-            l := v_places[i];
-        END IF;
+        l := v_places[i];
         IF l.id IS NULL THEN
             RETURN NEXT settled(p_ids[i], i, NULL);
             CONTINUE;
@@ -258,21 +249,30 @@ BEGIN
             v_counted_bytes := v_counted_bytes || CASE WHEN v_state > 2 THEN v_size ELSE 0 END::bigint;
         END IF;
         IF p_spawn_count[i] > 0 THEN
-            v_from := p_spawn_first[i];
-            v_to := v_from + p_spawn_count[i] - 1;
-            PERFORM insert_v1(
-                v_now, s_names, s_ids[v_from:v_to], s_queues[v_from:v_to], s_tasks[v_from:v_to], s_tenants[v_from:v_to],
-                s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
-                s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
-                s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_parameters[v_from:v_to],
-                s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to]
-            );
+            IF v_lasts[v_runs] = p_spawn_first[i] - 1 THEN
+                v_lasts[v_runs] := v_lasts[v_runs] + p_spawn_count[i];
+            ELSE
+                v_runs := v_runs + 1;
+                v_firsts[v_runs] := p_spawn_first[i];
+                v_lasts[v_runs] := p_spawn_first[i] + p_spawn_count[i] - 1;
+            END IF;
         END IF;
     END LOOP;
     INSERT INTO deltas (qid, state, jobs, bytes)
     SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes)
     FROM unnest(v_counted_qids, v_counted_states, v_counted_jobs, v_counted_bytes) AS n (qid, state, jobs, bytes)
     GROUP BY n.qid, n.state;
+    FOR i IN 1..v_runs LOOP  -- one run, unless a settlement is fenced off, and so all of them in the order of their keys
+        v_from := v_firsts[i];
+        v_to := v_lasts[i];
+        PERFORM insert_v1(
+            v_now, s_names, s_ids[v_from:v_to], s_queues[v_from:v_to], s_tasks[v_from:v_to], s_tenants[v_from:v_to],
+            s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
+            s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
+            s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_parameters[v_from:v_to],
+            s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to]
+        );
+    END LOOP;
 END $$;
 
 CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim_row
@@ -351,12 +351,12 @@ END $$;
 CREATE FUNCTION turn_v1(
     p_at bigint, p_settled_by text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[],
     p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[]
+    p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY SELECT * FROM complete_v1(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
     RETURN QUERY SELECT * FROM claim_v1(
-        p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, false,
+        p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, false,
         p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids
     );
 END $$;

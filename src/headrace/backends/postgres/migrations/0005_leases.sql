@@ -1,9 +1,9 @@
--- A worker's sign of life. Answers: the numbers of the leases that are lost, the jobs to cancel, the queues that are
--- paused.
+-- A worker's sign of life. Answers: the numbers of the leases that are lost, and of those that some transaction has in
+-- hand; the jobs to cancel; the queues that are paused.
 CREATE FUNCTION renew_v1(
     p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs integer[],
     p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean
-) RETURNS TABLE (lost integer[], cancels uuid[], paused text[]) LANGUAGE plpgsql VOLATILE
+) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[]) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
@@ -18,14 +18,18 @@ BEGIN
         ON CONFLICT (holder) DO UPDATE SET worker = excluded.worker, queues = excluded.queues, slots = excluded.slots,
             busy = excluded.busy, seen_at = excluded.seen_at, listed_until = excluded.listed_until;
     END IF;
-    PERFORM 1 FROM leased AS l JOIN unnest(p_ids) AS n (id) ON n.id = l.id  -- in one order, so that no two wait for each other
-    WHERE l.holder = p_holder ORDER BY l.id FOR UPDATE OF l;
-    UPDATE leased AS l SET lease_until = v_now + p_lease_for  -- leased_pkey, one probe per id
-    FROM unnest(p_ids, p_epochs) AS n (id, epoch) WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
-    SELECT array_agg(n.ord::integer ORDER BY n.ord) INTO lost
+    WITH mine AS MATERIALIZED (  -- leased_pkey, one probe per id
+        SELECT l.id FROM unnest(p_ids, p_epochs) AS n (id, epoch)
+        JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
+        FOR UPDATE OF l SKIP LOCKED
+    )
+    UPDATE leased AS l SET lease_until = v_now + p_lease_for FROM mine AS m WHERE l.id = ANY (ARRAY[m.id]);
+    SELECT
+        array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id IS NULL),
+        array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.lease_until <> v_now + p_lease_for)
+    INTO lost, busy
     FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
-    LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
-    WHERE l.id IS NULL;
+    LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
     SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
     SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused;
     RETURN NEXT;
@@ -70,9 +74,10 @@ BEGIN
     v_outage := v_over >= p_floor AND v_over >= p_share * v_running AND v_holders > 1 AND v_oldest <= v_now - p_overdue;
     v_total := least(v_over, p_limit);
     IF p_limit > v_total THEN
-        SELECT array_agg(x) INTO v_expired FROM expire_v1(
-            v_now, (SELECT array_agg(q.qid) FROM queues AS q), NULL, NULL, NULL, (p_limit - v_total)::integer
-        ) AS x;
+        SELECT array_agg(x) INTO v_expired FROM expire_v1(v_now, ARRAY(  -- ready_dying
+            SELECT y.ctid FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now
+            ORDER BY y.dies_at LIMIT p_limit - v_total
+        )) AS x;
     END IF;
     SELECT array_agg(x), array_agg(x.id) FILTER (WHERE x.keyed), array_agg(x.qid) FILTER (WHERE x.keyed)
     INTO v_leases, v_keyed, v_qids FROM (
@@ -122,7 +127,7 @@ END $$;
 -- Add up what transactions have counted. One at a time; whoever finds it under way leaves it to the other.
 CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock('deltas'::regclass::oid::bigint) THEN
+    IF pg_try_advisory_xact_lock(hashtextextended('headrace deltas', 'deltas'::regclass::oid::bigint)) THEN
         WITH gone AS (DELETE FROM deltas AS d RETURNING d.*)
         INSERT INTO totals AS t (qid, state, jobs, bytes)
         SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2

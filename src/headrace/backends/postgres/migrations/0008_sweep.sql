@@ -16,9 +16,7 @@ DECLARE
     v_seen bigint := 0;
     v_freed bigint := 0;
     v_oldest uuid[];
-    v_oldest_qids integer[];
     v_oldest_sizes integer[];
-    v_mine uuid[];
     v_days_from uuid := day_start('2100-01-01');
     v_days_to uuid := day_start('2100-01-01');
     v_ids uuid[] := '{}';
@@ -31,23 +29,29 @@ BEGIN
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
     -- One at a time: two would each take off what is too much.
     IF (v_excess > 0 OR v_over > 0)
-        AND (p_dry OR pg_try_advisory_xact_lock('ended'::regclass::oid::bigint * 8 + p_state))
+        AND (p_dry OR pg_try_advisory_xact_lock(hashtextextended('headrace ended ' || p_state, 'ended'::regclass::oid::bigint)))
     THEN
-        SELECT array_agg(x.id), array_agg(x.qid), array_agg(x.size) INTO v_oldest, v_oldest_qids, v_oldest_sizes FROM (
-            SELECT e.id, e.qid, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
+        SELECT array_agg(x.id), array_agg(x.size) INTO v_oldest, v_oldest_sizes FROM (
+            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
         ) AS x;
-        SELECT array_agg(x.id) INTO v_mine FROM (  -- ended_pkey
-            SELECT e.id FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) FOR UPDATE OF e SKIP LOCKED
-        ) AS x;
-        FOR i IN 1..coalesce(cardinality(v_oldest), 0) LOOP
+        -- What they weigh is told by the rows as they are once they are locked: a result may go at the same time.
+        FOR r IN  -- ended_pkey
+            WITH mine AS MATERIALIZED (
+                SELECT e.id, e.qid, e.size FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id])
+                FOR UPDATE OF e SKIP LOCKED
+            )
+            SELECT m.id, m.qid, coalesce(m.size, n.size) AS size
+            FROM unnest(v_oldest, v_oldest_sizes) WITH ORDINALITY AS n (id, size, ord) LEFT JOIN mine AS m ON m.id = n.id
+            ORDER BY n.ord
+        LOOP
             EXIT WHEN v_seen >= v_excess AND v_freed >= v_over;
             v_seen := v_seen + 1;  -- what somebody else has in hand, he is removing
-            v_freed := v_freed + v_oldest_sizes[i];
-            IF v_oldest[i] = ANY (v_mine) THEN
-                v_ids := v_ids || v_oldest[i];
-                v_qids := v_qids || v_oldest_qids[i];
-                v_sizes := v_sizes || v_oldest_sizes[i];
+            v_freed := v_freed + r.size;
+            IF r.id IS NOT NULL THEN
+                v_ids := v_ids || r.id;
+                v_qids := v_qids || r.qid;
+                v_sizes := v_sizes || r.size;
             END IF;
         END LOOP;
     END IF;
@@ -127,7 +131,7 @@ END $$;
 -- The names of queues that nothing refers to any more go. Nobody may have the number of one in hand meanwhile.
 CREATE FUNCTION forget_queues() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock('queues'::regclass::oid::bigint) THEN
+    IF pg_try_advisory_xact_lock(hashtextextended('headrace queues', 'queues'::regclass::oid::bigint)) THEN
         PERFORM fold_deltas();
         WITH idle AS (
             SELECT q.qid FROM queues AS q
@@ -144,8 +148,8 @@ END $$;
 
 -- Drop the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
 -- as long ago. Those few move to the default partition first. Answers nothing where there is no such day, or where
--- somebody has the tables in hand: it waits for nobody longer than a moment.
-CREATE FUNCTION sweep_day_v1(p_at bigint, p_state smallint, p_age bigint, p_few integer)
+-- somebody has the tables in hand: it waits for nobody longer than a moment. ``p_dry`` only tells.
+CREATE FUNCTION sweep_day_v1(p_at bigint, p_state smallint, p_age bigint, p_few integer, p_dry boolean)
 RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
@@ -156,6 +160,11 @@ DECLARE
     v_day date;
     v_name text;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- What was committed while this waits for its locks has to be seen.
+        RAISE EXCEPTION 'sweeping needs the isolation level read committed, not %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Set default_transaction_isolation for this role, as behind a pooler nobody else can';
+    END IF;
     FOR v_day IN
         SELECT to_date(substr(c.relname, 6), 'YYYYMMDD') AS day
         FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
@@ -164,6 +173,15 @@ BEGIN
         EXIT WHEN v_day >= day_of(v_before);
         CONTINUE WHEN stays(v_day, p_state, v_before, v_now, p_few) > p_few;
         v_name := to_char(v_day, 'YYYYMMDD');
+        IF p_dry THEN
+            SELECT count(*), coalesce(sum(e.size), 0) INTO removed, bytes FROM ended AS e
+            WHERE e.id >= day_start(v_day) AND e.id < day_start(v_day + 1) AND e.state = p_state
+                AND e.finished_at <= v_before AND NOT (p_state = 3 AND e.held_until > v_now);
+            SELECT x.jobs - removed INTO kept FROM places_v1() AS x WHERE x.state = p_state;
+            more := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
         BEGIN
             SELECT d.removed, d.bytes INTO removed, bytes FROM drop_day(v_day, v_name, p_state, v_before, v_now, p_few) AS d;
         EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table THEN

@@ -100,15 +100,20 @@ END $$;
 CREATE FUNCTION given_instant(p_ord bigint, p_job jsonb, p_name text, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
+    c_local CONSTANT text := '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?';
     v jsonb := given(p_job, p_name);
     instant numeric;
 BEGIN
     IF v IS NULL THEN
         RETURN NULL;
     END IF;
-    IF jsonb_typeof(v) = 'string' AND v #>> '{}' ~
-        '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)? ?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$'
-    THEN
+    IF jsonb_typeof(v) = 'string' AND v #>> '{}' ~ (c_local || '$') THEN
+        PERFORM refuse_job(
+            p_ord, format('%s: expected a time with its time zone, got %s without an offset', p_name, shown(v)),
+            'Add the offset, like "2027-01-15T08:00:00Z" or "2027-01-15T08:00:00+01:00".'
+        );
+    END IF;
+    IF jsonb_typeof(v) = 'string' AND v #>> '{}' ~ (c_local || ' ?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$') THEN
         BEGIN
             instant := extract(epoch FROM (v #>> '{}')::timestamptz) * 1000000;
         EXCEPTION WHEN data_exception THEN
@@ -297,6 +302,8 @@ DECLARE
     v_jobs jsonb := CASE jsonb_typeof(p_jobs) WHEN 'object' THEN jsonb_build_array(p_jobs) ELSE p_jobs END;
     v_queues text[];
     v_woken text[] := '{}';
+    v_said text;
+    v_hint text;
     a record;
     r record;
 BEGIN
@@ -308,19 +315,25 @@ BEGIN
         RAISE EXCEPTION 'expected at most 10000 jobs, got %; nothing was stored', jsonb_array_length(v_jobs)
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Call it several times in one transaction.';
     END IF;
-    SELECT
-        array_agg(j.id) AS ids, array_agg(j.queue) AS queues, array_agg(j.task) AS tasks, array_agg(j.tenant) AS tenants,
-        array_agg(j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
-        array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
-        array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
-        array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.parameters) AS parameters,
-        array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs,
-        array_agg(
-            200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(octet_length(j.headers), 0)
-            + weight(j.parameters, j.vm_state, j.metadata, j.blob)
-        ) AS sizes
-    INTO a
-    FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
+    -- Told from here once more, what is wrong with a job comes without the whole way on which it was found.
+    BEGIN
+        SELECT
+            array_agg(j.id) AS ids, array_agg(j.queue) AS queues, array_agg(j.task) AS tasks, array_agg(j.tenant) AS tenants,
+            array_agg(j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
+            array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
+            array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
+            array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.parameters) AS parameters,
+            array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs,
+            array_agg(
+                200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(octet_length(j.headers), 0)
+                + weight(j.parameters, j.vm_state, j.metadata, j.blob)
+            ) AS sizes
+        INTO a
+        FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
+    EXCEPTION WHEN invalid_parameter_value THEN
+        GET STACKED DIAGNOSTICS v_said = MESSAGE_TEXT, v_hint = PG_EXCEPTION_HINT;
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = v_said, HINT = v_hint;
+    END;
     v_queues := ARRAY(SELECT DISTINCT q FROM unnest(a.queues) AS q ORDER BY q);
     FOR r IN
         SELECT n.ord, n.id, n.queue, i.status, i.id AS other, i.state, i.attempt, i.result

@@ -66,7 +66,7 @@ BEGIN
 END $$;
 
 -- ``insert_v1`` for a role that is confined. It goes by the store's clock, whatever ``p_at`` says: an instant of the
--- caller's choice could end the time for which a key of somebody else's is held.
+-- caller's choice could end the time for which a key of somebody else's is held. What the jobs weigh is not asked either.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
@@ -76,15 +76,31 @@ CREATE FUNCTION own_insert_v1(
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
+    c_long CONSTANT bigint := 3660::bigint * 86400000000;
     v_mine CONSTANT text[] := own_tenants();
+    v_now CONSTANT bigint := now_us();
 BEGIN
     PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
     FROM unnest(p_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
+    -- A number that overflows later would do so among the jobs of others.
+    PERFORM refuse_tenant(format('role "%s" asks for %s of %s microseconds, where at most ten years are allowed', caller(), n.name, n.value))
+    FROM (
+        SELECT 'a delay', v FROM unnest(p_delays) AS v UNION ALL SELECT 'a run_at', v - v_now FROM unnest(p_run_ats) AS v
+        UNION ALL SELECT 'an expiry', v FROM unnest(p_expires) AS v UNION ALL SELECT 'a timeout', v FROM unnest(p_timeouts) AS v
+        UNION ALL SELECT 'a result_ttl', v FROM unnest(p_result_ttls) AS v
+    ) AS n (name, value) WHERE n.value > c_long OR n.value < CASE n.name WHEN 'a run_at' THEN -v_now ELSE 0 END LIMIT 1;
     FOR ord, status, id, state, attempt, result IN
         SELECT * FROM insert_v1(
             NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
             p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
-            p_metadatas, p_blobs, p_sizes
+            p_metadatas, p_blobs, ARRAY(
+                SELECT
+                    200 + length(n.task) + length(n.tenant) + coalesce(length(n.key), 0) + coalesce(octet_length(n.headers), 0)
+                    + weight(n.parameters, n.vm_state, n.metadata, n.blob)
+                FROM unnest(p_ids, p_tasks, p_tenants, p_keys, p_headers, p_parameters, p_vm_states, p_metadatas, p_blobs)
+                    WITH ORDINALITY AS n (id, task, tenant, key, headers, parameters, vm_state, metadata, blob, ord)
+                ORDER BY n.ord
+            )
         )
     LOOP
         PERFORM check_own(id, v_mine);
@@ -107,10 +123,21 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     v_mine CONSTANT text[] := own_tenants();
+    v_other text;
 BEGIN
     IF v_mine IS NULL THEN
         RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs);
         RETURN;
+    END IF;
+    -- What is no job, and what is no name, is left for ``enqueue_jobs`` to refuse.
+    SELECT t INTO v_other
+    FROM jsonb_array_elements(CASE jsonb_typeof(p_jobs) WHEN 'array' THEN p_jobs ELSE jsonb_build_array(p_jobs) END) AS j
+    CROSS JOIN LATERAL coalesce(j ->> 'tenant', '') AS t
+    WHERE jsonb_typeof(j) = 'object' AND coalesce(jsonb_typeof(j -> 'tenant'), 'null') IN ('string', 'null')
+        AND (t = ANY (v_mine)) IS NOT TRUE
+    LIMIT 1;
+    IF v_other IS NOT NULL THEN
+        PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), v_other));
     END IF;
     FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs) LOOP
         PERFORM check_own(id, v_mine);

@@ -6,11 +6,14 @@ SELECT * FROM {schema}.insert_v1(
 )
 
 -- name: claim
-SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, true, %b, %b, %b, %b)
+SELECT * FROM {schema}.claim_v1(
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
+)
 
 -- name: turn
 SELECT * FROM {schema}.turn_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint,
+    %b, %b, %b, %b
 )
 
 -- name: complete
@@ -28,7 +31,9 @@ SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 UNION ALL
-SELECT * FROM {schema}.claim_v1(%b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, false, %b, %b, %b, %b)
+SELECT * FROM {schema}.claim_v1(
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, false, %b, %b, %b, %b
+)
 
 -- name: renew
 SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b)
@@ -72,7 +77,7 @@ SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bi
 SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
 
 -- name: sweep_day
-SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer)
+SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer, %b)
 
 -- name: tidy
 SELECT {schema}.forget_queues(), {schema}.make_days_v1()

@@ -23,7 +23,7 @@ SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at
 
 -- name: order
 -- PRIMARY KEY of ready: (qid, priority, run_at <= now), already in claim order.
-SELECT run_at, id, qid FROM ready
+SELECT run_at, id, qid, size FROM ready
 WHERE qid = ?1 AND priority = ?2 AND run_at <= ?3 AND (dies_at IS NULL OR dies_at > ?3) AND lost < ?5
 ORDER BY run_at, id
 LIMIT ?4
@@ -32,7 +32,7 @@ LIMIT ?4
 -- PRIMARY KEY of ready: (qid, priority, run_at <= now), already in claim order; INTEGER PRIMARY KEY of jobs.
 SELECT
     r.run_at, r.id, r.epoch, r.attempt, r.lost, j.task, j.tenant, j.key, j.enqueued_at, j.max_attempts, j.timeout,
-    j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
+    j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob, r.size
 FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
 WHERE r.qid = ?1 AND r.priority = ?2 AND r.run_at <= ?3 AND (r.dies_at IS NULL OR r.dies_at > ?3) AND r.lost < ?5
 ORDER BY r.run_at, r.id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import InsertStatus, Settlement
+from headrace.records import InsertStatus, Row, Settlement
 from headrace.testing.sim.ledger import Ledger, Life
 from headrace.testing.sim.rules.insert import expected
 from headrace.types import JobState
@@ -16,6 +16,9 @@ def on_finish(book: Ledger, batch: Sequence[Settlement], answers: Sequence[JobSt
         book.blame("I16", None, f"{len(batch)} settlements were sent and {len(answers)} answered")
     for settlement, answer in zip(batch, answers, strict=False):
         _judge(book, settlement, answer, now)
+    for settlement, answer in zip(batch, answers, strict=False):
+        for row in settlement.spawn if answer is not None else ():
+            _spawn(book, row, now)
 
 
 def _judge(book: Ledger, s: Settlement, answer: JobState | None, now: int) -> None:
@@ -71,8 +74,10 @@ def _settle(book: Ledger, life: Life, s: Settlement, state: JobState, reason: st
             life.run_at = now + s.delay
         book.put(life, state)
     book.reach(f"settled {state}")
-    for row in s.spawn:
-        status = expected(book, row, now).status
-        book.reach(f"spawned {status}")
-        if status is InsertStatus.NEW:
-            book.add(row, now)
+
+
+def _spawn(book: Ledger, row: Row, now: int) -> None:
+    status = expected(book, row, now).status
+    book.reach(f"spawned {status}")
+    if status is InsertStatus.NEW:
+        book.add(row, now)

@@ -1,0 +1,152 @@
+"""What people say about stored jobs, checked before a store sees it: which jobs are meant, and what is to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar, get_args
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.core.ids import parse_id
+from headrace.core.names import check_name
+from headrace.durations import LONGEST
+from headrace.errors import InvalidJob
+from headrace.records import (
+    Cancel,
+    Change,
+    Configure,
+    Hold,
+    JobId,
+    JobKey,
+    Move,
+    Reprioritise,
+    Requeue,
+    Selector,
+    Watch,
+)
+from headrace.shown import shown
+from headrace.types import JobState
+
+AnyId = UUID | str | bytes
+T = TypeVar("T")
+
+_MOST = 2**31 - 1
+"""Jobs in one call: what every store can count."""
+
+
+def raw_id(job_id: AnyId) -> JobId:
+    """Any spelling of a job id as 16 bytes."""
+    if isinstance(job_id, UUID):
+        return job_id.bytes
+    if isinstance(job_id, bytes) and len(job_id) == 16:
+        return job_id
+    if isinstance(job_id, str):
+        return parse_id(job_id)
+    raise InvalidJob(f"expected a job id (UUID or its text), got {type(job_id).__name__} {shown(job_id)}")
+
+
+def check_key(key: object) -> JobKey:
+    """The key, if a job can have it.
+
+    >>> check_key(JobKey("mail", "ada"))
+    JobKey(queue='mail', key='ada')
+    """
+    if not isinstance(key, JobKey):
+        raise InvalidJob(f"keys: expected a JobKey, got {type(key).__name__} {shown(key)}")
+    check_name(key.queue, "queue")
+    check_name(key.key, "key", empty=True)
+    return key
+
+
+def check_which(job: AnyId | JobKey) -> JobId | JobKey:
+    """A job's name, by id or by key."""
+    return check_key(job) if isinstance(job, JobKey) else raw_id(job)
+
+
+def check_limit(limit: object) -> int:
+    """How many jobs are meant at most.
+
+    >>> check_limit(100)
+    100
+    """
+    return _whole(limit, "limit", 1, _MOST)
+
+
+def check_selector(sel: object) -> Selector:
+    """The selector, with ids and states as stores spell them.
+
+    >>> check_selector(Selector(queue="mail", states=["failed"])).states
+    frozenset({<JobState.FAILED: 'failed'>})
+    """
+    if not isinstance(sel, Selector):
+        raise InvalidJob(f"expected a Selector, got {type(sel).__name__} {shown(sel)}")
+    return replace(
+        sel,
+        ids=_each(sel.ids, "ids", raw_id),
+        keys=_each(sel.keys, "keys", check_key),
+        queue=None if sel.queue is None else check_name(sel.queue, "queue"),
+        tenant=None if sel.tenant is None else check_name(sel.tenant, "tenant", empty=True),
+        task=None if sel.task is None else check_name(sel.task, "task"),
+        states=_states(sel.states),
+        older_than=None if sel.older_than is None else _whole(sel.older_than, "older_than", 0, LONGEST),
+        above=None if sel.above is None else raw_id(sel.above),
+        limit=check_limit(sel.limit),
+    )
+
+
+def check_change(change: Any, priority: Callable[[object], int]) -> Change:
+    """The change, if a store can make it; ``priority`` checks one.
+
+    >>> check_change(Move("mail"), int)
+    Move(queue='mail')
+    """
+    match change:
+        case Cancel():
+            check_name(change.reason, "reason", empty=True)
+        case Move():
+            check_name(change.queue, "queue")
+        case Reprioritise():
+            priority(change.priority)
+        case Watch():
+            check_name(change.inbox, "inbox")
+        case Hold():
+            _whole(change.result_ttl, "result_ttl", 0, LONGEST)
+        case Configure():
+            if not isinstance(change.paused, bool):
+                raise InvalidJob(f"paused: expected True or False, got {shown(change.paused)}")
+        case _ if not isinstance(change, get_args(Change)):
+            raise InvalidJob(f"expected a change such as Cancel(), got {type(change).__name__} {shown(change)}")
+    return change  # type: ignore[no-any-return]
+
+
+def repeatable(sel: Selector, change: Change) -> bool:
+    """Whether the change, made twice, is made once. It is not where the second time meets other jobs: the next ones
+    that match, or the one that has got the key meanwhile. And a requeued job may have run before it is requeued again.
+    """
+    if isinstance(change, Configure | Hold):
+        return True
+    return sel.ids is not None and sel.keys is None and not isinstance(change, Requeue)
+
+
+def _each(given: object, what: str, check: Callable[[Any], T]) -> list[T] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise InvalidJob(f"{what}: expected a list, got {type(given).__name__} {shown(given)}")
+    return [check(one) for one in given]
+
+
+def _states(given: object) -> frozenset[JobState] | None:
+    if given is None:
+        return None
+    known = [state.value for state in JobState]
+    if not isinstance(given, Collection) or isinstance(given, str) or not all(one in known for one in given):
+        raise InvalidJob(f"states: expected a set of {', '.join(known)}, got {shown(given)}")
+    return frozenset(map(JobState, given))
+
+
+def _whole(given: object, what: str, least: int, most: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
+        raise InvalidJob(f"{what}: expected a whole number from {least} to {most}, got {shown(given)}")
+    return given
