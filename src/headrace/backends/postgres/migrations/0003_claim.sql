@@ -146,9 +146,7 @@ BEGIN
         -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
         -- patches_pkey.
         WITH head AS MATERIALIZED (
-            SELECT
-                x.place,
-                sum(x.size) OVER (ORDER BY x.run_at, x.id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - x.size AS before
+            SELECT x.place, x.run_at, x.id, x.size
             FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.run_at, y.id, y.size FROM ready AS y
                 WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at <= v_now
@@ -161,8 +159,15 @@ BEGIN
                 FOR UPDATE SKIP LOCKED
             ) AS x
             ORDER BY x.run_at, x.id LIMIT v_left
+        ), fitting AS (  -- most often all of them, and nothing is to be added up one by one
+            SELECT h.place FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) <= v_room
+            UNION ALL
+            SELECT w.place FROM (
+                SELECT h.place, sum(h.size) OVER (ORDER BY h.run_at, h.id ROWS UNBOUNDED PRECEDING) - h.size AS before
+                FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) > v_room
+            ) AS w WHERE w.before < v_room
         ), gone AS (
-            DELETE FROM ready AS y USING head AS h WHERE y.ctid = h.place AND h.before < v_room RETURNING y.*
+            DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
             INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, holder, error)
             SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
@@ -178,12 +183,14 @@ BEGIN
             1::smallint, g.id, v_names[array_position(v_qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
             g.epoch + 1, g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
             j.headers, g.error,
-            CASE WHEN p_want & 1 <> 0 THEN CASE WHEN c.mask & 1 <> 0 THEN c.parameters ELSE j.parameters END END,
-            CASE WHEN p_want & 2 <> 0 THEN CASE WHEN c.mask & 2 <> 0 THEN c.vm_state ELSE j.vm_state END END,
-            CASE WHEN p_want & 4 <> 0 THEN CASE WHEN c.mask & 4 <> 0 THEN c.metadata ELSE j.metadata END END,
-            CASE WHEN p_want & 8 <> 0 THEN CASE WHEN c.mask & 8 <> 0 THEN c.blob ELSE j.blob END END
-        FROM gone AS g JOIN jobs AS j ON j.id = ANY (ARRAY[g.id])
-        LEFT JOIN patches AS c ON c.id = ANY (ARRAY[CASE WHEN g.epoch > 0 THEN g.id END]);
+            CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
+            CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
+            CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
+            CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END
+        FROM (
+            SELECT g.*, CASE WHEN g.epoch > 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+            FROM gone AS g OFFSET 0
+        ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF v_got > 0 AND v_left > 0 THEN  -- leased_until
