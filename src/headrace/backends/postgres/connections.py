@@ -7,9 +7,10 @@ import os
 import select
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, ProgrammingError, waiting
+from psycopg import AsyncConnection, AsyncCursor, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import ReadOnlySqlTransaction
@@ -79,6 +80,11 @@ class Session(AsyncConnection[Any]):
     unused_since = 0.0
     limit: asyncio.Timeout | None = None
     """Of the call that is under way."""
+
+    @cached_property
+    def cursor_of_rows(self) -> AsyncCursor[Any]:
+        """One for all calls: to make one takes as long as to use it."""
+        return self.cursor(binary=True)
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         more = {} if timeout is None else {"timeout": timeout}
@@ -275,5 +281,6 @@ async def give_time(session: Session, sent: int) -> None:
 
 
 async def _rows(session: Session, sql: str, params: Sequence[Any]) -> list[Any]:
-    cursor = await session.execute(sql, params, binary=True)
-    return await cursor.fetchall() if cursor.description else []
+    cursor = session.cursor_of_rows
+    await cursor.execute(sql, params, binary=True)
+    return await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []

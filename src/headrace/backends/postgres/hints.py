@@ -7,10 +7,12 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
 from psycopg import AsyncConnection, sql
 
+from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.translate import translated
 from headrace.errors import Unavailable
@@ -19,12 +21,16 @@ from headrace.records import Hint, JobId
 log = logging.getLogger("headrace")
 
 _AT_ONCE = 1_000
+_APART = 0.002
+"""Seconds between two statements with hints, so that a stream of single enqueues does not cost twice as many."""
+_NOTIFY = "SELECT pg_notify(c, p) FROM unnest(%b, %b) AS n (c, p)"
 _QUIET = 10.0
 """Seconds without a hint after which the server is asked whether it is still there."""
 _ANSWER = 5.0
 """Seconds that it has to say so."""
 
 
+@lru_cache(1_024)
 def channel(schema: str, topic: str) -> str:
     """The channel of a topic. Topics hold any text, so it is made from a digest of it: one that the server can make too
     (``channel`` in the migrations)."""
@@ -42,7 +48,7 @@ def _job_id(payload: str) -> JobId | None:
 
 
 class Notifier:
-    """Sends hints after the fact. While one statement is under way, further hints pile up and go with the next."""
+    """Sends hints after the fact: the first at once; those that come within a moment pile up and go together."""
 
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
@@ -69,11 +75,10 @@ class Notifier:
                 del self._waiting[hint]
             channels, payloads = [list(part) for part in zip(*batch, strict=True)]
             try:
-                await self._connections.rows(
-                    "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS n (c, p)", (channels, payloads)
-                )
+                await self._connections.rows(_NOTIFY, (texts(channels), texts(payloads)))
             except Unavailable as error:
                 log.debug("hints were lost: %s", error)
+            await asyncio.sleep(_APART)
 
 
 class Listener:
