@@ -82,7 +82,7 @@ DECLARE
         AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
     r record;
 BEGIN
-    IF (SELECT count(DISTINCT n) FROM unnest(p_ids) AS n) < cardinality(p_ids) THEN  -- an id twice: one after the other
+    IF cardinality(p_ids) > 1 AND (SELECT count(DISTINCT n) FROM unnest(p_ids) AS n) < cardinality(p_ids) THEN  -- an id twice: one after the other
         FOR i IN 1..cardinality(p_ids) LOOP
             RETURN QUERY
             SELECT i, one.status, one.id, one.state, one.attempt, one.result FROM insert_v1(
