@@ -134,7 +134,6 @@ class Binding:
     """What both have in common: jobs become rows, and answers become handles."""
 
     def __init__(self, client: Client, tasks: Mapping[str, AnyTask]) -> None:
-        client.settle_in()
         self._client = client
         self._tasks = tasks
 

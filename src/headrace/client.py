@@ -90,7 +90,6 @@ class Client:
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
-        self._made_in = os.getpid()
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._prepare()
 
@@ -109,12 +108,6 @@ class Client:
         return self._backend.tx
 
     # -- opening and closing
-
-    def settle_in(self) -> None:
-        """Begin anew in a forked child, also where it never opens the client."""
-        if self._made_in != os.getpid():
-            self._made_in = os.getpid()
-            self._prepare()
 
     async def open(self) -> None:
         """Connect now instead of on first use, to see at once whether the store is there."""
@@ -167,7 +160,6 @@ class Client:
 
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
-            self.settle_in()
             return
         if self._pid == os.getpid() and not self._loop.is_closed():
             raise ConfigError("this client is in use on another event loop; make one client per loop, or use SyncApp")

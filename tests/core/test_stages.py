@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,13 +16,44 @@ from headrace.core.clock import ManualClock, SystemClock
 from headrace.core.deadlines import Deadlines
 from headrace.core.events import Observers
 from headrace.core.leases import Leases
+from headrace.core.listener import listen
 from headrace.core.middleware import Next, compose
 from headrace.core.settler import Settler
 from headrace.job import CancelToken
-from headrace.records import Leased, Settlement
+from headrace.records import Hint, Leased, Settlement
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome
 from tests.core.given import given
+
+
+class Stumbling:
+    """Hints whose first stream breaks in a way that no store should break."""
+
+    streams = 0
+
+    @asynccontextmanager
+    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
+        self.streams += 1
+        yield self._stream(self.streams)
+
+    async def _stream(self, number: int) -> AsyncIterator[Hint]:
+        yield Hint(f"queue:{number}")
+        if number == 1:
+            raise ValueError("what is this")
+        await asyncio.Event().wait()
+
+
+def test_a_listener_that_stumbles_starts_again() -> None:
+    async def main() -> list[str]:
+        heard: list[str] = []
+        listening = asyncio.ensure_future(
+            listen(Stumbling(), ["queue:1"], lambda hint: heard.append(hint.topic), Random(1))
+        )
+        await asyncio.sleep(60)
+        listening.cancel()
+        return heard
+
+    assert run(main()) == ["queue:1", "queue:2"]
 
 
 def leased(job_id: int, epoch: int = 1) -> Leased:

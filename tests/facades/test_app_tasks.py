@@ -29,7 +29,7 @@ from headrace.errors import (
     UnknownTask,
     WaitTimeout,
 )
-from headrace.records import Altered, Cancel, Delete, JobKey, Requeue, Selector
+from headrace.records import Altered, Cancel, Delete, InsertStatus, JobKey, Requeue, Selector
 from tests.facades.harness import Store, Tapped, World, settings, simulate, within, working
 
 
@@ -242,6 +242,31 @@ class TestEnqueueAndCall:
         with pytest.raises(Unavailable, match="away"):
             await within(client.cancel(bytes(16)))
         await client.close()
+
+    async def test_an_enqueue_waits_for_a_store_that_is_away_at_first(self, memory: Store) -> None:
+        class Late(Tapped):
+            tries = 0
+
+            async def open(self) -> None:
+                self.tries += 1
+                if self.tries < 3:
+                    raise Unavailable("away")
+
+        late = Late(memory.backend())
+        client = Client(late, settings())
+        assert (await within(client.enqueue(NewJob(task="t", queue="q")))).status is InsertStatus.NEW
+        assert late.tries == 3
+        await client.close()
+
+    async def test_but_not_for_ever(self, memory: Store) -> None:
+        class Away(Tapped):
+            async def open(self) -> None:
+                raise Unavailable("away")
+
+        with pytest.raises(Unavailable, match="away"):
+            await within(
+                Client(Away(memory.backend()), settings(patience="100ms")).insert([NewJob(task="t", queue="q")])
+            )
 
     async def test_call_keeps_its_time_while_the_store_is_away(self, memory: Store) -> None:
         """C05, I15: one timeout for storing and waiting."""

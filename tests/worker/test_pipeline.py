@@ -477,6 +477,36 @@ async def test_cancelling_the_work_gives_its_jobs_back(make_app: Callable[..., A
             assert {(info.state, info.lost, info.attempt) for info in infos} == {(JobState.AVAILABLE, 0, 0)}
 
 
+async def test_an_outcome_that_waits_for_the_store_is_not_lost_with_the_worker(
+    make_app: Callable[..., App], store: Backend
+) -> None:
+    class Refusing(Plain):
+        refuses, asked = True, asyncio.Event()
+
+        async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+            self.asked.set()
+            if self.refuses:
+                raise Unavailable("not now")
+            return await self._inner.finish(batch, at)
+
+    plain = Refusing(store)
+    app = make_app(plain)
+
+    @app.task
+    async def seven() -> int:
+        return 7
+
+    async with app:
+        handle = await seven.enqueue()
+        work = asyncio.ensure_future(app.work())
+        await plain.asked.wait()
+        plain.refuses = False
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert (await handle.info()).result == 7
+
+
 async def test_a_worker_that_may_not_claim_says_so_and_ends(make_app: Callable[..., App], store: Backend) -> None:
     class Forbidden(Plain):
         async def claim(self, req: Claim, at: int | None = None) -> Claimed:

@@ -67,7 +67,12 @@ class Lane:
             batch = self._take(self._backend.limits.max_batch) if self._take else []
             want = self._claimer.want() if self._claimer else 0
             if batch or want:
-                await self._trip(batch, min(want, self._backend.limits.max_batch))
+                try:
+                    await self._trip(batch, min(want, self._backend.limits.max_batch))
+                except asyncio.CancelledError:
+                    if self._settler:
+                        self._settler.put_back(batch)
+                    raise
             else:
                 await self._reason.wait()
 
@@ -84,10 +89,6 @@ class Lane:
                     return
                 want = self._claimer.want() if self._claimer and want else 0
                 continue
-            except asyncio.CancelledError:
-                if self._settler:
-                    self._settler.put_back(batch)
-                raise
             except Exception as error:
                 if batch:
                     await self._settle_one_by_one(batch)
@@ -117,9 +118,11 @@ class Lane:
         await asyncio.sleep(self._backoff.pause())
 
     async def _settle_one_by_one(self, batch: list[Settlement]) -> None:
-        """The store refuses the batch for what is in it: find out for which, so that the others are stored."""
+        """The store refuses the batch for what is in it: find out for which, so that the others are stored. Those that
+        have their answer leave the batch."""
         assert self._settler is not None
-        for settlement in batch:
+        while batch:
+            settlement = batch[0]
             state = None
             try:
                 [state] = await self._finish_patiently(settlement)
@@ -131,6 +134,7 @@ class Lane:
                     [state] = await self._finish_patiently(settlement)
                 except Exception:
                     log.exception("so was its failure; its lease runs out by itself")
+            del batch[0]
             self._settler.answered([settlement], [state])
 
     async def _finish_patiently(self, settlement: Settlement) -> list[JobState | None]:

@@ -261,20 +261,24 @@ class Worker:
             log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
 
     async def _leave_behind(self) -> None:
-        """Broken off: store the outcomes that are there, give back everything else; or leave it to the leases' end."""
-        outcomes = self._settler.take(_ALL) + self._settler.take_apart(_ALL)
+        """Broken off: store the outcomes that are there, give back everything else; or leave it to the leases' end.
+        What waits for handlers' own transactions comes last."""
+        outcomes, apart = self._settler.take(_ALL), self._settler.take_apart(_ALL)
         done = {(settlement.id, settlement.epoch) for settlement in outcomes}
-        left = [lease for lease in self._leases.held() if lease not in done and lease not in self._leases.entrusted]
-        batch = outcomes + [self._judge.give_back(*lease) for lease in left]
+        for lease in self._leases.held():
+            if lease not in done and lease not in self._leases.entrusted:
+                self._settler.add(self._judge.give_back(*lease))
+        outcomes += self._settler.take(_ALL)
         most = self._backend.limits.max_batch
         try:
             async with asyncio.timeout(_PARTING):
-                while batch:
-                    states = await self._backend.finish(batch[:most], self._clock.stamp())
-                    self._settler.answered(batch[:most], states)
-                    del batch[:most]
+                for left in (outcomes, apart):
+                    while batch := left[:most]:
+                        self._settler.answered(batch, await self._backend.finish(batch, self._clock.stamp()))
+                        del left[:most]
         except Exception as error:
-            log.warning("%d jobs come back when their leases run out: %s", len(batch), str(error) or "no answer")
+            lost = len(outcomes) + len(apart)
+            log.warning("%d jobs come back when their leases run out: %s", lost, str(error) or "no answer")
 
     # -- what the stages tell each other
 
