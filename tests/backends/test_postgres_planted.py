@@ -12,6 +12,8 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.types import JobState
 from tests.backends import test_postgres
 from tests.backends.interleaving import Stage
+from tests.backends.interleaving.scenes import ALONE as SINGLE
+from tests.backends.interleaving.scenes import CROWD
 from tests.backends.interleaving.statements import STATEMENTS
 from tests.backends.interleaving.verdict import check_pair
 from tests.postgres import server
@@ -115,8 +117,11 @@ def run() -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def stage(run: Run) -> Iterator[Stage]:
+    """Its scenes are built before there is any fault: what one leaves wrong must not be kept for the tests after it."""
     stage = Stage(SCHEMA)
     run(stage.open())
+    for scene in (CROWD, *SINGLE):
+        run(stage.set(scene))
     yield stage
     run(stage.close())
 
