@@ -15,11 +15,11 @@ $(STAMP): pyproject.toml
 	@echo "== setting up $(VENV) (once, about a minute)"
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
-	  uv pip install --python $(BIN)/python -e '.[dev,fast,postgres,testing]' --group project; \
+	  uv pip install --python $(BIN)/python -e '.[dev,fast,postgres,redis,testing]' --group project; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && \
 	  $(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1' && \
-	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,fast,postgres,testing]' --group project; \
+	  $(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,fast,postgres,redis,testing]' --group project; \
 	fi
 	@touch $@
 

@@ -62,9 +62,12 @@ def open_backend(url: str) -> Backend:
             backend = _sqlite(parts.netloc, parts.path, options, url)
         case "postgresql" | "postgres":
             backend = _postgres(options, url)
+        case "redis" | "valkey":
+            backend = _redis(options, url)
         case _:
             raise ConfigError(
-                f"store URL: expected memory://, sqlite:///path or postgresql://…, got {without_secrets(url)!r}"
+                "store URL: expected memory://, sqlite:///path, postgresql://… or redis://…, "
+                f"got {without_secrets(url)!r}"
             )
     return backend
 
@@ -133,6 +136,20 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
         prepare=not pooled,
         migrate=migrate,
     )
+
+
+def _redis(options: dict[str, str], url: str) -> Backend:
+    try:
+        from headrace.backends.redis import RedisBackend
+    except ImportError as error:
+        raise ConfigError(f"Valkey needs redis-py ({error}); install: pip install 'headrace[redis]'") from error
+
+    prefix = options.pop("prefix", "headrace")
+    if not prefix or any(c in "{}" or not c.isprintable() for c in prefix):
+        raise ConfigError(f"prefix: expected printable text without braces, got {shown(prefix)}")
+    _no_more(options, url)
+    base = url.partition("?")[0]
+    return RedisBackend("redis" + base[base.index(":") :], where=without_secrets(base), prefix=prefix)
 
 
 def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:

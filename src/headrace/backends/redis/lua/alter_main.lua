@@ -1,0 +1,167 @@
+-- Change jobs from outside. ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of
+-- the change, its text, its number, the states that it applies to as bits, limit, how many to look at.
+-- Answers {id, before, after (-1: gone), changed, qid, key} of each, the names of the queues by number, and the id up to which it
+-- has looked ('' : to the end).
+
+local CANCEL, PAUSE, RESUME, REQUEUE, MOVE, REPRIORITISE, WATCH, HOLD, DELETE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+
+local now = clock(ARGV[1])
+local is_named = ARGV[2] == '1'
+local sel = selector(ARGV[5])
+local kind, text, given = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local applies, limit, look = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+
+local function applies_to(state)
+    return math.floor(applies / 2 ^ state) % 2 == 1
+end
+
+-- Of a job that has left an ended state.
+local function clear_end(id, j)
+    j.attempt, j.lost, j.held_until, j.expires_at = 0, 0, 0, 0
+    local gone = call('HSTRLEN', base .. ':e', id) + call('HSTRLEN', base .. ':h', id)
+    j.size = j.size - gone
+    call('HDEL', base .. ':e', id)
+    if call('HDEL', base .. ':h', id) == 1 then
+        call('ZREM', base .. ':hx', id)
+    end
+end
+
+local function apply(id, j)
+    if kind == CANCEL then
+        if j.state == RUNNING then
+            j.cancel = 1
+            save(id, j)
+            call('SADD', base .. ':x:' .. j.text, id)
+            signal(base .. ':o:' .. j.text, '')
+        else
+            leave(id, j)
+            finish(id, j, CANCELLED, now, text)
+        end
+    elseif kind == PAUSE then
+        leave(id, j)
+        j.state = PAUSED
+        save(id, j)
+        count(j.qid, PAUSED, 1)
+    elseif kind == RESUME then
+        leave(id, j)
+        j.state = AVAILABLE
+        save(id, j)
+        put_ready(id, j)
+        count(j.qid, AVAILABLE, 1)
+        wake(j.qid, 1)
+    elseif kind == REQUEUE then
+        if j.keyed == 1 then
+            local key = key_of(id)
+            local other, taken = key_holder(j.qid, key, now, false)
+            if taken and other ~= id then
+                return false
+            end
+            take_key(id, j.qid, key)
+        end
+        leave(id, j)
+        clear_end(id, j)
+        j.state, j.text, j.instant, j.run_at = AVAILABLE, '', 0, now
+        save(id, j)
+        put_ready(id, j)
+        count(j.qid, AVAILABLE, 1)
+        wake(j.qid, 1)
+    elseif kind == MOVE then
+        local qid = call('HGET', base .. ':q', text)
+        if qid and tonumber(qid) == j.qid then
+            return false
+        end
+        if j.keyed == 1 and qid then
+            local _, taken = key_holder(qid, key_of(id), now, false)
+            if taken then
+                return false
+            end
+        end
+        qid = qid_of(text)
+        leave(id, j)
+        if j.keyed == 1 then
+            local key = key_of(id)
+            drop_key(id, j)
+            take_key(id, qid, key)
+        end
+        j.qid = qid
+        save(id, j)
+        count(qid, j.state, 1)
+        if j.state == AVAILABLE then
+            put_ready(id, j)
+        end
+        wake(qid, 1)
+    elseif kind == REPRIORITISE then
+        leave(id, j)
+        j.priority = given
+        save(id, j)
+        count(j.qid, j.state, 1)
+        if j.state == AVAILABLE then
+            put_ready(id, j)
+        end
+    elseif kind == WATCH then
+        watch(id, text)
+    elseif kind == HOLD then
+        if j.held_until <= now then
+            return false
+        end
+        j.held_until = now + given
+        save(id, j)
+        if call('HEXISTS', base .. ':h', id) == 1 then
+            call('ZADD', base .. ':hx', number(j.held_until), id)
+        end
+        end_key(id, j, j.held_until)
+    elseif kind == DELETE then
+        leave(id, j)
+        forget(id, j)
+    end
+    return true
+end
+
+local answers, known = {}, {}
+
+local function alter(id, j)
+    local before = j.state
+    local key = j.keyed == 1 and key_of(id) or false
+    local changed = applies_to(before) and apply(id, j)
+    local after = before
+    if changed then
+        after = kind == DELETE and -1 or j.state
+    end
+    known[j.qid] = name_of(j.qid)
+    answers[#answers + 1] = {id, before, after, changed and 1 or 0, j.qid, key}
+end
+
+local upto = ''
+if is_named then
+    for _, id in ipairs(named(ARGV[3], cmsgpack.unpack(ARGV[4]))) do
+        local job = call('HGET', base .. ':j', id)
+        local j = job and find(id)
+        if j and matches(id, job, j, sel) then
+            alter(id, j)
+        end
+    end
+else
+    local from = sel[6] == '' and '-' or '(' .. sel[6]
+    local ids = call('ZRANGEBYLEX', base .. ':a', from, '+', 'LIMIT', 0, look)
+    for i, id in ipairs(ids) do
+        local job = call('HGET', base .. ':j', id)
+        local j = find(id)
+        if applies_to(j.state) and not (kind == CANCEL and j.cancel == 1) and matches(id, job, j, sel) then
+            alter(id, j)
+        end
+        if #answers >= limit then
+            break
+        end
+        if i == look then
+            upto = id
+        end
+    end
+end
+settle_counts()
+settle_signals()
+local flat = {}
+for qid, name in pairs(known) do
+    flat[#flat + 1] = qid
+    flat[#flat + 1] = name
+end
+return {answers, flat, upto}

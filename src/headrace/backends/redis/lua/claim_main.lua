@@ -1,0 +1,5 @@
+local now = clock(ARGV[1])
+local answer = answer_claim(now, 2)
+settle_counts()
+settle_signals()
+return answer

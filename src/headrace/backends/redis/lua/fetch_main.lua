@@ -1,0 +1,48 @@
+-- Records of jobs. ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether cells,
+-- errors and results are wanted ('1'). Answers now, and per name: id, job, state, replaced cells, error, result, worker, run_at
+-- of one that nobody has leased; or nothing. Then the names of the queues by number.
+
+local now = clock(ARGV[1])
+local ids = {}
+for i = 1, #ARGV[2] / 16 do
+    ids[i] = string.sub(ARGV[2], (i - 1) * 16 + 1, i * 16)
+end
+for _, one in ipairs(cmsgpack.unpack(ARGV[3])) do
+    local qid = call('HGET', base .. ':q', one[1])
+    local packed = qid and call('HGET', base .. ':k', key_field(qid, one[2]))
+    ids[#ids + 1] = packed and string.sub(packed, 1, 16) or ''
+end
+local jobs = ask('HMGET', base .. ':j', ids)
+local states = ask('HMGET', base .. ':s', ids)
+local answers, known = {}, {}
+for i, id in ipairs(ids) do
+    if not jobs[i] then
+        answers[i] = false
+    else
+        local qid, run_at, worker = nil, '', false
+        if states[i] then
+            local j = read_state(states[i])
+            qid = j.qid
+            if j.state == RUNNING then
+                local listed = call('ZSCORE', base .. ':X', j.text)
+                if listed and tonumber(listed) > now then
+                    worker = cmsgpack.unpack(call('HGET', base .. ':W', j.text))[1]
+                end
+            end
+        else
+            local j = fresh(id, jobs[i])
+            qid, run_at = j.qid, number(j.run_at)
+        end
+        known[qid] = name_of(qid)
+        answers[i] = {
+            id, jobs[i], states[i], call('HGET', base .. ':c', id),
+            ARGV[4] == '1' and call('HGET', base .. ':e', id), ARGV[5] == '1' and call('HGET', base .. ':h', id), worker, run_at,
+        }
+    end
+end
+local flat = {}
+for qid, name in pairs(known) do
+    flat[#flat + 1] = qid
+    flat[#flat + 1] = name
+end
+return {number(now), answers, flat}

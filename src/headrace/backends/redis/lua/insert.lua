@@ -1,0 +1,97 @@
+-- Store new jobs. ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of those with
+-- a key (msgpack), {row, inbox} of those that are waited for (msgpack), then the body of each row.
+-- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE.
+
+local ROW = '>c16I2i2i8i8i8I4'
+local ROW_SIZE = 48
+
+local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies, only)
+    local count_rows = #heads / ROW_SIZE
+    local ids, queues, priorities, run_ats, expiries, sizes = {}, {}, {}, {}, {}, {}
+    for i = 1, count_rows do
+        local id, queue, priority, delay, run_at, expires, size = struct.unpack(ROW, heads, (i - 1) * ROW_SIZE + 1)
+        ids[i], queues[i], priorities[i], sizes[i] = id, qids[queue], priority, size
+        run_ats[i] = run_at >= 0 and run_at or now + delay
+        expiries[i] = expires >= 0 and now + expires or 0
+    end
+    local known = ask('ZMSCORE', base .. ':a', ids)
+    local keys, holds, waits = {}, {}, {}
+    for _, one in ipairs(keyed) do
+        keys[one[1]], holds[one[1]] = one[2], one[3]
+    end
+    for _, one in ipairs(inboxes) do
+        waits[one[1]] = one[2]
+    end
+    local answers, jobs, all, ready, dying, seen = {}, {}, {}, {}, {}, {}
+    for i = 1, count_rows do
+        local id, qid, key = ids[i], queues[i], keys[i]
+        local fine = not only or only[i]
+        if fine and (known[i] or seen[id]) then
+            fine = false
+            answers[#answers + 1] = {i, 1, id}
+        elseif fine and key then
+            local other, taken = key_holder(qid, key, now, holds[i])
+            if taken then
+                fine = false
+                answers[#answers + 1] = {i, 2, other}
+                if waits[i] then
+                    local j = seen[other] and {state = AVAILABLE} or find(other)
+                    if j.state <= PAUSED then
+                        watch(other, waits[i])
+                    end
+                end
+            else
+                take_key(id, qid, key)
+            end
+        end
+        if fine then
+            seen[id] = true
+            local place = qid .. ':' .. priorities[i]
+            local job = struct.pack(JOB, now, expiries[i], qid, sizes[i], priorities[i], key and 1 or 0)
+            jobs[#jobs + 1] = id
+            jobs[#jobs + 1] = job .. bodies[first_body + i - 1]
+            all[#all + 1] = 0
+            all[#all + 1] = id
+            local line = ready[place]
+            if not line then
+                line = {qid = qid, priority = priorities[i]}
+                ready[place] = line
+            end
+            line[#line + 1] = number(run_ats[i])
+            line[#line + 1] = id
+            if expiries[i] > 0 then
+                dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
+                dying[#dying + 1] = id
+            end
+            if waits[i] then
+                watch(id, waits[i])
+            end
+        end
+    end
+    many('HSET', base .. ':j', jobs)
+    many('ZADD', base .. ':a', all)
+    many('ZADD', base .. ':y', dying)
+    for place, line in pairs(ready) do
+        many('ZADD', base .. ':r:' .. place, line)
+        call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
+        count(line.qid, AVAILABLE, #line / 2)
+        wake(line.qid, #line / 2)
+    end
+    return answers
+end
+
+-- What is told of a job that is there already.
+local function describe(answers, now)
+    for _, answer in ipairs(answers) do
+        local id, status = answer[3], answer[2]
+        local j = find(id)
+        answer[4], answer[5], answer[6] = j.state, j.attempt, false
+        if status == 2 and j.state == COMPLETED then
+            answer[2] = 3
+            if j.held_until > now then
+                answer[6] = call('HGET', base .. ':h', id)
+            end
+        end
+    end
+    return answers
+end

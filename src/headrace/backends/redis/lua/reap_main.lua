@@ -1,0 +1,92 @@
+-- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread,
+-- outage_share, outage_floor, outage_overdue. Answers id, job and state of each.
+
+local now = clock(ARGV[1])
+local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now))) do
+    call('HDEL', base .. ':W', holder)
+    call('ZREM', base .. ':X', holder)
+end
+
+local over = call('ZCOUNT', base .. ':l', '-inf', number(now))
+local running = call('ZCARD', base .. ':l')
+local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, limit)
+local states = ask('HMGET', base .. ':s', ids)
+
+local function is_outage()
+    if over < tonumber(ARGV[6]) or over < tonumber(ARGV[5]) * running then
+        return false
+    end
+    local oldest = call('ZRANGE', base .. ':l', 0, 0, 'WITHSCORES')
+    if tonumber(oldest[2]) > now - tonumber(ARGV[7]) then
+        return false
+    end
+    local first
+    for _, id in ipairs(call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now))) do
+        local holder = read_state(call('HGET', base .. ':s', id)).text
+        first = first or holder
+        if holder ~= first then
+            return true
+        end
+    end
+    return false
+end
+
+local outage = over > 0 and is_outage()
+local told = {}
+
+local function tell(id)
+    told[#told + 1] = id
+    told[#told + 1] = call('HGET', base .. ':j', id)
+    told[#told + 1] = call('HGET', base .. ':s', id)
+end
+
+local expired = {}
+if limit > #ids then
+    expired = call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids)
+end
+for _, id in ipairs(expired) do
+    local j = find(id)
+    leave(id, j)
+    finish(id, j, CANCELLED, now, 'expired')
+end
+for i, id in ipairs(ids) do
+    local j = read_state(states[i])
+    local cancelled = j.cancel == 1
+    leave(id, j)
+    if cancelled then
+        finish(id, j, CANCELLED, now, 'cancelled')
+    else
+        if not outage then
+            j.lost = j.lost + 1
+        end
+        if j.lost > max_lost and not outage then
+            finish(id, j, FAILED, now, 'lost')
+        else
+            j.state, j.text, j.instant = AVAILABLE, '', 0
+            j.run_at = now + math.floor(spread * (i - 1) / #ids)
+            save(id, j)
+            put_ready(id, j)
+            count(j.qid, AVAILABLE, 1)
+            wake(j.qid, 1)
+        end
+    end
+    tell(id)
+end
+for _, id in ipairs(expired) do
+    tell(id)
+end
+local known = {}
+for i = 3, #told, 3 do
+    local qid = read_state(told[i]).qid
+    known[qid] = name_of(qid)
+end
+local flat = {}
+for qid, name in pairs(known) do
+    flat[#flat + 1] = qid
+    flat[#flat + 1] = name
+end
+settle_counts()
+settle_signals()
+return {told, flat}

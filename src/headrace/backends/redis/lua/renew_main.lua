@@ -1,0 +1,46 @@
+-- A worker's sign of life. ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether
+-- it leaves, (id, epoch) of its leases. Answers: numbers of those that are lost, jobs to cancel, paused queues.
+
+local LEASE = '>c16I4'
+local LEASE_SIZE = 20
+
+local now = clock(ARGV[1])
+local holder = ARGV[2]
+local worker = cmsgpack.unpack(ARGV[3])
+local known = call('HGET', base .. ':W', holder)
+if ARGV[6] == '1' then
+    call('HDEL', base .. ':W', holder)
+    call('ZREM', base .. ':X', holder)
+else
+    local started = known and cmsgpack.unpack(known)[5] or number(now)
+    call('HSET', base .. ':W', holder, cmsgpack.pack({worker[1], worker[2], worker[3], worker[4], started, number(now)}))
+    call('ZADD', base .. ':X', number(now + tonumber(ARGV[4])), holder)
+end
+local ids, epochs = {}, {}
+for i = 1, #ARGV[7] / LEASE_SIZE do
+    ids[i], epochs[i] = struct.unpack(LEASE, ARGV[7], (i - 1) * LEASE_SIZE + 1)
+end
+local till = now + tonumber(ARGV[5])
+local lost, leases, saved = {}, {}, {}
+for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
+    local j = packed and read_state(packed)
+    if not j or j.state ~= RUNNING or j.epoch ~= epochs[i] or j.text ~= holder then
+        lost[#lost + 1] = i
+    else
+        j.instant = till
+        saved[#saved + 1] = ids[i]
+        saved[#saved + 1] = write_state(j)
+        leases[#leases + 1] = number(till)
+        leases[#leases + 1] = ids[i]
+    end
+end
+many('HSET', base .. ':s', saved)
+many('ZADD', base .. ':l', leases)
+local paused = {}
+for _, name in ipairs(worker[2]) do
+    local qid = call('HGET', base .. ':q', name)
+    if qid and call('SISMEMBER', base .. ':z', qid) == 1 then
+        paused[#paused + 1] = name
+    end
+end
+return {lost, call('SMEMBERS', base .. ':x:' .. holder), paused}

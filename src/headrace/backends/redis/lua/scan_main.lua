@@ -1,0 +1,46 @@
+-- Matching jobs, newest id first. ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id
+-- below which they are ('' : any), limit, how many to look at. Answers now, per job: id, job without cells, state, '', '', '', worker,
+-- run_at; the names of the queues by number; and the id down to which it has looked ('' : to the end).
+
+local now = clock(ARGV[1])
+local sel = selector(ARGV[5])
+local below, limit, look = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local ids
+if ARGV[2] == '1' then
+    ids = named(ARGV[3], cmsgpack.unpack(ARGV[4]))
+    table.sort(ids, function(a, b) return a > b end)
+    look = #ids + 1
+else
+    ids = call('ZREVRANGEBYLEX', base .. ':a', below == '' and '+' or '(' .. below, '-', 'LIMIT', 0, look)
+end
+local answers, known, downto = {}, {}, ''
+for i, id in ipairs(ids) do
+    local job = (below == '' or id < below) and call('HGET', base .. ':j', id)
+    if job then
+        local packed = call('HGET', base .. ':s', id)
+        local j = packed and read_state(packed) or fresh(id, job)
+        if matches(id, job, j, sel) then
+            local worker = false
+            if j.state == RUNNING then
+                local listed = call('ZSCORE', base .. ':X', j.text)
+                if listed and tonumber(listed) > now then
+                    worker = cmsgpack.unpack(call('HGET', base .. ':W', j.text))[1]
+                end
+            end
+            known[j.qid] = name_of(j.qid)
+            answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at)}
+        end
+    end
+    if #answers > limit then
+        break
+    end
+    if i == look then
+        downto = id
+    end
+end
+local flat = {}
+for qid, name in pairs(known) do
+    flat[#flat + 1] = qid
+    flat[#flat + 1] = name
+end
+return {number(now), answers, flat, downto}

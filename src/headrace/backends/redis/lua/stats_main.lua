@@ -1,0 +1,43 @@
+-- The store in numbers. ARGV: now or '', how far to count.
+local now = clock(ARGV[1])
+local cap = tonumber(ARGV[2])
+local queues = {}
+local function queue(qid)
+    qid = tostring(qid)
+    if not queues[qid] then
+        queues[qid] = {name_of(tonumber(qid)), 0, 0, 0, 0, 0, 0, 0, 0, -1}
+    end
+    return queues[qid]
+end
+local counts = call('HGETALL', base .. ':n')
+for i = 1, #counts, 2 do
+    local qid, state = string.match(counts[i], '^(%d+):(%d)$')
+    local column = {[0] = 3, [1] = 5, [2] = 6, [3] = 7, [4] = 8, [5] = 9}
+    queue(qid)[column[tonumber(state)]] = tonumber(counts[i + 1])
+end
+for _, qid in ipairs(call('SMEMBERS', base .. ':z')) do
+    queue(qid)[2] = 1
+end
+local told = {}
+for qid, stats in pairs(queues) do
+    for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
+        local key = base .. ':r:' .. qid .. ':' .. priority
+        stats[4] = math.min(cap, stats[4] + call('ZCOUNT', key, '(' .. number(now), '+inf'))
+        local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+        if first <= now and (stats[10] < 0 or now - first > stats[10]) then
+            stats[10] = now - first
+        end
+    end
+    stats[10] = number(stats[10])
+    told[#told + 1] = stats
+end
+local workers = {}
+for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '(' .. number(now), '+inf')) do
+    workers[#workers + 1] = call('HGET', base .. ':W', holder)
+end
+local places = {}
+for state = COMPLETED, FAILED do
+    places[#places + 1] = call('ZCARD', base .. ':d:' .. state)
+    places[#places + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
+end
+return {told, workers, places}

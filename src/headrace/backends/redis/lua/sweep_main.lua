@@ -1,0 +1,70 @@
+-- Remove what has ended, oldest end first. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
+-- limit, whether it only tells. Answers removed, bytes, kept, more.
+
+local now = clock(ARGV[1])
+local state = tonumber(ARGV[2])
+local age, most, most_bytes, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local dry = ARGV[7] == '1'
+
+if state == 0 then
+    local ids = call('ZRANGEBYSCORE', base .. ':hx', '-inf', number(now), 'LIMIT', 0, limit + 1)
+    local more = #ids > limit
+    ids[limit + 1] = nil
+    local freed = 0
+    for _, id in ipairs(ids) do
+        local size = call('HSTRLEN', base .. ':h', id)
+        freed = freed + size
+        if not dry then
+            local j = read_state(call('HGET', base .. ':s', id))
+            j.size = j.size - size
+            save(id, j)
+            weigh(j.state, -size)
+            call('HDEL', base .. ':h', id)
+            call('ZREM', base .. ':hx', id)
+        end
+    end
+    settle_counts()
+    return {#ids, number(freed), 0, more and 1 or 0}
+end
+
+local key = base .. ':d:' .. state
+local jobs = call('ZCARD', key)
+local bytes = tonumber(call('HGET', base .. ':b', state) or 0)
+local excess = most >= 0 and jobs - most or 0
+local over = most_bytes >= 0 and bytes - most_bytes or 0
+local doomed, freed, more = {}, 0, false
+local at, done = 0, false
+while not done do
+    local piece = call('ZRANGE', key, at, at + MANY / 2 - 1, 'WITHSCORES')
+    local ids = {}
+    for i = 1, #piece, 2 do
+        ids[#ids + 1] = piece[i]
+    end
+    local states = ask('HMGET', base .. ':s', ids)
+    for i, id in ipairs(ids) do
+        local j = read_state(states[i])
+        local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
+        local old = past and not (state == COMPLETED and j.held_until > now)
+        if old or #doomed < excess or freed < over then
+            if #doomed == limit then
+                more, done = true, true
+                break
+            end
+            doomed[#doomed + 1] = {id, j}
+            freed = freed + j.size
+        elseif not past then
+            done = true
+            break
+        end
+    end
+    at = at + #ids
+    done = done or #ids < MANY / 2 or at > 50 * limit
+end
+if not dry then
+    for _, one in ipairs(doomed) do
+        leave(one[1], one[2])
+        forget(one[1], one[2])
+    end
+    settle_counts()
+end
+return {#doomed, number(freed), jobs - #doomed, more and 1 or 0}

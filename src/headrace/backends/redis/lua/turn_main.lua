@@ -1,0 +1,7 @@
+local now = clock(ARGV[1])
+local answers = finish_all(now, 8)
+settle_counts()
+local claimed = answer_claim(now, 2)
+settle_counts()
+settle_signals()
+return {answers, claimed}

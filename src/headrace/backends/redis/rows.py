@@ -1,0 +1,333 @@
+"""Records as the arguments of scripts, and their answers as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from headrace.errors import InvalidJob
+from headrace.records import Altered, Cells, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.types import SECTIONS, JobState
+
+STATES = (
+    JobState.AVAILABLE,
+    JobState.RUNNING,
+    JobState.PAUSED,
+    JobState.COMPLETED,
+    JobState.CANCELLED,
+    JobState.FAILED,
+)
+CODES = {state: code for code, state in enumerate(STATES)}
+_SECTIONS = frozenset(SECTIONS)
+_PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
+
+_JOB = Struct(">QQIIhB")
+_STATE = Struct(">BIIIIIhBBQQQQ")
+_ROW = Struct(">16sHhqqqI")
+_SETTLEMENT = Struct(">16sIBBBqq")
+_LEASE = Struct(">16sI")
+_CELLS = Struct(">IIII")
+_SHORT = Struct(">H")
+_LONG = Struct(">I")
+_NONE, _KEPT = 2**32 - 1, 2**32 - 2
+_FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT = 1, 2, 4, 8
+
+encode = msgspec.msgpack.Encoder().encode
+_header = msgspec.msgpack.Decoder(tuple[bytes | None, int | None, int | None, int | None]).decode
+
+
+def checked(rows: Iterable[Row]) -> None:
+    """Refuse what there is no section for."""
+    for row in rows:
+        if not row.cells.keys() <= _SECTIONS:
+            raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(row.cells)}; nothing was stored")
+
+
+def weight(row: Row) -> int:
+    """Bytes that a job takes up, as retention counts them."""
+    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.headers or b"")
+    return 200 + names + sum(map(len, row.cells.values()))
+
+
+def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, list[bytes]]:
+    """Queue names, heads, keys, inboxes, and the body of each row."""
+    checked(rows)
+    places = {row.queue: None for row in rows}
+    names = list(places)
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    heads = b"".join(
+        [
+            _ROW.pack(
+                row.id,
+                numbers[row.queue],
+                row.priority,
+                row.delay,
+                -1 if row.run_at is None else row.run_at,
+                -1 if row.expires is None else row.expires,
+                weight(row),
+            )
+            for row in rows
+        ]
+    )
+    keys = [(i, row.key, row.hold_failed) for i, row in enumerate(rows, start=1) if row.key is not None]
+    inboxes = [(i, row.reply_to) for i, row in enumerate(rows, start=1) if row.reply_to is not None]
+    return encode(names), heads, encode(keys), encode(inboxes), [_body(row) for row in rows]
+
+
+def _body(row: Row) -> bytes:
+    head = encode((row.headers, row.max_attempts, row.timeout, row.result_ttl))
+    cells = [row.cells.get(name) for name in SECTIONS]
+    lengths = _CELLS.pack(*[_NONE if cell is None else len(cell) for cell in cells])
+    return b"".join(
+        [
+            _text(row.key or ""),
+            _text(row.task),
+            _text(row.tenant),
+            _LONG.pack(len(head)),
+            head,
+            lengths,
+            *[cell for cell in cells if cell is not None],
+        ]
+    )
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _SHORT.pack(len(encoded)) + encoded
+
+
+class Job:
+    """What was enqueued."""
+
+    __slots__ = (
+        "_at",
+        "_job",
+        "enqueued_at",
+        "expires_at",
+        "header",
+        "key",
+        "keyed",
+        "priority",
+        "qid",
+        "size",
+        "task",
+        "tenant",
+    )
+
+    def __init__(self, job: bytes) -> None:
+        self.enqueued_at, self.expires_at, self.qid, self.size, self.priority, self.keyed = _JOB.unpack_from(job)
+        at = _JOB.size
+        texts = []
+        for _ in range(3):
+            (length,) = _SHORT.unpack_from(job, at)
+            at += 2 + length
+            texts.append(job[at - length : at].decode())
+        self.key = texts[0] if self.keyed else None
+        self.task, self.tenant = texts[1:]
+        (length,) = _LONG.unpack_from(job, at)
+        at += 4
+        self.header = _header(job[at : at + length])
+        self._job, self._at = job, at + length
+
+    def cells(self, patched: bytes | None, want: frozenset[str] | None) -> Cells:
+        """Its cells, as far as they are wanted: those that were enqueued, or what a run has made of them."""
+        lengths = _CELLS.unpack_from(self._job, self._at)
+        at = self._at + _CELLS.size
+        found: Cells = {}
+        for name, length in zip(SECTIONS, lengths, strict=True):
+            if length != _NONE:
+                if want is None or name in want:
+                    found[name] = self._job[at : at + length]
+                at += length
+        if patched is not None:
+            at = _CELLS.size
+            for name, length in zip(SECTIONS, _CELLS.unpack_from(patched), strict=True):
+                if length == _KEPT:
+                    continue
+                found.pop(name, None)
+                if length != _NONE:
+                    if want is None or name in want:
+                        found[name] = patched[at : at + length]
+                    at += length
+        return found
+
+
+class State:
+    """Where a job is, and what changed since."""
+
+    __slots__ = (
+        "attempt", "cancel", "epoch", "expires_at", "held_until", "instant", "keyed", "lost", "priority", "qid",
+        "run_at", "size", "state", "text",
+    )  # fmt: skip
+
+    def __init__(self, packed: bytes) -> None:
+        (
+            self.state, self.qid, self.epoch, self.attempt, self.lost, self.size, self.priority, self.keyed,
+            self.cancel, self.run_at, self.instant, self.held_until, self.expires_at,
+        ) = _STATE.unpack_from(packed)  # fmt: skip
+        self.text = packed[_STATE.size :]
+
+
+def names(flat: Sequence[Any]) -> dict[int, str]:
+    """Queue names by their numbers."""
+    return {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+
+def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> Claimed:
+    """What a claim brought."""
+    ids, jobs, states, patched, errors, flat, next_in, passed, over = answer
+    queues = names(flat)
+    found: list[Leased] = []
+    for i, job_id in enumerate(ids):
+        job, state = Job(jobs[i]), State(states[i])
+        headers, max_attempts, timeout, result_ttl = job.header
+        found.append(
+            Leased(
+                job_id,
+                queues[state.qid],
+                job.task,
+                job.cells(patched[i] if patched else None, want),
+                state.epoch,
+                job.tenant,
+                job.key if state.keyed else None,
+                state.priority,
+                state.run_at,
+                job.enqueued_at,
+                state.attempt,
+                state.lost,
+                max_attempts,
+                timeout,
+                result_ttl,
+                headers,
+                errors[i] if errors else None,
+            )
+        )
+    due = int(next_in)
+    return Claimed(found, None if due < 0 else due, reaped(over, queues), bool(passed))
+
+
+def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
+    """Jobs that were taken back, ended or cancelled."""
+    found = []
+    for i in range(0, len(flat), 3):
+        job, state = Job(flat[i + 1]), State(flat[i + 2])
+        text = state.text.decode() if state.state > 2 else ""
+        key = job.key if state.keyed else None
+        found.append(Reaped(flat[i], queues[state.qid], job.task, STATES[state.state], state.lost, text, key))
+    return found
+
+
+def finish_args(batch: Sequence[Settlement]) -> list[Any]:
+    """The arguments of a finish."""
+    holders = {s.holder: None for s in batch}
+    numbers = {holder: number for number, holder in enumerate(holders, start=1)}
+    heads = []
+    results = []
+    more = []
+    blobs: list[bytes] = []
+    spawned: list[Row] = []
+    for i, s in enumerate(batch, start=1):
+        flags = s.failed_attempt * _FAILED_ATTEMPT + s.keep_lost * _KEEP_LOST + s.keep * _KEEP
+        if s.result is not None:
+            flags += _RESULT
+            results.append(s.result)
+        heads.append(
+            _SETTLEMENT.pack(
+                s.id,
+                s.epoch,
+                numbers[s.holder],
+                CODES[s.state],
+                flags,
+                -1 if s.delay is None else s.delay,
+                s.result_ttl,
+            )
+        )
+        if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None:
+            cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
+            more.append(
+                (
+                    i,
+                    s.reason,
+                    _blob(blobs, s.error),
+                    cells or False,
+                    False if s.queue is None else s.queue,
+                    False if s.priority is None else s.priority,
+                )
+            )
+        spawned += s.spawn
+    queues, rows, keys, inboxes, bodies = insert_args(spawned)
+    return [
+        b"".join(heads),
+        encode(list(holders)),
+        encode(more),
+        encode([len(s.spawn) for s in batch]),
+        b"\x93" + queues + keys + inboxes,
+        rows,
+        len(bodies),
+        *results,
+        *bodies,
+        *blobs,
+    ]
+
+
+def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
+    """Its number among those that follow; False for none."""
+    if blob is None:
+        return False
+    blobs.append(blob)
+    return len(blobs)
+
+
+def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
+    """The leases that a beat names."""
+    return b"".join([_LEASE.pack(job_id, epoch) for job_id, epoch in leases])
+
+
+def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
+    """One job of a fetch or scan."""
+    job_id, packed_job, packed, patched, error, result, worker, run_at = answer
+    job = Job(packed_job)
+    headers, max_attempts, timeout, result_ttl = job.header
+    state = State(packed) if packed else None
+    code = 0 if state is None else state.state
+    held = state is not None and code == 3 and state.held_until > now
+    keyed = job.keyed if state is None else state.keyed
+    expires_at = job.expires_at if state is None else state.expires_at
+    return Record(
+        id=job_id,
+        queue=queues[job.qid if state is None else state.qid],
+        task=job.task,
+        state=STATES[code],
+        tenant=job.tenant,
+        key=job.key if keyed else None,
+        priority=job.priority if state is None else state.priority,
+        run_at=int(run_at) if state is None else state.run_at,
+        enqueued_at=job.enqueued_at,
+        expires_at=expires_at or None,
+        finished_at=state.instant if state is not None and code > 2 else None,
+        epoch=0 if state is None else state.epoch,
+        attempt=0 if state is None else state.attempt,
+        lost=0 if state is None else state.lost,
+        max_attempts=max_attempts,
+        timeout=timeout,
+        result_ttl=result_ttl,
+        headers=headers,
+        worker=worker.decode() if worker else "",
+        lease_until=state.instant if state is not None and code == 1 else None,
+        cancel_requested=state is not None and bool(state.cancel),
+        reason=state.text.decode() if state is not None and code > 2 else "",
+        cells=job.cells(patched, want) if want else {},
+        error=error if "error" in want else None,
+        result=result if held and "result" in want else None,
+        held=held,
+    )
+
+
+def altered(answer: Sequence[Any], queues: Mapping[int, str]) -> Altered:
+    """What became of one job."""
+    job_id, before, after, changed, qid, key = answer
+    gone = None if after < 0 else STATES[after]
+    return Altered(job_id, STATES[before], gone, bool(changed), queues[qid], None if key is None else key.decode())
