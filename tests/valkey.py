@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 from servers.valkey import Valkey
 
-from headrace.backends.redis import RedisBackend
+from headrace.backends.redis import RedisBackend, parse
 
 
 @functools.cache
@@ -33,7 +33,7 @@ class Stores:
             self._place = place
             with redis.Redis.from_url(server().url()) as client:
                 client.flushall()
-        return RedisBackend(server().url())
+        return RedisBackend(parse(server().url(), {}, "valkey"))
 
 
 stores = Stores()

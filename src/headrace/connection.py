@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Migrator
 
 _SECRET = re.compile(r"(?i)([?&][^=&]*(?:password|passwd|token|secret|key)=)[^&]+")
+_REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
 _ENCODE = (
     'Percent-encode what is special in a password or name: "/" is %2F, "%" is %25, "?" is %3F, "#" is %23, "@" is %40'
 )
@@ -62,7 +63,7 @@ def open_backend(url: str) -> Backend:
             backend = _sqlite(parts.netloc, parts.path, options, url)
         case "postgresql" | "postgres":
             backend = _postgres(options, url)
-        case "redis" | "valkey":
+        case scheme if _REDIS.fullmatch(scheme):
             backend = _redis(options, url)
         case _:
             raise ConfigError(
@@ -140,16 +141,18 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
 
 def _redis(options: dict[str, str], url: str) -> Backend:
     try:
-        from headrace.backends.redis import RedisBackend
+        from headrace.backends.redis import RedisBackend, parse
     except ImportError as error:
-        raise ConfigError(f"Valkey needs redis-py ({error}); install: pip install 'headrace[redis]'") from error
+        raise ConfigError(f"Valkey needs hiredis ({error}); install: pip install 'headrace[redis]'") from error
 
     prefix = options.pop("prefix", "headrace")
     if not prefix or any(c in "{}" or not c.isprintable() for c in prefix):
         raise ConfigError(f"prefix: expected printable text without braces, got {shown(prefix)}")
-    _no_more(options, url)
+    listen = _switch(options, "listen", True)
     base = url.partition("?")[0]
-    return RedisBackend("redis" + base[base.index(":") :], where=without_secrets(base), prefix=prefix)
+    place = parse(base, options, without_secrets(base))
+    _no_more(options, url)
+    return RedisBackend(place, prefix=prefix, listen=listen)
 
 
 def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:

@@ -1,340 +1,37 @@
-"""The ten operations on Valkey or Redis: each is one call of a script on the server."""
+"""A store on Valkey or Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import msgspec
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
-
-from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.hints import Listener
-from headrace.backends.redis.rows import CODES, STATES, encode
-from headrace.backends.redis.scripts import load
-from headrace.backends.redis.translate import translated
-from headrace.errors import ConfigError, Unavailable
-from headrace.records import (
-    Altered,
-    Beat,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Configure,
-    Delete,
-    Hold,
-    Inserted,
-    InsertStatus,
-    JobId,
-    JobKey,
-    Limits,
-    Move,
-    Page,
-    Pause,
-    Place,
-    PlaceStats,
-    QueueStats,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Reprioritise,
-    Requeue,
-    Resume,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-    Watch,
-    WorkerStats,
-)
-from headrace.types import JobState
-
-_LIMIT = 30.0
-"""Seconds that a call may take."""
-_LOOK = 2_000
-"""Jobs that one call looks at, where many may have to be passed."""
-_NO_BOUND = 2**31
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
-_KINDS: dict[type[Change], int] = {
-    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
-}  # fmt: skip
-_APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
-_ANY = 63
-_worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str]).decode
+from headrace.backends.redis.lines import ServerLines
+from headrace.backends.redis.opening import check
+from headrace.backends.redis.place import Place
+from headrace.backends.redis.shard import Shard
 
 
-class RedisBackend:
-    """Jobs in one Valkey or Redis server, shared by any number of machines."""
+class RedisBackend(Shard):
+    """Jobs in one Valkey or Redis server, or in the primary that sentinels name; shared by any number of machines."""
 
     tx = None
 
-    def __init__(self, url: str, *, where: str = "Valkey", prefix: str = "headrace", listen: bool = True) -> None:
-        self._url = url
-        self._where = where
+    def __init__(self, place: Place, *, prefix: str = "headrace", listen: bool = True) -> None:
+        self._place = place
         self._prefix = prefix
         self._listen = listen
-        self._base = f"{prefix}{{jobs}}"
-        self._client: Redis | None = None
-        self._scripts = load("#!lua flags=allow-oom\n")
-        self.limits = Limits(
-            max_batch=1_000, durable="what was acknowledged survives what the server's appendfsync says"
-        )
-        self._hints = Listener(self._connect, self._base, where) if listen else None
+        lines = ServerLines(place)
+        super().__init__(lines, f"{prefix}{{jobs}}", place.where)
+        self._hints = Listener(lines, prefix, lambda _: self._base, place.where) if listen else None
 
     @property
     def hints(self) -> Listener | None:
         return self._hints
 
     def sibling(self) -> RedisBackend:
-        return type(self)(self._url, where=self._where, prefix=self._prefix, listen=self._listen)
-
-    def _connect(self, timeout: float = _LIMIT) -> Redis:
-        client: Redis = Redis.from_url(
-            self._url,
-            socket_timeout=timeout,
-            socket_connect_timeout=5.0,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
-        )
-        return client
+        return type(self)(self._place, prefix=self._prefix, listen=self._listen)
 
     async def open(self) -> None:
-        if self._client is not None:
-            return
-        client = self._connect()
-        try:
-            info = await client.info()
-            _check(info, self._where)
-        except Exception as error:
-            await client.aclose()
-            raise translated(error, self._where) from error
-        self._client = client
+        self._lines.open()
+        await check(self._lines, self._base, self._place)
 
     async def close(self) -> None:
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.aclose()
-
-    async def _run(self, name: str, *args: Any) -> Any:
-        client = self._client
-        if client is None:
-            raise Unavailable(f"{self._where}: the connections are closed")
-        script = self._scripts[name]
-        try:
-            try:
-                return await client.execute_command("EVALSHA", script.digest, 1, self._base, *args)  # type: ignore[no-untyped-call]
-            except NoScriptError:
-                return await client.execute_command("EVAL", script.text, 1, self._base, *args)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise translated(error, self._where) from error
-
-    # -- writing
-
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        if not rows:
-            return []
-        names, heads, keys, inboxes, bodies = shapes.insert_args(rows)
-        found = await self._run("insert", _at(at), names, heads, keys, inboxes, *bodies)
-        answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
-        for place, status, job_id, state, attempt, result in found:
-            answers[place - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-        return answers
-
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return shapes.claimed(await self._run("claim", _at(at), *_claim_args(req)), req.want)
-
-    async def turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
-        if not batch:
-            return [], await self.claim(req, at)
-        answers, claimed = await self._run("turn", _at(at), *_claim_args(req), *shapes.finish_args(batch))
-        return _settled(answers), shapes.claimed(claimed, req.want)
-
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        if not batch:
-            return []
-        return _settled(await self._run("finish", _at(at), *shapes.finish_args(batch)))
-
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
-        lost, cancels, paused = await self._run(
-            "renew",
-            _at(at),
-            beat.holder,
-            worker,
-            beat.ttl,
-            beat.lease_for,
-            int(beat.leaving),
-            shapes.leases_arg(beat.leases),
-        )
-        return Renewed([beat.leases[i - 1] for i in lost], cancels, [name.decode() for name in paused])
-
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        told, queues = await self._run(
-            "reap", _at(at), req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue
-        )
-        return shapes.reaped(told, shapes.names(queues))
-
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            if sel.queue is None:
-                raise ValueError("Configure needs a selector with a queue")
-            await self._run("configure", sel.queue, int(change.paused))
-            return []
-        at = await self._now() if at is None else at
-        text, number = _arguments(change)
-        applies = sum(1 << state for state in _APPLIES[type(change)])
-        found: list[Altered] = []
-        above = sel.above
-        while True:
-            named, ids, keys, packed = _selection(sel, at, above)
-            answers, queues, upto = await self._run(
-                "alter", at, named, ids, keys, packed, _KINDS[type(change)], text, number, applies,
-                sel.limit - len(found), _LOOK,
-            )  # fmt: skip
-            names = shapes.names(queues)
-            found += [shapes.altered(answer, names) for answer in answers]
-            if not upto or len(found) >= sel.limit:
-                return found
-            above = upto
-
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
-        bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
-        removed, freed, kept, more = await self._run(
-            "sweep", _at(at), state, *bounds, clause.limit, int(clause.dry_run)
-        )
-        return Swept(removed, int(freed), kept, bool(more))
-
-    # -- reading
-
-    async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
-        if not names:
-            return []
-        ids = [name for name in names if not isinstance(name, JobKey)]
-        keys = [(name.queue, name.key) for name in names if isinstance(name, JobKey)]
-        now, answers, flat = await self._run(
-            "fetch", _at(at), b"".join(ids), encode(keys), int("error" in want), int("result" in want)
-        )
-        queues = shapes.names(flat)
-        found = [None if answer is None else shapes.record(answer, queues, int(now), want) for answer in answers]
-        by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
-        return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
-
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        at = await self._now() if at is None else at
-        below = b"" if after is None else bytes.fromhex(after)
-        named, ids, keys, packed = _selection(sel, at, sel.above)
-        now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
-        queues = shapes.names(flat)
-        records = [shapes.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
-        if len(answers) > limit:
-            return Page(records, records[-1].id.hex())
-        return Page(records, downto.hex() or None)
-
-    async def stats(self, at: Stamp = None) -> Stats:
-        queues, workers, places = await self._run("stats", _at(at), self.limits.count_cap)
-        found = [_queue_stats(queue) for queue in queues]
-        return Stats(
-            sorted(found, key=lambda queue: queue.queue),
-            sorted((_worker_stats(worker) for worker in workers), key=lambda one: (one.started_at, one.worker)),
-            [PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)],
-        )
-
-    async def _now(self) -> int:
-        assert self._client is not None
-        try:
-            seconds, micros = await self._client.time()
-        except Exception as error:
-            raise translated(error, self._where) from error
-        return int(seconds) * 1_000_000 + int(micros)
-
-
-def _at(at: Stamp) -> int | str:
-    return "" if at is None else at
-
-
-def _claim_args(req: Claim) -> tuple[Any, ...]:
-    below = _NO_BOUND if req.lost_below is None else req.lost_below
-    return (
-        req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
-    )  # fmt: skip
-
-
-def _settled(answers: Sequence[int]) -> list[JobState | None]:
-    return [None if state < 0 else STATES[state] for state in answers]
-
-
-def _arguments(change: Change) -> tuple[str, int]:
-    match change:
-        case Cancel(reason):
-            return reason, 0
-        case Move(queue):
-            return queue, 0
-        case Watch(inbox):
-            return inbox, 0
-        case Reprioritise(priority):
-            return "", priority
-        case Hold(result_ttl):
-            return "", result_ttl
-    return "", 0
-
-
-def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes, bytes, bytes]:
-    keys = [(key.queue, key.key) for key in sel.keys or ()]
-    states = _ANY if sel.states is None else sum(1 << CODES[state] for state in sel.states)
-    packed = encode(
-        (
-            False if sel.queue is None else sel.queue,
-            False if sel.tenant is None else sel.tenant,
-            False if sel.task is None else sel.task,
-            states,
-            -1 if sel.older_than is None else at - sel.older_than,
-            (above or b"").hex(),
-        )
-    )
-    return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed
-
-
-def _queue_stats(queue: Sequence[Any]) -> QueueStats:
-    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest = queue
-    age = int(oldest)
-    return QueueStats(
-        name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
-        None if age < 0 else age,
-    )  # fmt: skip
-
-
-def _worker_stats(packed: bytes) -> WorkerStats:
-    worker, queues, slots, busy, started, seen = _worker(packed)
-    return WorkerStats(worker, queues, slots, busy, int(started), int(seen))
-
-
-def _check(info: dict[str, Any], where: str) -> None:
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        raise ConfigError(
-            f"{where}: expected maxmemory-policy noeviction, got {policy}: the server would throw jobs away when its "
-            "memory is full. CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
-        )
+        await self._lines.close()

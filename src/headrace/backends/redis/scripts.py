@@ -1,36 +1,52 @@
-"""The scripts: one for each operation, each sent by its digest, and whole where the server does not know it."""
+"""The scripts, and how they are called: by digest, with their text where the server does not know it."""
 
 from __future__ import annotations
 
 import hashlib
 from importlib.resources import files
+from typing import Any
+
+from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.translate import Refused, translated
 
 _PARTS = {
     "insert": ("insert", "insert_op"),
-    "claim": ("claim", "claim_op", "claim_main"),
-    "finish": ("select", "insert", "finish", "finish_main"),
-    "turn": ("select", "insert", "finish", "claim", "claim_op", "turn_main"),
-    "renew": ("renew_main",),
-    "reap": ("reap_main",),
-    "alter": ("select", "alter_main"),
-    "configure": ("configure_main",),
+    "claim": ("goes_on", "claim", "claim_op", "claim_main"),
+    "finish": ("goes_on", "select", "insert", "finish", "finish_main"),
+    "turn": ("goes_on", "select", "insert", "finish", "claim", "claim_op", "turn_main"),
+    "renew": ("goes_on", "renew_main"),
+    "reap": ("goes_on", "reap_main"),
+    "alter": ("goes_on", "select", "alter_main"),
+    "configure": ("goes_on", "configure_main"),
     "fetch": ("fetch_main",),
     "scan": ("select", "scan_main"),
     "stats": ("stats_main",),
-    "sweep": ("sweep_main",),
+    "sweep": ("goes_on", "sweep_main"),
 }
 
 
 class Script:
     """One script and its digest."""
 
-    def __init__(self, name: str, *, header: str) -> None:
+    def __init__(self, name: str) -> None:
         folder = files(__package__).joinpath("lua")
         parts = [folder.joinpath(f"{part}.lua").read_text() for part in ("common", *_PARTS[name])]
-        self.text = header + "\n".join(parts)
+        self.text = "\n".join(parts)
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def load(header: str) -> dict[str, Script]:
-    """All of them."""
-    return {name: Script(name, header=header) for name in _PARTS}
+SCRIPTS = {name: Script(name) for name in _PARTS}
+
+
+async def run(lines: Lines, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:
+    """Run a script on the keys that begin with ``base``."""
+    script = SCRIPTS[name]
+    try:
+        try:
+            return await lines.call(base, "EVALSHA", script.digest, 1, base, *args)
+        except Refused as error:
+            if error.code != "NOSCRIPT":
+                raise
+        return await lines.call(base, "EVAL", script.text, 1, base, *args)
+    except Refused as error:
+        raise translated(error, where) from error

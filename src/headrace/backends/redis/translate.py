@@ -1,42 +1,49 @@
-"""What the server and its client say, in our words."""
+"""What the server says, in our words."""
 
 from __future__ import annotations
 
-from redis import exceptions as told
+import re
+from ssl import SSLError
 
 from headrace.errors import BackendError, ConfigError, StoreFull, Unavailable
 
-_PASSING = (
-    "LOADING",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "MISCONF",
-    "NOREPLICAS",
-    "READONLY",
-    "UNKILLABLE",
-)
+_KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
+    (
+        "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN",
+        "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE", "max number of clients",
+    )
+) + r")\b")  # fmt: skip
+"""What kind of refusal it is; one from within a script may come with words before the server's own."""
+
+
+class Refused(Exception):
+    """The server's answer to a request is that it did not do it."""
+
+    @property
+    def code(self) -> str:
+        """Its first word, which says what kind of refusal it is."""
+        return str(self).partition(" ")[0]
 
 
 def translated(error: Exception, where: str) -> Exception:
-    """The error to raise; itself where it is none of the server's."""
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    match error:
-        case told.OutOfMemoryError():
-            return StoreFull(f"{where} has reached its maxmemory: {said}. Nothing was stored; work goes on by itself")
-        case told.AuthenticationError() | told.NoPermissionError() | told.AuthenticationWrongNumberOfArgsError():
-            return ConfigError(
-                f"{where} refuses this user: {said}. Look at the user and password in the URL, and at its ACL"
-            )
-        case told.ReadOnlyError():
-            return Unavailable(f"{where} is a replica just now, as during a failover: {said}. Nothing was changed")
-        case told.ConnectionError() | told.TimeoutError() | told.BusyLoadingError():
-            return Unavailable(f"{where} cannot serve just now: {said}")
-        case told.ResponseError() if said.startswith(_PASSING):
-            return Unavailable(f"{where} cannot serve just now: {said}")
-        case told.ResponseError() if "OOM" in said:
-            return StoreFull(f"{where} has reached its maxmemory: {said}. Nothing was stored; work goes on by itself")
-        case told.RedisError():
-            return BackendError(f"{where}: {said}")
-    return Unavailable(f"{where} cannot serve just now: {said}") if isinstance(error, OSError) else error
+    """The error to raise; itself where it is ours already."""
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    if isinstance(error, Refused):
+        found = _KIND.search(said)
+        match found and found[1]:
+            case None:
+                return BackendError(f"{where}: {said}")
+            case "OOM":
+                return StoreFull(
+                    f"{where} has reached its maxmemory: {said}. Nothing was stored; work goes on by itself"
+                )
+            case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH":
+                return ConfigError(
+                    f"{where} refuses this user: {said}. Look at the user and password in the URL, and at its ACL"
+                )
+        return Unavailable(f"{where} cannot serve just now: {said}")
+    if isinstance(error, SSLError):
+        return ConfigError(f"{where}: no TLS connection: {said}. Look at ca, cert, key and verify in the URL")
+    if isinstance(error, OSError):
+        return Unavailable(f"{where} cannot serve just now: {said}")
+    return error

@@ -32,7 +32,7 @@ local function apply(id, j)
             j.cancel = 1
             save(id, j)
             call('SADD', base .. ':x:' .. j.text, id)
-            signal(base .. ':o:' .. j.text, '')
+            tell('holder', j.text, '')
         else
             leave(id, j)
             finish(id, j, CANCELLED, now, text)

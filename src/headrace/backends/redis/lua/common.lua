@@ -18,7 +18,10 @@
 --   :n          hash    Q:STATE -> jobs                  :b  hash  STATE -> bytes of ended jobs
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue
---   :i:INBOX    list    signals to an inbox              :o:HOLDER  list  signals to a holder
+--   :v          string  the layout of all this
+--
+-- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended, and
+-- PREFIX:holder:NAME when a cancellation waits for a holder.
 --
 -- States: 0 available, 1 running, 2 paused, 3 completed, 4 cancelled, 5 failed. Instants are microseconds since 1970,
 -- which a Lua number holds exactly until the year 2255.
@@ -40,6 +43,7 @@ local AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = 0, 1, 2, 3, 4, 
 local MANY = 2000
 local SIGNALS = 8
 local SIGNAL_TTL = 60
+local ONES = {'', '', '', '', '', '', '', ''}
 
 local function clock(given)
     if given ~= '' then
@@ -135,12 +139,8 @@ end
 
 -- Signals. One wakes one of those who wait; whoever finds more than it can take passes it on.
 
-local function signal(key, what)
-    local length = call('LPUSH', key, what)
-    if length > SIGNALS then
-        call('LTRIM', key, 0, SIGNALS - 1)
-    end
-    call('EXPIRE', key, SIGNAL_TTL)
+local function tell(kind, name, what)
+    call('PUBLISH', string.match(base, '^[^{]*') .. ':' .. kind .. ':' .. name, what)
 end
 
 local woken = {}
@@ -151,9 +151,11 @@ end
 
 local function settle_signals()
     for qid, jobs in pairs(woken) do
-        for _ = 1, math.min(jobs, SIGNALS) do
-            signal(base .. ':g:' .. name_of(qid), '')
+        local key = base .. ':g:' .. name_of(qid)
+        if call('LPUSH', key, unpack(ONES, 1, math.min(jobs, SIGNALS))) > SIGNALS then
+            call('LTRIM', key, 0, SIGNALS - 1)
         end
+        call('EXPIRE', key, SIGNAL_TTL)
     end
     woken = {}
 end
@@ -163,9 +165,7 @@ local function tell_waiters(id)
     if packed then
         call('HDEL', base .. ':w', id)
         for _, inbox in ipairs(cmsgpack.unpack(packed)) do
-            local key = base .. ':i:' .. inbox
-            call('RPUSH', key, id)
-            call('EXPIRE', key, SIGNAL_TTL)
+            tell('inbox', inbox, id)
         end
     end
 end

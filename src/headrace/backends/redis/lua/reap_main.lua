@@ -36,7 +36,7 @@ end
 local outage = over > 0 and is_outage()
 local told = {}
 
-local function tell(id)
+local function answer(id)
     told[#told + 1] = id
     told[#told + 1] = call('HGET', base .. ':j', id)
     told[#told + 1] = call('HGET', base .. ':s', id)
@@ -72,10 +72,10 @@ for i, id in ipairs(ids) do
             wake(j.qid, 1)
         end
     end
-    tell(id)
+    answer(id)
 end
 for _, id in ipairs(expired) do
-    tell(id)
+    answer(id)
 end
 local known = {}
 for i = 3, #told, 3 do

@@ -1,0 +1,157 @@
+"""One connection to a server, shared by any number of callers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+
+from headrace.backends.redis.place import Address, Place
+from headrace.backends.redis.translate import Refused, translated
+from headrace.errors import Unavailable
+
+_CONNECT = 5.0
+"""Seconds in which a server has to let us in."""
+_KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
+"""A machine that has vanished is noticed after nine seconds, on a connection where nothing happens too."""
+
+
+_pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+
+
+class Line(asyncio.Protocol):
+    """Requests leave in the order of the calls, and answers come in that order: none can be taken for another's,
+    whoever stops waiting for his. Nothing is ever sent twice: whether to repeat is for others to decide.
+
+    A server that leaves a request unanswered for ``limit`` seconds counts as vanished: all who wait are told so, and
+    the connection is ended.
+    """
+
+    _transport: asyncio.Transport
+
+    def __init__(self, where: str, limit: float) -> None:
+        self._where = where
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(replyError=Refused)
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+        self._heard: Callable[[Any], None] | None = None
+        self.ended = False
+
+    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
+        """Send a command; its answer."""
+        if self.ended:
+            raise self._gone()
+        now = self._loop.time()
+        answer = self._loop.create_future()
+        self._waiting.append((answer, now))
+        if self._watch is None:
+            self._watch = self._loop.call_at(now + self._limit, self._look)
+        self._transport.write(_pack(args))
+        return answer
+
+    def subscribe(self, heard: Callable[[Any], None], channels: list[bytes]) -> None:
+        """From now on all that comes is told to ``heard``; None: the connection has ended."""
+        self._heard = heard
+        self.send("SUBSCRIBE", *channels)
+
+    def send(self, *args: bytes | str | int) -> None:
+        """A command whose answer nobody waits for by itself."""
+        self._transport.write(_pack(args))
+
+    def end(self, why: str = "the connection was closed") -> None:
+        """Hang up; all who wait are told that it is unknown what became of their requests."""
+        if not self.ended:
+            self.ended = True
+            self._why = why
+            self._transport.abort()
+            if self._watch is not None:
+                self._watch.cancel()
+            while self._waiting:
+                answer, _ = self._waiting.popleft()
+                if not answer.done():
+                    answer.set_exception(self._gone())
+            if self._heard is not None:
+                self._heard(None)
+
+    def _gone(self) -> Unavailable:
+        return Unavailable(f"{self._where} cannot serve just now: {self._why}")
+
+    def _look(self) -> None:
+        """Whether the oldest request has waited for too long."""
+        self._watch = None
+        if self._waiting:
+            due = self._waiting[0][1] + self._limit
+            if due <= self._loop.time():
+                self.end(f"no answer for {self._limit:g} seconds")
+            else:
+                self._watch = self._loop.call_at(due, self._look)
+
+    # -- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        line = transport.get_extra_info("socket")
+        if line is not None and line.family != getattr(socket, "AF_UNIX", None):
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                if hasattr(socket, name):
+                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        reader.feed(data)
+        try:
+            while (said := reader.gets()) is not False:
+                if self._heard is not None:
+                    self._heard(said)
+                    continue
+                answer, _ = self._waiting.popleft()
+                if answer.done():
+                    continue
+                if isinstance(said, Refused):
+                    answer.set_exception(said)
+                else:
+                    answer.set_result(said)
+        except (hiredis.ProtocolError, IndexError):
+            self.end("what answers there does not speak the protocol of Valkey and Redis")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(f"the connection broke: {exc}" if exc else "the server closed the connection")
+
+
+async def connect(place: Place, address: Address, *, limit: float) -> Line:
+    """A new connection, logged in; raises what the core understands."""
+    loop = asyncio.get_running_loop()
+    where = place.where
+    try:
+        async with asyncio.timeout(_CONNECT):
+            if address.path is not None:
+                _, line = await loop.create_unix_connection(lambda: Line(where, limit), address.path)
+            else:
+                _, line = await loop.create_connection(
+                    lambda: Line(where, limit), address.host, address.port, ssl=place.tls_context()
+                )
+            try:
+                await _log_in(line, place)
+            except BaseException:
+                line.end()
+                raise
+    except TimeoutError:
+        raise Unavailable(f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds") from None
+    except Exception as error:
+        raise translated(error, where) from error
+    return line
+
+
+async def _log_in(line: Line, place: Place) -> None:
+    if place.password is not None:
+        await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
+    if place.database:
+        await line.call("SELECT", place.database)

@@ -1,0 +1,61 @@
+"""What a server must be like before a store is opened on it."""
+
+from __future__ import annotations
+
+from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.place import Mode, Place
+from headrace.backends.redis.translate import Refused, translated
+from headrace.errors import ConfigError, SchemaMismatch, Unavailable
+
+_OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
+LAYOUT = "1"
+"""Of the keys; a store of another one is not ours to touch."""
+
+
+async def check(lines: Lines, base: str, place: Place) -> None:
+    """Refuse servers that would lose jobs, or that cannot do what the scripts ask for."""
+    try:
+        facts = read_info(await lines.call(base, "INFO"))
+        _check_server(facts, place)
+        found = await lines.call(base, "GET", f"{base}:v")
+        if found is None:
+            await lines.call(base, "SETNX", f"{base}:v", LAYOUT)
+    except Refused as error:
+        raise translated(error, place.where) from error
+    if found is not None and found.decode() != LAYOUT:
+        raise SchemaMismatch(
+            f"{place.where}: the store has the layout {found.decode()}, this release works with {LAYOUT}: "
+            "use the release that made it, or another prefix"
+        )
+
+
+def read_info(text: bytes) -> dict[str, str]:
+    """What INFO says."""
+    pairs = (line.partition(":") for line in text.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in pairs if colon}
+
+
+def version(facts: dict[str, str]) -> tuple[str, tuple[int, ...]]:
+    """Which server it is, and its version."""
+    name = "valkey" if "valkey_version" in facts else "redis"
+    text = facts.get(f"{name}_version", "0")
+    return name, tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _check_server(facts: dict[str, str], place: Place) -> None:
+    name, found = version(facts)
+    if found < _OLDEST[name]:
+        oldest = ".".join(map(str, _OLDEST[name]))
+        raise ConfigError(f"{place.where}: expected {name} {oldest} or newer, got {'.'.join(map(str, found))}")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise ConfigError(
+            f"{place.where}: expected maxmemory-policy noeviction, got {policy}: the server would throw jobs away when "
+            "its memory is full. CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
+        )
+    if (facts.get("cluster_enabled") == "1") != (place.mode is Mode.CLUSTER):
+        expected, got = ("a cluster", "a single server") if place.mode is Mode.CLUSTER else ("one server", "a cluster")
+        scheme = "redis://" if place.mode is Mode.CLUSTER else "redis+cluster://"
+        raise ConfigError(f"{place.where}: expected {expected}, got {got}: its URL begins with {scheme}")
+    if facts.get("role") == "slave" and place.mode is Mode.ONE:
+        raise Unavailable(f"{place.where} is a replica: the URL must name the primary, or its sentinels")

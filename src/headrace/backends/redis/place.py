@@ -1,0 +1,155 @@
+"""Where a store is: what its URL says."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import ConfigError
+from headrace.shown import shown
+
+_PORT = {"one": 6379, "cluster": 6379, "sentinel": 26379}
+
+
+class Mode(Enum):
+    """How the servers belong together."""
+
+    ONE = "one"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
+class Address(NamedTuple):
+    """One server."""
+
+    host: str
+    port: int
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class Tls(NamedTuple):
+    """How a connection is kept from others' eyes."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """One or several servers, and how to log in."""
+
+    where: str
+    """As messages name it: without secrets."""
+    addresses: tuple[Address, ...] = (Address("localhost", 6379),)
+    mode: Mode = Mode.ONE
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    database: int = 0
+    master: str = ""
+    """The name by which sentinels know the primary."""
+    watcher: tuple[str | None, str] | None = field(default=None, repr=False)
+    """User and password at the sentinels, where they ask for any."""
+    tls: Tls | None = None
+
+    def sentinels(self) -> Place:
+        """The same servers, to log in there as at sentinels."""
+        user, password = self.watcher or (None, None)
+        return replace(self, user=user, password=password, database=0)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What a TLS connection is made with."""
+        if self.tls is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls.ca)
+            if self.tls.cert is not None:
+                context.load_cert_chain(self.tls.cert, self.tls.key)
+        except (OSError, ssl.SSLError) as error:
+            given = ", ".join(str(path) for path in self.tls[:3] if path is not None)
+            raise ConfigError(
+                f"{self.where}: expected readable PEM files in ca, cert and key ({given}): {error}"
+            ) from None
+        if not self.tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def parse(url: str, options: dict[str, str], where: str) -> Place:
+    """Read a URL; what is known of ``options`` is taken out of it.
+
+    >>> parse("redis+cluster://a:7000,b:7000", {}, "there").addresses
+    (Address(host='a', port=7000, path=None), Address(host='b', port=7000, path=None))
+    """
+    scheme, _, rest = url.partition("://")
+    family, _, kind = scheme.partition("+")
+    secure = family in ("rediss", "valkeys")
+    login, at, place = rest.partition("?")[0].rpartition("@")
+    user, colon, password = login.partition(":")
+    if at and not colon:
+        raise ConfigError(f"{where}: expected user:password@ or :password@ before the host, got a name alone")
+    hosts, _, path = place.partition("/")
+    if kind == "unix":
+        if secure or hosts or not path:
+            raise ConfigError(f"expected {family}+unix:///path/of/the/socket, got {where}")
+        return Place(
+            where, (Address("", 0, "/" + unquote(path)),), Mode.ONE, _text(user), _text(password) if at else None,
+            _database(options.pop("database", ""), where),
+        )  # fmt: skip
+    mode = Mode(kind) if kind else Mode.ONE
+    addresses = tuple(_address(host, _PORT[mode.value], where) for host in hosts.split(","))
+    if mode is Mode.ONE and len(addresses) > 1:
+        raise ConfigError(
+            f"{where}: several servers are a cluster ({family}+cluster://…) or sentinels ({family}+sentinel://…)"
+        )
+    database = _database(path, where)
+    if mode is Mode.CLUSTER and database:
+        raise ConfigError(f"{where}: a cluster has database 0 alone, got {database}")
+    master = options.pop("master", "") if mode is Mode.SENTINEL else ""
+    if mode is Mode.SENTINEL and not master:
+        raise ConfigError(f"{where}: expected the name of the primary that the sentinels watch: add ?master=NAME")
+    watcher = None
+    if mode is Mode.SENTINEL and (secret := options.pop("sentinel_password", "")):
+        watcher = (options.pop("sentinel_user", None), secret)
+    return Place(
+        where, addresses, mode, _text(user), _text(password) if at else None, database, master, watcher,
+        _tls(options, where) if secure else None,
+    )  # fmt: skip
+
+
+def _text(encoded: str) -> str | None:
+    return unquote(encoded) or None
+
+
+def _address(text: str, port: int, where: str) -> Address:
+    try:
+        parts = urlsplit(f"//{text}")
+        return Address(parts.hostname or "localhost", parts.port or port)
+    except ValueError:
+        raise ConfigError(f"{where}: expected host:port with a port from 1 to 65535, got {shown(text)}") from None
+
+
+def _database(text: str, where: str) -> int:
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{where}: expected the number of a database after the host, like /0, got {shown(text)}")
+    return int(text)
+
+
+def _tls(options: dict[str, str], where: str) -> Tls:
+    verify = options.pop("verify", "yes")
+    if verify not in ("yes", "no"):
+        raise ConfigError(f"{where}: verify: expected yes or no, got {shown(verify)}")
+    tls = Tls(options.pop("ca", None), options.pop("cert", None), options.pop("key", None), verify == "yes")
+    if tls.key is not None and tls.cert is None:
+        raise ConfigError(f"{where}: key: expected cert beside it, the certificate that it belongs to")
+    return tls
