@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
@@ -95,8 +95,7 @@ class Line(asyncio.Protocol):
     # -- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         line = transport.get_extra_info("socket")
         if line is not None and line.family != getattr(socket, "AF_UNIX", None):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

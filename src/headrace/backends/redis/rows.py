@@ -24,14 +24,14 @@ CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
 
-_JOB = Struct(">QQIIhB")
-_STATE = Struct(">BIIIIIhBBQQQQ")
+_JOB = Struct(">QIIhBQ")
+_STATE = Struct(">BBIQQIIIhBQQI")
 _ROW = Struct(">16sHhqqqI")
-_SETTLEMENT = Struct(">16sIBBBqq")
 _LEASE = Struct(">16sI")
 _CELLS = Struct(">IIII")
 _SHORT = Struct(">H")
 _LONG = Struct(">I")
+_pack_long = _LONG.pack
 _NONE, _KEPT = 2**32 - 1, 2**32 - 2
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT = 1, 2, 4, 8
 
@@ -65,7 +65,7 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, list[b
                 numbers[row.queue],
                 row.priority,
                 row.delay,
-                -1 if row.run_at is None else row.run_at,
+                -1 if row.run_at is None else max(0, row.run_at),
                 -1 if row.expires is None else row.expires,
                 weight(row),
             )
@@ -118,7 +118,7 @@ class Job:
     )
 
     def __init__(self, job: bytes) -> None:
-        self.enqueued_at, self.expires_at, self.qid, self.size, self.priority, self.keyed = _JOB.unpack_from(job)
+        self.enqueued_at, self.size, self.qid, self.priority, self.keyed, self.expires_at = _JOB.unpack_from(job)
         at = _JOB.size
         texts = []
         for _ in range(3):
@@ -165,8 +165,8 @@ class State:
 
     def __init__(self, packed: bytes) -> None:
         (
-            self.state, self.qid, self.epoch, self.attempt, self.lost, self.size, self.priority, self.keyed,
-            self.cancel, self.run_at, self.instant, self.held_until, self.expires_at,
+            self.state, self.cancel, self.lost, self.instant, self.held_until, self.attempt, self.size, self.qid,
+            self.priority, self.keyed, self.expires_at, self.run_at, self.epoch,
         ) = _STATE.unpack_from(packed)  # fmt: skip
         self.text = packed[_STATE.size :]
 
@@ -222,9 +222,9 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
 
 def finish_args(batch: Sequence[Settlement]) -> list[Any]:
     """The arguments of a finish."""
-    holders = {s.holder: None for s in batch}
-    numbers = {holder: number for number, holder in enumerate(holders, start=1)}
-    heads = []
+    kinds: dict[tuple[int, int, int, int], int] = {}
+    kind_of = []
+    leases = []
     results = []
     more = []
     blobs: list[bytes] = []
@@ -234,17 +234,9 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
         if s.result is not None:
             flags += _RESULT
             results.append(s.result)
-        heads.append(
-            _SETTLEMENT.pack(
-                s.id,
-                s.epoch,
-                numbers[s.holder],
-                CODES[s.state],
-                flags,
-                -1 if s.delay is None else s.delay,
-                s.result_ttl,
-            )
-        )
+        kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
+        kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
+        leases.append(_pack_long(s.epoch) + s.holder.encode())
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None:
             cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
@@ -260,13 +252,16 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
         spawned += s.spawn
     queues, rows, keys, inboxes, bodies = insert_args(spawned)
     return [
-        b"".join(heads),
-        encode(list(holders)),
+        len(batch),
+        encode(list(kinds)),
+        encode(kind_of),
         encode(more),
         encode([len(s.spawn) for s in batch]),
         b"\x93" + queues + keys + inboxes,
         rows,
         len(bodies),
+        *[s.id for s in batch],
+        *leases,
         *results,
         *bodies,
         *blobs,

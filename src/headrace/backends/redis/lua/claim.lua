@@ -3,24 +3,57 @@
 
 local CHUNK = 1000
 
--- The line of one queue and priority, read piece by piece.
-local function line_of(qid, priority, now)
-    local key = base .. ':r:' .. qid .. ':' .. priority
-    local line = {key = key, qid = qid, at = 0, items = {}, next = 1, over = false}
-    function line.peek()
-        if line.next > #line.items and not line.over then
-            line.items = call('ZRANGEBYSCORE', key, '-inf', number(now), 'WITHSCORES', 'LIMIT', line.at, line.want)
-            line.at = line.at + line.want
-            line.over = #line.items < 2 * line.want
-            line.next = 1
-        end
-        return line.items[line.next], line.items[line.next + 1]
-    end
-    return line
+-- The due jobs of a level, piece by piece: ids, scores, and the lines that they stand in, by (run_at, id). What a piece has
+-- taken out of its line is to be told by ``line.at = line.at - 1``.
+local function line_of(qid, priority, want)
+    return {key = base .. ':r:' .. qid .. ':' .. priority, qid = qid, at = 0, items = {}, next = 1, over = false, want = want}
 end
 
-local function before(run_at, id, other_run_at, other_id)
-    return run_at < other_run_at or (run_at == other_run_at and id < other_id)
+local function refill(line, till)
+    line.items = call('ZRANGEBYSCORE', line.key, '-inf', till, 'WITHSCORES', 'LIMIT', line.at, line.want)
+    line.at = line.at + line.want
+    line.over = #line.items < 2 * line.want
+    line.next = 1
+end
+
+local function piece_of(lines, most, till)
+    local ids, scores, places = {}, {}, {}
+    if #lines == 1 then
+        local line = lines[1]
+        if not line.over then
+            line.want = math.min(most, CHUNK)
+            refill(line, till)
+            local items = line.items
+            for i = 1, #items, 2 do
+                local n = (i + 1) / 2
+                ids[n], scores[n], places[n] = items[i], items[i + 1], line
+            end
+        end
+        return ids, scores, places
+    end
+    while #ids < most do
+        local best, best_id, best_score
+        for i = 1, #lines do
+            local line = lines[i]
+            if line.next > #line.items and not line.over then
+                refill(line, till)
+            end
+            local id = line.items[line.next]
+            if id then
+                local score = tonumber(line.items[line.next + 1])
+                if not best or score < best_score or (score == best_score and id < best_id) then
+                    best, best_id, best_score = line, id, score
+                end
+            end
+        end
+        if not best then
+            break
+        end
+        local n = #ids + 1
+        ids[n], scores[n], places[n] = best_id, best.items[best.next + 1], best
+        best.next = best.next + 2
+    end
+    return ids, scores, places
 end
 
 local function claim(now, holder, queues, limit, lease_for, lost_below, max_bytes)
@@ -46,99 +79,78 @@ local function claim(now, holder, queues, limit, lease_for, lost_below, max_byte
     local ids, jobs, states, expired = {}, {}, {}, {}
     local passed, room = false, max_bytes
     local dying = call('EXISTS', base .. ':y') == 1
+    local till_now, till = number(now), number(now + lease_for)
+    -- What the state of every job begins with that is leased for the first time.
+    local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     for _, priority in ipairs(order) do
         if #ids >= limit or room <= 0 then
             break
         end
         local lines = {}
         for i, qid in ipairs(levels[priority]) do
-            lines[i] = line_of(qid, priority, now)
-            lines[i].want = math.min(limit - #ids, CHUNK)
+            lines[i] = line_of(qid, priority, math.min(limit - #ids, CHUNK))
         end
         local done = false
         while not done do
-            -- A piece of the merged lines, then all that has to be known of it in a few commands.
-            local piece, places, scores = {}, {}, {}
-            while #piece < limit - #ids do
-                local best, best_id, best_score
-                for i = 1, #lines do
-                    local id, score = lines[i].peek()
-                    if id then
-                        score = tonumber(score)
-                        if not best or before(score, id, best_score, best_id) then
-                            best, best_id, best_score = lines[i], id, score
-                        end
-                    end
-                end
-                if not best then
-                    break
-                end
-                best.next = best.next + 2
-                piece[#piece + 1], places[#places + 1], scores[#scores + 1] = best_id, best, best_score
-            end
+            local piece, scores, places = piece_of(lines, limit - #ids, till_now)
             if #piece == 0 then
                 break
             end
             local found = ask('HMGET', base .. ':j', piece)
             local was = ask('HMGET', base .. ':s', piece)
-            local dies = dying and ask('ZMSCORE', base .. ':y', piece) or {}
-            local leases, saved, gone, fewer = {}, {}, {}, {}
-            local till = number(now + lease_for)
-            for i, id in ipairs(piece) do
+            local dies = dying and ask('ZMSCORE', base .. ':y', piece)
+            local leases, saved, gone = {}, {}, {}
+            for i = 1, #piece do
                 if #ids >= limit or room <= 0 then
                     done = true
                     break
                 end
-                local j
-                if was[i] then
-                    j = read_state(was[i])
-                end
-                local place = places[i]
-                if dies[i] and tonumber(dies[i]) <= now then
-                    j = j or fresh(id, found[i])
+                local id, place, job = piece[i], places[i], found[i]
+                local packed, size
+                if dies and dies[i] and tonumber(dies[i]) <= now then
+                    local j = was[i] and read_state(was[i]) or fresh(id, job)
                     leave(id, j)
                     finish(id, j, CANCELLED, now, 'expired')
                     expired[#expired + 1] = id
                     place.at = place.at - 1
-                elseif j and j.lost >= lost_below then
-                    passed = true
+                elseif not was[i] then
+                    size = struct.unpack('>I4', job, JOB_SIZE_AT)
+                    packed = leased .. string.sub(job, JOB_SIZE_AT, JOB_SIZE)
+                        .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
                 else
-                    local size
-                    if not j then
-                        local enqueued_at, expires_at, qid, weight, level, keyed = head(found[i])
-                        size = weight
-                        saved[#saved + 1] = id
-                        saved[#saved + 1] = struct.pack(
-                            STATE, RUNNING, qid, 1, 0, 0, weight, level, keyed, 0, scores[i], now + lease_for, 0, expires_at
-                        ) .. holder
+                    local j = read_state(was[i])
+                    if j.lost >= lost_below then
+                        passed = true
                     else
-                        size = j.size
                         j.state, j.epoch, j.cancel, j.instant, j.text = RUNNING, j.epoch + 1, 0, now + lease_for, holder
-                        saved[#saved + 1] = id
-                        saved[#saved + 1] = write_state(j)
+                        size, packed = j.size, write_state(j)
                     end
+                end
+                if packed then
+                    local n = #ids + 1
                     room = room - size
-                    ids[#ids + 1], jobs[#jobs + 1], states[#states + 1] = id, found[i], saved[#saved]
-                    leases[#leases + 1] = till
-                    leases[#leases + 1] = id
-                    gone[place.key] = gone[place.key] or {}
-                    local list = gone[place.key]
+                    ids[n], jobs[n], states[n] = id, job, packed
+                    n = #saved
+                    saved[n + 1], saved[n + 2] = id, packed
+                    leases[n + 1], leases[n + 2] = till, id
+                    local list = gone[place]
+                    if not list then
+                        list = {}
+                        gone[place] = list
+                    end
                     list[#list + 1] = id
-                    fewer[place.qid] = (fewer[place.qid] or 0) + 1
                     place.at = place.at - 1
                 end
             end
             many('HSET', base .. ':s', saved)
             many('ZADD', base .. ':l', leases)
-            for key, list in pairs(gone) do
-                many('ZREM', key, list)
+            for place, list in pairs(gone) do
+                many('ZREM', place.key, list)
                 if dying then
                     many('ZREM', base .. ':y', list)
                 end
-            end
-            for qid, jobs_taken in pairs(fewer) do
-                count(qid, AVAILABLE, -jobs_taken)
-                count(qid, RUNNING, jobs_taken)
+                count(place.qid, AVAILABLE, -#list)
+                count(place.qid, RUNNING, #list)
             end
             if #ids >= limit or room <= 0 then
                 done = true

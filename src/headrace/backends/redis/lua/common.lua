@@ -29,13 +29,15 @@
 local base = KEYS[1]
 local call = redis.call
 
--- enqueued_at, expires_at (0: never), qid, size, priority, keyed
-local JOB = '>I8I8I4I4i2B'
+-- enqueued_at, size, qid, priority, keyed, expires_at (0: never)
+local JOB = '>I8I4I4i2BI8'
 local JOB_SIZE = 27
--- state, qid, epoch, attempt, lost, size, priority, keyed, cancel, run_at, instant (lease_until, finished_at),
--- held_until, expires_at; then the holder or the reason
-local STATE = '>BI4I4I4I4I4i2BBI8I8I8I8'
+-- state, cancel, lost, instant (lease_until, finished_at), held_until, attempt, then what JOB has from its size on, run_at,
+-- epoch; then the holder or the reason. A lease is the last two.
+local STATE = '>BBI4I8I8I4I4I4i2BI8I8I4'
 local STATE_SIZE = 57
+local ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 23, 27, 31, 54
+local JOB_SIZE_AT = 9
 -- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed
 local KEY = '>c16I8B'
 
@@ -185,22 +187,24 @@ end
 -- Jobs
 
 local function head(job)
-    local enqueued_at, expires_at, qid, size, priority, keyed = struct.unpack(JOB, job)
+    local enqueued_at, size, qid, priority, keyed, expires_at = struct.unpack(JOB, job)
     return enqueued_at, expires_at, qid, size, priority, keyed
 end
 
 local function read_state(packed)
-    local j = {}
-    j.state, j.qid, j.epoch, j.attempt, j.lost, j.size, j.priority, j.keyed, j.cancel, j.run_at, j.instant, j.held_until,
-        j.expires_at = struct.unpack(STATE, packed)
-    j.text = string.sub(packed, STATE_SIZE + 1)
-    return j
+    local state, cancel, lost, instant, held_until, attempt, size, qid, priority, keyed, expires_at, run_at, epoch =
+        struct.unpack(STATE, packed)
+    return {
+        state = state, qid = qid, epoch = epoch, attempt = attempt, lost = lost, size = size, priority = priority,
+        keyed = keyed, cancel = cancel, run_at = run_at, instant = instant, held_until = held_until,
+        expires_at = expires_at, text = string.sub(packed, STATE_SIZE + 1),
+    }
 end
 
 local function write_state(j)
     return struct.pack(
-        STATE, j.state, j.qid, j.epoch, j.attempt, j.lost, j.size, j.priority, j.keyed, j.cancel, j.run_at, j.instant,
-        j.held_until, j.expires_at
+        STATE, j.state, j.cancel, j.lost, j.instant, j.held_until, j.attempt, j.size, j.qid, j.priority, j.keyed,
+        j.expires_at, j.run_at, j.epoch
     ) .. j.text
 end
 

@@ -1,10 +1,9 @@
--- End leases. ARGV from ``first``: heads of all settlements (SETTLEMENT), holders (msgpack), {settlement, ...} of those
--- that change more than that (msgpack), rows that are spawned (as in insert: queue names, heads, keys, inboxes), the
--- number of bodies, then a result for each settlement that has one, then those bodies.
+-- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl} of each kind of settlement
+-- among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
+-- that are spawned (as in insert: how many by each, queue names, keys and inboxes, heads), the number of their bodies; then
+-- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
 -- Answers the states, -1 for what is fenced off.
 
-local SETTLEMENT = '>c16I4BBBi8i8'
-local SETTLEMENT_SIZE = 39
 local FAILED_ATTEMPT, KEEP_LOST, KEEP, RESULT = 1, 2, 4, 8
 
 local function has(flags, bit)
@@ -71,121 +70,176 @@ local function patch(id, changes)
     return grown
 end
 
-local function finish_all(now, first)
-    local heads, holders, more = ARGV[first], cmsgpack.unpack(ARGV[first + 1]), {}
-    for _, one in ipairs(cmsgpack.unpack(ARGV[first + 2])) do
-        more[one[1]] = one
+local function kinds_of(packed, now)
+    local kinds = cmsgpack.unpack(packed)
+    for i, given in ipairs(kinds) do
+        local state, flags, ttl = given[1], given[2], given[4]
+        kinds[i] = {
+            state = state, delay = given[3], ttl = ttl, has_result = has(flags, RESULT), keep = has(flags, KEEP),
+            failed = has(flags, FAILED_ATTEMPT), keep_lost = has(flags, KEEP_LOST),
+            plain = state == COMPLETED and not has(flags, FAILED_ATTEMPT) and not has(flags, KEEP_LOST),
+            -- What the state of every job begins with that ends so.
+            done = struct.pack('>BBI4I8I8', state, 0, 0, now, state == COMPLETED and now + ttl or 0),
+        }
     end
-    local bodies = tonumber(ARGV[first + 6])
-    local next_result = first + 7
-    local total = #heads / SETTLEMENT_SIZE
-    local ids, epochs, of, wanted, flags, delays, ttls, results = {}, {}, {}, {}, {}, {}, {}, {}
+    return kinds
+end
+
+local function finish_all(now, first)
+    local total, kinds, kind_of = tonumber(ARGV[first]), kinds_of(ARGV[first + 1], now), cmsgpack.unpack(ARGV[first + 2])
+    local more, is_more = {}, false
+    for _, one in ipairs(cmsgpack.unpack(ARGV[first + 3])) do
+        more[one[1]], is_more = one, true
+    end
+    local bodies = tonumber(ARGV[first + 7])
+    local id_at, lease_at = first + 7, first + 7 + total
+    local next_result = lease_at + total + 1
+    local ids = {unpack(ARGV, id_at + 1, id_at + total)}
+    local was = ask('HMGET', base .. ':s', ids)
+    local results = {}
     for i = 1, total do
-        ids[i], epochs[i], of[i], wanted[i], flags[i], delays[i], ttls[i] =
-            struct.unpack(SETTLEMENT, heads, (i - 1) * SETTLEMENT_SIZE + 1)
-        if has(flags[i], RESULT) then
+        if kinds[kind_of[i]].has_result then
             results[i] = ARGV[next_result]
             next_result = next_result + 1
         end
     end
-    local first_blob = next_result + bodies - 1
-    local was = ask('HMGET', base .. ':s', ids)
+    local blobs_at = next_result + bodies - 1
     local waited = call('EXISTS', base .. ':w') == 1
     local answers, accepted, seen = {}, {}, {}
-    local leases, saved, ended, forgotten, held, expiring = {}, {}, {}, {}, {}, {}
+    local leases, saved, forgotten, held, expiring = {}, {}, {}, {}, {}
+    local ended, ended_of = {}, {}
+    local at = number(now)
+
+    local function end_in(state, qid, id, size)
+        local list = ended[state]
+        if not list then
+            list = {bytes = 0}
+            ended[state], ended_of[state] = list, {}
+        end
+        local n = #list
+        list[n + 1], list[n + 2] = at, id
+        list.bytes = list.bytes + size
+        ended_of[state][qid] = (ended_of[state][qid] or 0) + 1
+    end
+
+    local function hold(id, result, held_until)
+        local n = #held
+        held[n + 1], held[n + 2] = id, result
+        expiring[n + 1], expiring[n + 2] = number(held_until), id
+    end
+
+    local fewer = {}
     for i = 1, total do
-        local id = ids[i]
-        local j = was[i] and not seen[id] and read_state(was[i])
-        if not j or j.state ~= RUNNING or j.epoch ~= epochs[i] or j.text ~= holders[of[i]] then
+        local id, packed = ids[i], was[i]
+        if not packed or seen[id] or string.byte(packed) ~= RUNNING
+            or string.sub(packed, LEASE_AT) ~= ARGV[lease_at + i] then
             answers[i] = -1
         else
-            seen[id] = true
-            accepted[i] = true
-            local state, extra = wanted[i], more[i]
-            local reason = extra and extra[2] or ''
-            if j.cancel == 1 then
-                call('SREM', base .. ':x:' .. j.text, id)
-                if state < COMPLETED then
-                    state, reason = CANCELLED, 'cancelled'
-                end
-            end
-            answers[i] = state
+            seen[id], accepted[i] = true, true
             leases[#leases + 1] = id
-            count(j.qid, RUNNING, -1)
-            if has(flags[i], FAILED_ATTEMPT) then
-                j.attempt = j.attempt + 1
-            end
-            if not has(flags[i], KEEP_LOST) then
-                j.lost = 0
-            end
-            if extra then
-                if extra[3] then
-                    local error = ARGV[first_blob + extra[3]]
-                    j.size = j.size + #error - call('HSTRLEN', base .. ':e', id)
-                    call('HSET', base .. ':e', id, error)
+            local kind, extra = kinds[kind_of[i]], is_more and more[i]
+            local size, qid, _, keyed = struct.unpack('>I4I4i2B', packed, SIZE_AT)
+            fewer[qid] = (fewer[qid] or 0) + 1
+            if kind.plain and not extra and keyed == 0 then
+                answers[i] = COMPLETED
+                if string.byte(packed, 2) == 1 then
+                    call('SREM', base .. ':x:' .. string.sub(packed, STATE_SIZE + 1), id)
                 end
-                if extra[4] then
-                    for _, change in ipairs(extra[4]) do
-                        change[2] = change[2] and ARGV[first_blob + change[2]]
+                if kind.keep then
+                    local result = kind.ttl > 0 and results[i]
+                    local n = #saved
+                    saved[n + 1] = id
+                    if result then
+                        size = size + #result
+                        hold(id, result, now + kind.ttl)
+                        saved[n + 2] = kind.done .. string.sub(packed, ATTEMPT_AT, SIZE_AT - 1)
+                            .. struct.pack('>I4', size) .. string.sub(packed, QID_AT, STATE_SIZE)
+                    else
+                        saved[n + 2] = kind.done .. string.sub(packed, ATTEMPT_AT, STATE_SIZE)
                     end
-                    j.size = j.size + patch(id, extra[4])
-                end
-                if extra[5] then
-                    local qid = qid_of(extra[5])
-                    if qid ~= j.qid then
-                        change_queue(id, j, qid, now)
-                    end
-                end
-                if extra[6] then
-                    j.priority = extra[6]
-                end
-            end
-            j.cancel = 0
-            if state == AVAILABLE or state == PAUSED then
-                j.state, j.text, j.instant = state, '', 0
-                if delays[i] >= 0 then
-                    j.run_at = now + delays[i]
-                end
-                save(id, j)
-                count(j.qid, state, 1)
-                if state == AVAILABLE then
-                    put_ready(id, j)
-                    wake(j.qid, 1)
-                end
-            else
-                local held_until = state == COMPLETED and now + ttls[i] or 0
-                j.state, j.instant, j.held_until, j.text = state, now, held_until, reason
-                end_key(id, j, held_until)
-                if state == COMPLETED and not has(flags[i], KEEP) then
-                    forgotten[#forgotten + 1] = id
-                    if j.keyed == 1 then
-                        drop_key(id, j)
-                    end
+                    end_in(COMPLETED, qid, id, size)
                 else
-                    if results[i] and state == COMPLETED and ttls[i] > 0 then
-                        j.size = j.size + #results[i]
-                        held[#held + 1] = id
-                        held[#held + 1] = results[i]
-                        expiring[#expiring + 1] = number(held_until)
-                        expiring[#expiring + 1] = id
-                    end
-                    saved[#saved + 1] = id
-                    saved[#saved + 1] = write_state(j)
-                    local list = ended[state]
-                    if not list then
-                        list = {}
-                        ended[state] = list
-                    end
-                    list[#list + 1] = number(now)
-                    list[#list + 1] = id
-                    count(j.qid, state, 1)
-                    weigh(state, j.size)
+                    forgotten[#forgotten + 1] = id
                 end
                 if waited then
                     tell_waiters(id)
                 end
+            else
+                local j = read_state(packed)
+                local state = kind.state
+                local reason = extra and extra[2] or ''
+                if j.cancel == 1 then
+                    call('SREM', base .. ':x:' .. j.text, id)
+                    if state < COMPLETED then
+                        state, reason = CANCELLED, 'cancelled'
+                    end
+                end
+                answers[i] = state
+                if kind.failed then
+                    j.attempt = j.attempt + 1
+                end
+                if not kind.keep_lost then
+                    j.lost = 0
+                end
+                if extra then
+                    if extra[3] then
+                        local error = ARGV[blobs_at + extra[3]]
+                        j.size = j.size + #error - call('HSTRLEN', base .. ':e', id)
+                        call('HSET', base .. ':e', id, error)
+                    end
+                    if extra[4] then
+                        for _, change in ipairs(extra[4]) do
+                            change[2] = change[2] and ARGV[blobs_at + change[2]]
+                        end
+                        j.size = j.size + patch(id, extra[4])
+                    end
+                    if extra[5] then
+                        local to = qid_of(extra[5])
+                        if to ~= j.qid then
+                            change_queue(id, j, to, now)
+                        end
+                    end
+                    if extra[6] then
+                        j.priority = extra[6]
+                    end
+                end
+                j.cancel = 0
+                if state == AVAILABLE or state == PAUSED then
+                    j.state, j.text, j.instant = state, '', 0
+                    if kind.delay >= 0 then
+                        j.run_at = now + kind.delay
+                    end
+                    save(id, j)
+                    count(j.qid, state, 1)
+                    if state == AVAILABLE then
+                        put_ready(id, j)
+                        wake(j.qid, 1)
+                    end
+                else
+                    local held_until = state == COMPLETED and now + kind.ttl or 0
+                    j.state, j.instant, j.held_until, j.text = state, now, held_until, reason
+                    if state == COMPLETED and not kind.keep then
+                        drop_key(id, j)
+                        forgotten[#forgotten + 1] = id
+                    else
+                        end_key(id, j, held_until)
+                        if results[i] and state == COMPLETED and kind.ttl > 0 then
+                            j.size = j.size + #results[i]
+                            hold(id, results[i], held_until)
+                        end
+                        local n = #saved
+                        saved[n + 1], saved[n + 2] = id, write_state(j)
+                        end_in(state, j.qid, id, j.size)
+                    end
+                    if waited then
+                        tell_waiters(id)
+                    end
+                end
             end
         end
+    end
+    for qid, jobs in pairs(fewer) do
+        count(qid, RUNNING, -jobs)
     end
     many('ZREM', base .. ':l', leases)
     many('HSET', base .. ':s', saved)
@@ -193,14 +247,20 @@ local function finish_all(now, first)
     many('ZADD', base .. ':hx', expiring)
     for state, list in pairs(ended) do
         many('ZADD', base .. ':d:' .. state, list)
+        weigh(state, list.bytes)
+        for qid, jobs in pairs(ended_of[state]) do
+            count(qid, state, jobs)
+        end
     end
     if #forgotten > 0 then
         for _, name in ipairs({':j', ':s', ':e', ':c'}) do
-            many('HDEL', base .. name, forgotten)
+            if call('EXISTS', base .. name) == 1 then
+                many('HDEL', base .. name, forgotten)
+            end
         end
         many('ZREM', base .. ':a', forgotten)
     end
-    local spawned = cmsgpack.unpack(ARGV[first + 3])
+    local spawned = cmsgpack.unpack(ARGV[first + 4])
     if bodies > 0 then
         local only, at = {}, 0
         for i = 1, total do
@@ -209,12 +269,12 @@ local function finish_all(now, first)
                 only[at] = accepted[i] or false
             end
         end
-        local packed = cmsgpack.unpack(ARGV[first + 4])
+        local packed = cmsgpack.unpack(ARGV[first + 5])
         local qids = {}
         for i, name in ipairs(packed[1]) do
             qids[i] = qid_of(name)
         end
-        insert_rows(now, qids, ARGV[first + 5], packed[2], packed[3], next_result, ARGV, only)
+        insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], next_result, ARGV, only)
     end
     return answers
 end

@@ -47,7 +47,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
         if fine then
             seen[id] = true
             local place = qid .. ':' .. priorities[i]
-            local job = struct.pack(JOB, now, expiries[i], qid, sizes[i], priorities[i], key and 1 or 0)
+            local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], key and 1 or 0, expiries[i])
             jobs[#jobs + 1] = id
             jobs[#jobs + 1] = job .. bodies[first_body + i - 1]
             all[#all + 1] = 0
