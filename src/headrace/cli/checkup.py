@@ -83,6 +83,12 @@ def store(backend: Backend, url: str) -> list[Finding]:
     ]
 
 
+async def server(backend: Backend) -> list[Finding]:
+    """What a store on a server finds out about that; others have nothing to say."""
+    checks = getattr(backend, "checks", None)
+    return [] if checks is None else [Finding(*fact) for fact in await checks()]
+
+
 def _yes(capability: object) -> str:
     return "no" if capability is None else "yes"
 

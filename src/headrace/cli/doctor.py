@@ -74,6 +74,7 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
     async with store.opened() as client:
         backend = await client.backend()
         findings += checkup.store(backend, shown_url(client.settings.url))
+        findings += await checkup.server(backend)
         if path is not None:
             findings.append(disk.journal(path))
         now = client.clock.now()

@@ -118,6 +118,8 @@ end
 
 -- Queues
 
+local names = {}
+
 local function qid_of(name)
     local found = call('HGET', base .. ':q', name)
     if not found then
@@ -125,10 +127,10 @@ local function qid_of(name)
         call('HSET', base .. ':q', name, found)
         call('HSET', base .. ':qn', found, name)
     end
-    return tonumber(found)
+    found = tonumber(found)
+    names[found] = name
+    return found
 end
-
-local names = {}
 
 local function name_of(qid)
     local found = names[qid]
@@ -154,10 +156,14 @@ end
 local function settle_signals()
     for qid, jobs in pairs(woken) do
         local key = base .. ':g:' .. name_of(qid)
-        if call('LPUSH', key, unpack(ONES, 1, math.min(jobs, SIGNALS))) > SIGNALS then
-            call('LTRIM', key, 0, SIGNALS - 1)
+        local there = call('LLEN', key)
+        local more = math.min(jobs, SIGNALS - there)
+        if more > 0 then
+            call('LPUSH', key, unpack(ONES, 1, more))
         end
-        call('EXPIRE', key, SIGNAL_TTL)
+        if there == 0 then
+            call('EXPIRE', key, SIGNAL_TTL)
+        end
     end
     woken = {}
 end

@@ -23,6 +23,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
         waits[one[1]] = one[2]
     end
     local answers, jobs, all, ready, dying, seen = {}, {}, {}, {}, {}, {}
+    local last, last_text
     for i = 1, count_rows do
         local id, qid, key = ids[i], queues[i], keys[i]
         local fine = not only or only[i]
@@ -48,17 +49,19 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
             seen[id] = true
             local place = qid .. ':' .. priorities[i]
             local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], key and 1 or 0, expiries[i])
-            jobs[#jobs + 1] = id
-            jobs[#jobs + 1] = job .. bodies[first_body + i - 1]
-            all[#all + 1] = 0
-            all[#all + 1] = id
+            local at = #jobs
+            jobs[at + 1], jobs[at + 2] = id, job .. bodies[first_body + i - 1]
+            all[at + 1], all[at + 2] = 0, id
             local line = ready[place]
             if not line then
                 line = {qid = qid, priority = priorities[i]}
                 ready[place] = line
             end
-            line[#line + 1] = number(run_ats[i])
-            line[#line + 1] = id
+            local n, run_at = #line, run_ats[i]
+            if run_at ~= last then
+                last, last_text = run_at, number(run_at)
+            end
+            line[n + 1], line[n + 2] = last_text, id
             if expiries[i] > 0 then
                 dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
                 dying[#dying + 1] = id
@@ -73,7 +76,9 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
     many('ZADD', base .. ':y', dying)
     for place, line in pairs(ready) do
         many('ZADD', base .. ':r:' .. place, line)
-        call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
+        if call('ZCARD', base .. ':r:' .. place) == #line / 2 then
+            call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
+        end
         count(line.qid, AVAILABLE, #line / 2)
         wake(line.qid, #line / 2)
     end

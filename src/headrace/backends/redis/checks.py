@@ -1,0 +1,121 @@
+"""What is worth knowing of a server: what survives its end, and how much room there is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from headrace.backends.redis.opening import read_info
+from headrace.backends.redis.translate import Refused
+
+SETTINGS = ("appendfsync", "save")
+"""What INFO does not tell and CONFIG GET does."""
+_APPENDONLY = "CONFIG SET appendonly yes, and the same in its configuration"
+_FSYNC = {
+    "always": "what was acknowledged is on the disk",
+    "everysec": "a crash may take what was acknowledged in the last two seconds",
+    "no": "a crash of the machine may take what was acknowledged in the last half minute",
+}
+_DISK = "look at the room on its disk, and at its log"
+_FULL = 0.9
+
+
+class Fact(NamedTuple):
+    """One thing that was found out: ``ok``, ``warn`` or ``fail``, on one subject."""
+
+    level: str
+    check: str
+    what: str
+    advice: str = ""
+
+
+async def facts(call: Callable[..., Awaitable[Any]]) -> list[Fact]:
+    """What one server tells of itself."""
+    info = read_info(await call("INFO"))
+    settings: dict[str, str] = {}
+    try:
+        for name in SETTINGS:
+            flat = await call("CONFIG", "GET", name)
+            settings |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    except Refused:
+        settings = {}
+    return examine(info, settings)
+
+
+def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
+    """One phrase for people: what survives what."""
+    if info.get("aof_enabled") == "1":
+        fsync = settings.get("appendfsync", "")
+        said = _FSYNC.get(fsync)
+        return f"append-only file, appendfsync {fsync}: {said}" if said else "append-only file"
+    if settings.get("save") == "":
+        return "neither append-only file nor snapshots: nothing survives the server"
+    return "no append-only file: a crash takes all that was acknowledged since the last snapshot"
+
+
+def examine(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Fact]:
+    """What INFO and CONFIG GET tell of one server; ``settings`` is empty where the user may not ask for them."""
+    return [_server(info), *_persistence(info, settings), *_memory(info)]
+
+
+def _server(info: Mapping[str, str]) -> Fact:
+    name = "valkey" if "valkey_version" in info else "redis"
+    role = "replica" if info.get("role") == "slave" else "primary"
+    mode = "in a cluster" if info.get("cluster_enabled") == "1" else "alone"
+    replicas = info.get("connected_slaves", "0")
+    return Fact("ok", "server", f"{name} {info.get(f'{name}_version', '?')}, a {role} {mode}, {replicas} replica(s)")
+
+
+def _persistence(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Fact]:
+    found = [_durability(info, settings)]
+    if info.get("aof_enabled") == "1" and info.get("aof_last_write_status") == "err":
+        found.append(
+            Fact("fail", "persistence", "the append-only file cannot be written: the server refuses to store", _DISK)
+        )
+    if info.get("rdb_last_bgsave_status") == "err":
+        found.append(Fact("warn", "persistence", "the last snapshot failed: the server may refuse to store", _DISK))
+    return found
+
+
+def _durability(info: Mapping[str, str], settings: Mapping[str, str]) -> Fact:
+    phrase = durable(info, settings)
+    if info.get("aof_enabled") != "1":
+        return Fact("warn", "persistence", phrase, _APPENDONLY)
+    match settings.get("appendfsync"):
+        case "always" | "everysec":
+            return Fact("ok", "persistence", phrase)
+        case None:
+            advice = "+config|get in the user's ACL shows its appendfsync: everysec or always is what you want"
+            return Fact("ok", "persistence", f"{phrase}; this user may not see more", advice)
+    return Fact("warn", "persistence", phrase, "CONFIG SET appendfsync everysec, and the same in its configuration")
+
+
+def _memory(info: Mapping[str, str]) -> list[Fact]:
+    policy = info.get("maxmemory_policy", "?")
+    found = [Fact("ok", "eviction", f"maxmemory-policy {policy}: the server throws nothing away")]
+    if policy != "noeviction":
+        advice = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
+        text = f"maxmemory-policy {policy}: the server throws jobs away when its memory is full"
+        found = [Fact("fail", "eviction", text, advice)]
+    used, bound = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
+    if not bound:
+        text = f"{_size(used)} used, no maxmemory: when the machine has no more, the system ends the server"
+        advice = "CONFIG SET maxmemory to what the machine can spare: then who enqueues is told that the store is full"
+        return [*found, Fact("warn", "memory", text, advice)]
+    text = f"{_size(used)} of maxmemory {_size(bound)} used"
+    if used < _FULL * bound:
+        return [*found, Fact("ok", "memory", text)]
+    advice = "more workers, a shorter retention, or a larger maxmemory: once it is full, enqueue is refused"
+    return [*found, Fact("warn", "memory", text, advice)]
+
+
+def _size(count: float) -> str:
+    """
+    >>> _size(512), _size(1_500_000), _size(3 << 30)
+    ('512 B', '1.4 MiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

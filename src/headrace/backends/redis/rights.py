@@ -1,0 +1,23 @@
+"""What a user must be allowed to do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+COMMANDS = (
+    "INFO", "GET", "SETNX", "TIME", "EVAL", "EVALSHA", "CLIENT ID", "CLIENT UNBLOCK", "SUBSCRIBE", "PUBLISH", "BLPOP",
+    "LPUSH", "RPUSH", "LTRIM", "EXISTS", "EXPIRE", "DEL", "INCR", "HGET", "HSET", "HDEL", "HMGET", "HGETALL", "HEXISTS",
+    "HINCRBY", "HSTRLEN", "SADD", "SREM", "SISMEMBER", "SMEMBERS", "ZADD", "ZREM", "ZCARD", "ZCOUNT", "ZRANGE",
+    "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZSCORE", "ZMSCORE",
+)  # fmt: skip
+"""All that is asked of a server, beside what only a cluster or sentinels are asked."""
+
+
+async def lacking(call: Callable[..., Awaitable[Any]], base: str) -> list[str]:
+    """Which commands the user may not run on the keys and channels of the store, as an ACL names them. In the middle of
+    a script it would be too late to find out: what came before stays done."""
+    text = files(__package__).joinpath("lua", "rights.lua").read_text()
+    found = await call("EVAL", text, 1, base, base.partition("{")[0] + ":inbox:", *COMMANDS)
+    return [name.decode().lower().replace(" ", "|") for name in found]
