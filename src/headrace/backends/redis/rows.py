@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
-import msgspec
-
+from headrace.backends.redis.blob import JOB, STATE, Job, State, body, contents, encode, head_of
 from headrace.errors import InvalidJob
-from headrace.records import Altered, Cells, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.records import Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 STATES = (
@@ -24,19 +23,10 @@ CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
 
-_JOB = Struct(">QIIhBQ")
-_STATE = Struct(">BBIQQIIIhBQQI")
 _ROW = Struct(">16sHhqqqI")
 _LEASE = Struct(">16sI")
-_CELLS = Struct(">IIII")
-_SHORT = Struct(">H")
-_LONG = Struct(">I")
-_pack_long = _LONG.pack
-_NONE, _KEPT = 2**32 - 1, 2**32 - 2
+_pack_epoch = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT = 1, 2, 4, 8
-
-encode = msgspec.msgpack.Encoder().encode
-_header = msgspec.msgpack.Decoder(tuple[bytes | None, int | None, int | None, int | None]).decode
 
 
 def checked(rows: Iterable[Row]) -> None:
@@ -74,101 +64,7 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, list[b
     )
     keys = [(i, row.key, row.hold_failed) for i, row in enumerate(rows, start=1) if row.key is not None]
     inboxes = [(i, row.reply_to) for i, row in enumerate(rows, start=1) if row.reply_to is not None]
-    return encode(names), heads, encode(keys), encode(inboxes), [_body(row) for row in rows]
-
-
-def _body(row: Row) -> bytes:
-    head = encode((row.headers, row.max_attempts, row.timeout, row.result_ttl))
-    cells = [row.cells.get(name) for name in SECTIONS]
-    lengths = _CELLS.pack(*[_NONE if cell is None else len(cell) for cell in cells])
-    return b"".join(
-        [
-            _text(row.key or ""),
-            _text(row.task),
-            _text(row.tenant),
-            _LONG.pack(len(head)),
-            head,
-            lengths,
-            *[cell for cell in cells if cell is not None],
-        ]
-    )
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return _SHORT.pack(len(encoded)) + encoded
-
-
-class Job:
-    """What was enqueued."""
-
-    __slots__ = (
-        "_at",
-        "_job",
-        "enqueued_at",
-        "expires_at",
-        "header",
-        "key",
-        "keyed",
-        "priority",
-        "qid",
-        "size",
-        "task",
-        "tenant",
-    )
-
-    def __init__(self, job: bytes) -> None:
-        self.enqueued_at, self.size, self.qid, self.priority, self.keyed, self.expires_at = _JOB.unpack_from(job)
-        at = _JOB.size
-        texts = []
-        for _ in range(3):
-            (length,) = _SHORT.unpack_from(job, at)
-            at += 2 + length
-            texts.append(job[at - length : at].decode())
-        self.key = texts[0] if self.keyed else None
-        self.task, self.tenant = texts[1:]
-        (length,) = _LONG.unpack_from(job, at)
-        at += 4
-        self.header = _header(job[at : at + length])
-        self._job, self._at = job, at + length
-
-    def cells(self, patched: bytes | None, want: frozenset[str] | None) -> Cells:
-        """Its cells, as far as they are wanted: those that were enqueued, or what a run has made of them."""
-        lengths = _CELLS.unpack_from(self._job, self._at)
-        at = self._at + _CELLS.size
-        found: Cells = {}
-        for name, length in zip(SECTIONS, lengths, strict=True):
-            if length != _NONE:
-                if want is None or name in want:
-                    found[name] = self._job[at : at + length]
-                at += length
-        if patched is not None:
-            at = _CELLS.size
-            for name, length in zip(SECTIONS, _CELLS.unpack_from(patched), strict=True):
-                if length == _KEPT:
-                    continue
-                found.pop(name, None)
-                if length != _NONE:
-                    if want is None or name in want:
-                        found[name] = patched[at : at + length]
-                    at += length
-        return found
-
-
-class State:
-    """Where a job is, and what changed since."""
-
-    __slots__ = (
-        "attempt", "cancel", "epoch", "expires_at", "held_until", "instant", "keyed", "lost", "priority", "qid",
-        "run_at", "size", "state", "text",
-    )  # fmt: skip
-
-    def __init__(self, packed: bytes) -> None:
-        (
-            self.state, self.cancel, self.lost, self.instant, self.held_until, self.attempt, self.size, self.qid,
-            self.priority, self.keyed, self.expires_at, self.run_at, self.epoch,
-        ) = _STATE.unpack_from(packed)  # fmt: skip
-        self.text = packed[_STATE.size :]
+    return encode(names), heads, encode(keys), encode(inboxes), [body(row) for row in rows]
 
 
 def names(flat: Sequence[Any]) -> dict[int, str]:
@@ -182,29 +78,17 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> Claimed:
     queues = names(flat)
     found: list[Leased] = []
     for i, job_id in enumerate(ids):
-        job, state = Job(jobs[i]), State(states[i])
-        headers, max_attempts, timeout, result_ttl = job.header
+        job = jobs[i]
+        enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
+        _, _, lost, _, _, attempt, _, qid, priority, keyed, _, run_at, epoch = STATE.unpack_from(states[i])
+        key, task, tenant, max_attempts, timeout, result_ttl = head_of(job, keyed, length)
+        headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
         found.append(
             Leased(
-                job_id,
-                queues[state.qid],
-                job.task,
-                job.cells(patched[i] if patched else None, want),
-                state.epoch,
-                job.tenant,
-                job.key if state.keyed else None,
-                state.priority,
-                state.run_at,
-                job.enqueued_at,
-                state.attempt,
-                state.lost,
-                max_attempts,
-                timeout,
-                result_ttl,
-                headers,
-                errors[i] if errors else None,
+                job_id, queues[qid], task, cells, epoch, tenant, key if keyed else None, priority, run_at, enqueued_at,
+                attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
             )
-        )
+        )  # fmt: skip
     due = int(next_in)
     return Claimed(found, None if due < 0 else due, reaped(over, queues), bool(passed))
 
@@ -236,7 +120,7 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
             results.append(s.result)
         kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
         kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
-        leases.append(_pack_long(s.epoch) + s.holder.encode())
+        leases.append(_pack_epoch(s.epoch) + s.holder.encode())
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None:
             cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
@@ -285,7 +169,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
     """One job of a fetch or scan."""
     job_id, packed_job, packed, patched, error, result, worker, run_at = answer
     job = Job(packed_job)
-    headers, max_attempts, timeout, result_ttl = job.header
+    headers, cells = job.contents(patched, want)
     state = State(packed) if packed else None
     code = 0 if state is None else state.state
     held = state is not None and code == 3 and state.held_until > now
@@ -306,15 +190,15 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
         epoch=0 if state is None else state.epoch,
         attempt=0 if state is None else state.attempt,
         lost=0 if state is None else state.lost,
-        max_attempts=max_attempts,
-        timeout=timeout,
-        result_ttl=result_ttl,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout,
+        result_ttl=job.result_ttl,
         headers=headers,
         worker=worker.decode() if worker else "",
         lease_until=state.instant if state is not None and code == 1 else None,
         cancel_requested=state is not None and bool(state.cancel),
         reason=state.text.decode() if state is not None and code > 2 else "",
-        cells=job.cells(patched, want) if want else {},
+        cells=cells,
         error=error if "error" in want else None,
         result=result if held and "result" in want else None,
         held=held,

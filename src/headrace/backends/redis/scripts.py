@@ -12,8 +12,8 @@ from headrace.backends.redis.translate import Refused, translated
 _PARTS = {
     "insert": ("insert", "insert_op"),
     "claim": ("goes_on", "claim", "claim_op", "claim_main"),
-    "finish": ("goes_on", "select", "insert", "finish", "finish_main"),
-    "turn": ("goes_on", "select", "insert", "finish", "claim", "claim_op", "turn_main"),
+    "finish": ("goes_on", "insert", "finish", "finish_main"),
+    "turn": ("goes_on", "insert", "finish", "claim", "claim_op", "turn_main"),
     "renew": ("goes_on", "renew_main"),
     "reap": ("goes_on", "reap_main"),
     "alter": ("goes_on", "select", "alter_main"),

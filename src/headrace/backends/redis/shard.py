@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from headrace.backends.redis import rows as shapes
+from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
-from headrace.backends.redis.rows import CODES, STATES, encode
+from headrace.backends.redis.rows import CODES, STATES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.translate import Refused, translated
 from headrace.records import (

@@ -20,6 +20,13 @@
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue
 --   :v          string  the layout of all this
 --
+-- and where a store is made of several shards, those numbered:
+--
+--   :t:TARGET   list    entries on their way to another shard, oldest first      :tn hash  TARGET -> the last number given out
+--   :tr         hash    SOURCE -> the number up to which its entries were taken in
+--   :to         hash    jobs on their way -> number of the entry
+--   :m          zset    jobs that have left, by the instant; they stay in :a for a while
+--
 -- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended, and
 -- PREFIX:holder:NAME when a cancellation waits for a holder.
 --
@@ -38,6 +45,10 @@ local STATE = '>BBI4I8I8I4I4I4i2BI8I8I4'
 local STATE_SIZE = 57
 local ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 23, 27, 31, 54
 local JOB_SIZE_AT = 9
+-- After JOB: the length of what follows (4 bytes); key, task, tenant and others (msgpack); five lengths (of the headers and
+-- of each section, NONE: there is none); the bytes of these.
+local NONE = 4294967295
+local NO_CELLS = string.rep('\255', 16)
 -- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed
 local KEY = '>c16I8B'
 
@@ -278,13 +289,16 @@ local function leave(id, j)
     end
 end
 
+-- Key, task and tenant of a job, and where its lengths begin.
+local function described(job)
+    local length = struct.unpack('>I4', job, JOB_SIZE + 1)
+    return cmsgpack.unpack(string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length)), JOB_SIZE + 5 + length
+end
+
 -- Keys
 
 local function key_of(id)
-    -- The key is the first thing after the head: its length in two bytes, then itself.
-    local job = call('HGET', base .. ':j', id)
-    local length = struct.unpack('>I2', job, JOB_SIZE + 1)
-    return string.sub(job, JOB_SIZE + 3, JOB_SIZE + 2 + length)
+    return described(call('HGET', base .. ':j', id))[1]
 end
 
 local function key_field(qid, key)

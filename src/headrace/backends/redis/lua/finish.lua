@@ -27,7 +27,7 @@ end
 
 -- The cells that a run has replaced or cleared: a length for each section (KEPT: as it was enqueued, NONE: there is none),
 -- then their bytes.
-local SECTIONS, CELLS, NONE, KEPT = 4, '>I4I4I4I4', 4294967295, 4294967294
+local SECTIONS, CELLS, KEPT = 4, '>I4I4I4I4', 4294967294
 
 local function read_cells(packed)
     local lengths, cells, at = {struct.unpack(CELLS, packed)}, {}, 17
@@ -44,8 +44,8 @@ end
 -- By how much the job grows.
 local function patch(id, changes)
     local job = call('HGET', base .. ':j', id)
-    local at, length = parts(job)
-    local was = {struct.unpack(CELLS, job, at + length)}
+    local _, at = described(job)
+    local was = {struct.unpack(CELLS, job, at + 4)}
     local packed = call('HGET', base .. ':c', id)
     local lengths, cells = {KEPT, KEPT, KEPT, KEPT}, {}
     if packed then
@@ -193,7 +193,7 @@ local function finish_all(now, first)
                         end
                         j.size = j.size + patch(id, extra[4])
                     end
-                    if extra[5] then
+                    if extra[5] and not extra[7] then
                         local to = qid_of(extra[5])
                         if to ~= j.qid then
                             change_queue(id, j, to, now)
@@ -204,7 +204,9 @@ local function finish_all(now, first)
                     end
                 end
                 j.cancel = 0
-                if state == AVAILABLE or state == PAUSED then
+                if extra and extra[7] and (state ~= COMPLETED or kind.keep) then
+                    settle_away(id, j, state, reason, kind, results[i], extra, now)
+                elseif state == AVAILABLE or state == PAUSED then
                     j.state, j.text, j.instant = state, '', 0
                     if kind.delay >= 0 then
                         j.run_at = now + kind.delay
@@ -275,6 +277,11 @@ local function finish_all(now, first)
             qids[i] = qid_of(name)
         end
         insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], next_result, ARGV, only)
+    end
+    for i in pairs(accepted) do
+        for _, row in ipairs(is_more and more[i] and more[i][8] or {}) do
+            send(row[1], 'row', now, ARGV[blobs_at + row[2]])
+        end
     end
     return answers
 end

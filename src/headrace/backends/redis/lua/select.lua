@@ -7,22 +7,12 @@ local function selector(packed)
     return sel
 end
 
--- Its task and tenant, and where that begins which only clients read, and its length.
-local function parts(job)
-    local at, texts = JOB_SIZE + 1, {}
-    for i = 1, 3 do
-        local length = struct.unpack('>I2', job, at)
-        texts[i] = string.sub(job, at + 2, at + 1 + length)
-        at = at + 2 + length
-    end
-    local length = struct.unpack('>I4', job, at)
-    return at + 4, length, texts[2], texts[3]
-end
-
--- A job without its cells.
+-- A job with its headers, but without its cells.
 local function without_cells(job)
-    local at, length = parts(job)
-    return string.sub(job, 1, at + length - 1)
+    local _, at = described(job)
+    local headers = struct.unpack('>I4', job, at)
+    local length = headers == NONE and 0 or headers
+    return string.sub(job, 1, at + 3) .. NO_CELLS .. string.sub(job, at + 20, at + 19 + length)
 end
 
 local function matches(id, job, j, sel)
@@ -39,8 +29,8 @@ local function matches(id, job, j, sel)
         return false
     end
     if sel[2] or sel[3] then
-        local _, _, task, tenant = parts(job)
-        if (sel[3] and task ~= sel[3]) or (sel[2] and tenant ~= sel[2]) then
+        local head = described(job)
+        if (sel[3] and head[2] ~= sel[3]) or (sel[2] and head[3] ~= sel[2]) then
             return false
         end
     end
