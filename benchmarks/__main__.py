@@ -9,17 +9,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from benchmarks import profile, results, targets
+from benchmarks.fleet import Servers
 from benchmarks.harness import Harness
 from benchmarks.machine import Cores, facts
 from benchmarks.metrics import METRICS
 from benchmarks.metrics.metric import Bench
-from benchmarks.server import TOLD as SETTINGS_TOLD
-from benchmarks.server import Servers
 from benchmarks.sizes import QUICK, Sizes
 from benchmarks.systems import SYSTEMS
 from benchmarks.systems.system import System
+from benchmarks.valkey_server import Aof
 
 _STORES = sorted({system.backend for system in SYSTEMS.values()})
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(targets.report(targets.verdicts(results.Run.read(given.output))))
         return 0
     cores = Cores.pick() if given.pin else Cores(None, None)
-    with Servers(given.place, cores.other) as servers:
+    with Servers(given.place, cores.other, given.aof) as servers:
         return _measure(given, Bench(_sizes(given), cores, given.place, servers))
 
 
@@ -44,7 +45,7 @@ def _measure(given: argparse.Namespace, bench: Bench) -> int:
     wanted = [
         system for name, system in SYSTEMS.items() if name in (given.system or SYSTEMS) and _wanted(given, system)
     ]
-    told: dict[str, object] = {"postgres": SETTINGS_TOLD} if any(system.served for system in wanted) else {}
+    told = {system.backend: bench.servers.told(system.backend) for system in wanted if system.served and bench.servers}
     harness = Harness(bench, results.Run(facts(bench.place) | told), _say)
     systems = harness.installed(wanted)
     for name, metric in METRICS.items():
@@ -61,9 +62,9 @@ def _measure(given: argparse.Namespace, bench: Bench) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
-        description=f"{__doc__} Everything takes about 35 minutes on a machine of our own, PostgreSQL 20 of them.",
+        description=f"{__doc__} Everything takes about 50 minutes on a machine of our own: PostgreSQL 20, Valkey 15.",
     )
-    parser.add_argument("--quick", action="store_true", help="small counts, one round, no peers: about four minutes")
+    parser.add_argument("--quick", action="store_true", help="small counts, one round, no peers: about five minutes")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="measure other libraries too")
     parser.add_argument("--store", action="append", choices=_STORES, help="only systems on these; may be repeated")
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only these; may be repeated")
@@ -73,6 +74,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--place", type=Path, help="where stores are made; must be a disk, not memory")
     parser.add_argument(
         "--pin", action=argparse.BooleanOptionalAction, default=True, help="a core of its own for each side"
+    )
+    parser.add_argument(
+        "--aof", choices=get_args(Aof), default="everysec", help="when Valkey syncs what it appends; off: no log at all"
     )
     parser.add_argument("--profile", action="store_true", help="profile Headrace's drain instead of measuring")
     parser.add_argument("--targets", action="store_true", help="judge the results written last, measure nothing")

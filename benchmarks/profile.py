@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import workload
 from benchmarks.metrics.metric import Bench
 from benchmarks.results import HOME
 from benchmarks.stage import ActorFailed
@@ -15,7 +14,7 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.systems.headrace import Headrace
 
 OUTPUT = HOME / "profile.txt"
-DEFAULT = ("headrace-memory", "headrace-sqlite-full", "headrace-postgres")
+DEFAULT = ("headrace-memory", "headrace-sqlite-full", "headrace-postgres", "headrace-valkey")
 _LINES = 45
 
 Timing = tuple[str, int, str, int, float, float]
@@ -44,13 +43,13 @@ def _profile(bench: Bench, name: str) -> str:
         if system.shared:
             stage.play(python, name, "fill", count=count)
         if system.served:
-            workload.clear(bench.server("counting"), stage.database)
+            bench.server(system, "counting").clear(stage.database)
         answer = stage.play(
             python, name, "profiled", core=bench.cores.measured, count=count, filled=system.shared
         )  # fmt: skip
         text = report(name, count, [tuple(row) for row in answer["timings"]], answer["seconds"])
         if system.served:
-            text += "\n\n" + workload.report(bench.server("counting"), stage.database, count)
+            text += "\n\n" + bench.server(system, "counting").workload(stage.database, count)
     return text
 
 

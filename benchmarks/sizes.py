@@ -33,6 +33,8 @@ class Sizes:
     """Single claims from deep and shallow queues, three times."""
     journal: int = 2_000
     """Jobs whose bytes in a server's log are counted."""
+    resident: int = 100_000
+    """Jobs whose memory in the server is taken."""
     backlog: int = 5_000
     """Jobs that wait while a snapshot is held."""
     baseline: float = 30.0
@@ -58,6 +60,7 @@ QUICK = Sizes(
     starts=7,
     deep=0,
     journal=500,
+    resident=20_000,
     baseline=3.0,
     held=6.0,
     rounds=3,

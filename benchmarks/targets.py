@@ -109,6 +109,28 @@ def _postgres() -> list[Target]:
     ]
 
 
+def _valkey() -> list[Target]:
+    ours = "headrace-valkey"
+    peers = ("dramatiq", "huey-valkey", "taskiq-list", "taskiq-stream", "arq", "celery", "rq")
+    return [
+        Target("drain against Dramatiq", ours, "drain", 8, against=(("dramatiq", "drain"),)),
+        Target("drain against the ceiling", ours, "drain", 0.2, against=(("minimal-valkey", "drain"),)),
+        Target("enqueue against the best peer", ours, "enqueue", 1, against=tuple((peer, "enqueue") for peer in peers)),
+        Target("enqueue, 200 callers against one", ours, "concurrent", 6, against=((ours, "enqueue"),)),
+        Target(
+            "bulk enqueue, jobs made, against a pipeline", ours, "bulk_whole", 0.6, against=(("bare-valkey", "bulk"),)
+        ),
+        Target("idle pick-up p50, ms", ours, "pickup_p50", 1.2, at_least=False),
+        Target("idle pick-up p99, ms", ours, "pickup_p99", 4, at_least=False),
+        Target("request/response p50, ms", ours, "reply_p50", 2.5, at_least=False),
+        Target("drain at depth against shallow", ours, "depth_ratio", 0.95),
+        Target("trips per drained job", ours, "statements", 0.05, at_least=False),
+        Target("worker memory, 1,000 slots of 4.5 KB, MB", ours, "memory_peak", 150, at_least=False),
+        Target("server memory when drained and swept, against before", ours, "resident_ratio", 1.05, at_least=False),
+        Target("two worker processes against one", ours, "pair_ratio", 1.6, cores=3),
+    ]
+
+
 TARGETS: tuple[Target, ...] = (
     Target("no-op async jobs per second on memory", "headrace-memory", "drain", 40_000),
     Target("CPU per no-op job on memory, µs", "headrace-memory", "drain_cpu", 25, at_least=False),
@@ -118,6 +140,7 @@ TARGETS: tuple[Target, ...] = (
     *_sqlite("full"),
     *_sqlite("normal"),
     *_postgres(),
+    *_valkey(),
 )
 
 

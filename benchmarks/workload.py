@@ -1,36 +1,26 @@
-"""What a server did for a drained job: time by function and by statement, rows, buffers and bytes of its log."""
+"""What PostgreSQL did for a drained job: time by function and by statement, rows, buffers and bytes of its log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.server import Server
-
 _LINES = 25
 _WIDTH = 110
-_FUNCTIONS = """
+FUNCTIONS = """
     SELECT funcname, calls, self_time, total_time FROM pg_stat_user_functions
     WHERE calls > 0 ORDER BY self_time DESC
 """
-_STATEMENTS = """
+STATEMENTS = """
     SELECT s.toplevel, s.calls, s.rows, s.total_exec_time, s.shared_blks_hit + s.shared_blks_read, s.wal_bytes, s.query
     FROM pg_stat_statements AS s JOIN pg_database AS d ON d.oid = s.dbid
     WHERE d.datname = %(name)s ORDER BY s.total_exec_time DESC
 """
 
 
-def report(server: Server, database: str, count: int) -> str:
+def report(functions: Sequence[Any], statements: Sequence[Any], count: int) -> str:
     """Per job, for a database in which so many jobs were drained since the server's counts were cleared."""
-    functions = server.ask(_FUNCTIONS, database=database)
-    statements = server.ask(_STATEMENTS, {"name": database})
     return "\n".join([*_functions(functions, count), "", *_statements(statements, count)])
-
-
-def clear(server: Server, database: str) -> None:
-    """Count from zero."""
-    server.ask("SELECT pg_stat_statements_reset()")
-    server.ask("SELECT pg_stat_reset()", database=database)
 
 
 def _functions(rows: Sequence[Any], count: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 from pathlib import Path
@@ -10,6 +11,29 @@ import redis
 from servers.valkey import Valkey
 
 from headrace.backends.redis import RedisBackend, parse
+from headrace.protocol import Backend
+from headrace.records import (
+    Beat,
+    Cancel,
+    Claim,
+    Configure,
+    Delete,
+    Hold,
+    InsertStatus,
+    JobKey,
+    Move,
+    Pause,
+    Place,
+    Reap,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Selector,
+    SweepClause,
+    Watch,
+)
+from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
+from headrace.types import JobState
 
 
 @functools.cache
@@ -37,3 +61,56 @@ class Stores:
 
 
 stores = Stores()
+
+
+async def every_operation(store: Backend) -> None:
+    """Every operation of the protocol on an open, blank store, each with all that it can be asked for."""
+    hints, turn = store.hints, store.turn
+    assert hints is not None
+    assert turn is not None
+    async with hints.listen(["queue:q"]) as queue, hints.listen(["inbox:me", "holder:w1"]) as own:
+        rows = [
+            row(1, key="k", reply_to="me"), row(2, key="k"), row(3, expires=LEASE), row(4, priority=-1, delay=SECOND),
+            row(5), row(6), row(7), row(8), row(9),
+        ]  # fmt: skip
+        answers = await store.insert(rows, T0)
+        assert [answer.status for answer in answers].count(InsertStatus.NEW) == 8
+        assert (await store.insert(rows[:1], T0))[0].status is InsertStatus.SAME
+        assert (await asyncio.wait_for(anext(queue), 10)).topic == "queue:q"
+        [one, three, five] = (await store.claim(Claim("w1", ("q",), 3, LEASE), T0)).jobs
+        states, claimed = await turn(
+            [settle(one, result=b"r", result_ttl=SECOND)], Claim("w1", ("q",), 1, LEASE), T0 + SECOND
+        )
+        assert (states, [job.id for job in claimed.jobs]) == ([JobState.COMPLETED], [job_id(4)])
+        assert (await asyncio.wait_for(anext(own), 10)).topic == "inbox:me"
+        await store.alter(Selector(ids=[three.id]), Cancel(), T0)
+        assert (await asyncio.wait_for(anext(own), 10)).topic == "holder:w1"
+    beat = Beat("w1", "w1", ("q",), LEASE, [(three.id, three.epoch), (five.id, five.epoch)])
+    assert (await store.renew(beat, T0)).cancels == [three.id]
+    moved = settle(
+        five, JobState.AVAILABLE, queue="other", priority=3, cells={"parameters": b"[]"}, error=b"e",
+        failed_attempt=True, spawn=[row(10, key="s")],
+    )  # fmt: skip
+    assert await store.finish([moved, settle(three, JobState.FAILED, reason="no")], T0) == [
+        JobState.AVAILABLE, JobState.FAILED,
+    ]  # fmt: skip
+    assert [job.id for job in await store.reap(Reap(spread=SECOND), T0 + LEASE + SECOND)] == [job_id(4)]
+    for number, change in [
+        (6, Pause()), (6, Resume()), (6, Move("other")), (7, Reprioritise(5)), (7, Watch("me")), (1, Hold(LEASE)),
+        (7, Cancel()), (7, Requeue()), (8, Delete()),
+    ]:  # fmt: skip
+        [altered] = await store.alter(Selector(ids=[job_id(number)]), change, T0)
+        assert altered.changed, change
+    assert len(await store.alter(Selector(keys=[JobKey("q", "s")], tenant=""), Cancel(), T0)) == 1
+    assert await store.alter(Selector(queue="q", states=frozenset({JobState.AVAILABLE})), Pause())
+    for paused in (True, False):
+        await store.alter(Selector(queue="q"), Configure(paused=paused))
+    found = await store.fetch([job_id(1), JobKey("q", "s")], frozenset({"parameters", "result", "error"}), T0)
+    assert [record is not None for record in found] == [True, True]
+    page = await store.scan(Selector(queue="q"), None, 2)
+    assert (await store.scan(Selector(queue="q"), page.after, 2)).records
+    assert len((await store.stats()).queues) == 2
+    for place in Place:
+        for dry_run in (True, False):
+            await store.sweep(SweepClause(place=place, older_than=0, max_count=0, max_bytes=0, dry_run=dry_run))
+    await store.renew(Beat("w1", "w1", ("q",), LEASE, leaving=True), T0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.metrics.appended import Appended
+from benchmarks.metrics.asked import Asked
 from benchmarks.metrics.bulk import Bulk
 from benchmarks.metrics.concurrent import Concurrent
 from benchmarks.metrics.counted import Counted
@@ -18,6 +20,7 @@ from benchmarks.metrics.metric import Metric
 from benchmarks.metrics.pair import Pair
 from benchmarks.metrics.pickup import Pickup
 from benchmarks.metrics.reply import Reply
+from benchmarks.metrics.residence import Residence
 from benchmarks.metrics.served import Served
 from benchmarks.metrics.shallow import Shallow
 from benchmarks.metrics.solo import Solo
@@ -36,12 +39,15 @@ _METRICS: tuple[Metric, ...] = (
     Pair(),
     Counted(),
     Served(),
+    Asked(),
     Journal(),
+    Appended(),
     Footprint(),
     Startup(),
     Instructions(),
     Depth(),
     Deep(),
     Held(),
+    Residence(),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _METRICS}

@@ -8,7 +8,7 @@ from benchmarks.metrics.metric import Bench, Figure, Metric, percentile
 from benchmarks.payload import SMALL
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
-from benchmarks.systems.headrace_postgres import WARM_CLAIMS
+from benchmarks.systems.headrace_crowd import WARM_CLAIMS
 from benchmarks.systems.system import System
 
 _BATCH = 10
@@ -69,7 +69,7 @@ class Deep(Metric):
     def _fill(self, bench: Bench, system: System, stage: Stage, count: int) -> None:
         """What is left to be written of it is not left to the drain."""
         stage.play(bench.python(system), system.name, "fill", count=count, limit=bench.sizes.limit + count / _PACE)
-        bench.server().ask("CHECKPOINT")
+        bench.server(system).settle(stage.database)
 
     def _drain(self, bench: Bench, system: System, stage: Stage) -> float:
         count = bench.sizes.drain

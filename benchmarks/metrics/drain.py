@@ -49,7 +49,7 @@ def drain(bench: Bench, stage: Stage, system: System, goal: int, kind: Kind = "p
     worker = stage.start(python, system.name, "work", core=bench.cores.measured)
     watch.ready()
     worker.ready()
-    server = bench.server(kind) if system.served else None
+    server = bench.server(system, kind) if system.served else None
     before = 0.0 if server is None else server.cpu()
     watch.go()
     start = time.monotonic_ns()

@@ -55,7 +55,7 @@ class Held(Metric):
             actor.ready()
             actor.go()
             time.sleep(sizes.baseline)
-            with bench.server().connect(stage.database) as connection, connection.transaction():
+            with bench.postgres().connect(stage.database) as connection, connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 connection.execute("SELECT count(*) FROM pg_class")
                 began = time.monotonic_ns()

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from benchmarks.fleet import Servers
 from benchmarks.machine import Cores
-from benchmarks.server import Kind, Server, Servers
+from benchmarks.postgres_server import PostgresServer
+from benchmarks.server import Kind, Server
 from benchmarks.sizes import Sizes
 from benchmarks.stage import Stage
 from benchmarks.systems.system import System
+from benchmarks.valkey_server import ValkeyServer
 from benchmarks.venvs import python_for
 
 
@@ -43,22 +46,34 @@ class Bench:
 
     def stage(self, system: System, kind: Kind = "plain") -> Stage:
         """Children, a directory and, if the system's store is a server, fresh databases for one measurement."""
-        return Stage(self.base, self.sizes.limit, self.server(kind) if system.served else None)
+        return Stage(self.base, self.sizes.limit, self.server(system, kind) if system.served else None)
 
-    def server(self, kind: Kind = "plain") -> Server:
-        """The server of that kind."""
+    def server(self, system: System, kind: Kind = "plain") -> Server:
+        """The server that is the system's store."""
+        return self._servers.of(system.backend, kind)
+
+    def postgres(self, kind: Kind = "plain") -> PostgresServer:
+        """For metrics that know no other."""
+        return self._servers.postgres(kind)
+
+    def valkey(self, kind: Kind = "plain") -> ValkeyServer:
+        """For metrics that know no other."""
+        return self._servers.valkey(kind)
+
+    @property
+    def _servers(self) -> Servers:
         if self.servers is None:
             raise ValueError("expected servers for a system whose store is one, got none")
-        return self.servers.get(kind)
+        return self.servers
 
     def beside(self, system: System) -> int | None:
         """The core of a process that takes part but is not measured. A server has that core for itself."""
         return self.cores.measured if system.served else self.cores.other
 
     def python(self, system: System) -> str:
-        """The interpreter that the system runs in."""
+        """The interpreter that the system runs in. Brackets in its path would mislead libraries that look for files."""
         name = system.packages[0] if system.packages else system.name
-        return python_for(name, system.packages)
+        return python_for(name.replace("[", "-").replace("]", ""), system.packages)
 
 
 class Metric:

@@ -1,4 +1,4 @@
-"""What a drained job asks of the server: statements, commits, syncs and bytes of its log, all counted by the server."""
+"""What a drained job asks of PostgreSQL: statements, commits, syncs and bytes of its log, all counted by the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.metrics.metric import Bench, Figure, Metric
 from benchmarks.payload import SMALL
-from benchmarks.server import Server
+from benchmarks.postgres_server import PostgresServer
 from benchmarks.stage import Stage
 from benchmarks.systems.postgres import PostgresSystem
 from benchmarks.systems.system import System
@@ -38,14 +38,14 @@ class Served(Metric):
     most_repeats = 1
 
     def applies(self, system: System) -> bool:
-        return super().applies(system) and system.served
+        return super().applies(system) and system.backend == "postgres"
 
     def how(self, bench: Bench) -> str:
         return f"{bench.sizes.counted:,} no-op jobs of {SMALL} B, one worker, its start included"
 
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         assert isinstance(system, PostgresSystem)
-        python, server = bench.python(system), bench.server("counting")
+        python, server = bench.python(system), bench.postgres("counting")
         count = min(bench.sizes.counted, system.most_drained)
         with bench.stage(system, "counting") as stage:
             stage.play(python, system.name, "fill", count=count)
@@ -61,7 +61,7 @@ class Served(Metric):
         return {name: (after[name] - before[name] - ours.get(name, 0)) / count for name in after}
 
 
-def _wait(server: Server, stage: Stage, system: PostgresSystem, limit: float) -> int:
+def _wait(server: PostgresServer, stage: Stage, system: PostgresSystem, limit: float) -> int:
     """Until the server holds no job any more; how many looks that took."""
     end, looks = time.monotonic() + limit, 1
     with server.connect(stage.database) as connection:
@@ -73,7 +73,7 @@ def _wait(server: Server, stage: Stage, system: PostgresSystem, limit: float) ->
     return looks
 
 
-def _counts(server: Server, stage: Stage, *, gone: bool = False) -> dict[str, float]:
+def _counts(server: PostgresServer, stage: Stage, *, gone: bool = False) -> dict[str, float]:
     """A session's counts are complete once it is gone."""
     names, parameters = ("statements", "commits", "log_syncs", "log_bytes"), {"name": stage.database}
     while gone and _number(server, parameters):
@@ -82,6 +82,6 @@ def _counts(server: Server, stage: Stage, *, gone: bool = False) -> dict[str, fl
     return dict(zip(names, map(float, values), strict=True))
 
 
-def _number(server: Server, parameters: dict[str, Any]) -> int:
+def _number(server: PostgresServer, parameters: dict[str, Any]) -> int:
     [[found]] = server.ask(_CONNECTED, parameters)
     return int(found)

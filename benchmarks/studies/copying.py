@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.fleet import Servers
 from benchmarks.machine import Cores, facts, on_core
+from benchmarks.postgres_server import PostgresServer
 from benchmarks.results import HOME, aligned, shown
-from benchmarks.server import STORES, Server, Servers
+from benchmarks.server import STORES
 from headrace.backends.postgres import PostgresBackend, bulk
 from headrace.core.clock import SystemClock
 from headrace.core.ids import IdMaker, seeded_by_system
@@ -56,7 +58,7 @@ class Cell:
     wall: float
 
 
-async def measure(server: Server, url: str, plan: Plan) -> list[Cell]:
+async def measure(server: PostgresServer, url: str, plan: Plan) -> list[Cell]:
     """Both ways in turns, for every size and batch."""
     cells: list[Cell] = []
     backend = PostgresBackend(url, listen=False)
@@ -88,7 +90,7 @@ def _row(ids: IdMaker, size: int) -> Row:
 
 
 async def _store(
-    backend: PostgresBackend, server: Server, batches: Sequence[Sequence[Row]]
+    backend: PostgresBackend, server: PostgresServer, batches: Sequence[Sequence[Row]]
 ) -> tuple[float, float, float]:
     served, used, began = server.cpu(), time.process_time(), time.perf_counter()
     for batch in batches:
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory() as folder,
         on_core(cores.measured),
     ):
-        server = servers.get("plain")
+        server = servers.postgres()
         with server.databases(Path(folder)):
             url = Path(folder, f"{STORES[0]}.url").read_text()
             cells = asyncio.run(measure(server, url, QUICK if given.quick else Plan()))

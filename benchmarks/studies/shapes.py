@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fleet import Servers
 from benchmarks.machine import Cores, facts, on_core
 from benchmarks.metrics.metric import percentile
+from benchmarks.postgres_server import PostgresServer
 from benchmarks.results import HOME, aligned, shown
-from benchmarks.server import STORES, Server, Servers
+from benchmarks.server import STORES
 from benchmarks.sql import connected, micros, read
 from benchmarks.systems.log import Log
 
@@ -168,7 +170,7 @@ class Done:
         self.claims.append(claim)
 
 
-def study(server: Server, plan: Plan, shapes: Sequence[str] = SHAPES) -> Iterator[Cell]:
+def study(server: PostgresServer, plan: Plan, shapes: Sequence[str] = SHAPES) -> Iterator[Cell]:
     """Every shape in every situation, each on tables of its own."""
     for depth in plan.depths:
         for name in shapes:
@@ -185,7 +187,7 @@ def study(server: Server, plan: Plan, shapes: Sequence[str] = SHAPES) -> Iterato
 
 
 @contextmanager
-def _snapshot(server: Server, database: str, held: bool) -> Iterator[None]:
+def _snapshot(server: PostgresServer, database: str, held: bool) -> Iterator[None]:
     """A transaction that has looked once and stays, if it is asked for."""
     if not held:
         yield
@@ -241,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = facts(given.place or Path(tempfile.gettempdir()))
     cells: list[Cell] = []
     with Servers(given.place, cores.other) as servers:
-        server = servers.get("quiet")
+        server = servers.postgres("quiet")
         with on_core(cores.measured):
             for cell in study(server, plan, given.shape or SHAPES):
                 cells.append(cell)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from benchmarks.systems.arq import Arq
 from benchmarks.systems.awa import Awa
 from benchmarks.systems.bare import BareSqlite
 from benchmarks.systems.bare_postgres import BarePostgres
+from benchmarks.systems.bare_valkey import BareValkey, VariadicValkey
+from benchmarks.systems.celery import Celery
 from benchmarks.systems.chancy import Chancy
+from benchmarks.systems.dramatiq import Dramatiq
 from benchmarks.systems.headrace import HeadraceMemory, HeadraceSqlite
 from benchmarks.systems.headrace_postgres import HeadracePostgres
+from benchmarks.systems.headrace_valkey import HeadraceValkey
 from benchmarks.systems.huey import HueySqlite
+from benchmarks.systems.huey_valkey import HueyValkey
 from benchmarks.systems.legacy import LegacyPostgres
 from benchmarks.systems.litequeue import LiteQueue
 from benchmarks.systems.minimal import MinimalSqlite
 from benchmarks.systems.minimal_postgres import MinimalPostgres
+from benchmarks.systems.minimal_valkey import MinimalValkey
 from benchmarks.systems.persistqueue import PersistQueue
 from benchmarks.systems.pgqueuer import PgQueuer
 from benchmarks.systems.procrastinate import Procrastinate
+from benchmarks.systems.rq import Rq
 from benchmarks.systems.system import System
+from benchmarks.systems.taskiq import Taskiq
 
 _SYSTEMS: tuple[System, ...] = (
     HeadraceMemory("headrace-memory"),
@@ -38,6 +47,17 @@ _SYSTEMS: tuple[System, ...] = (
     Awa("awa"),
     Chancy("chancy"),
     Procrastinate("procrastinate"),
+    HeadraceValkey("headrace-valkey"),
+    BareValkey("bare-valkey"),
+    VariadicValkey("bare-valkey-variadic"),
+    MinimalValkey("minimal-valkey"),
+    Dramatiq("dramatiq"),
+    HueyValkey("huey-valkey"),
+    Taskiq("taskiq-list", broker="list"),
+    Taskiq("taskiq-stream", broker="stream"),
+    Arq("arq"),
+    Celery("celery"),
+    Rq("rq"),
 )
 SYSTEMS: dict[str, System] = {system.name: system for system in _SYSTEMS}
 

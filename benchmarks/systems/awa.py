@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.systems.peer import AsyncPeer, Session, payload
-from benchmarks.systems.postgres import DURABLE
+from benchmarks.systems.postgres import DURABLE, PostgresSystem
 
 _SLOTS = 500
 
@@ -26,7 +26,7 @@ class Stamp:
     sent: int
 
 
-class Awa(AsyncPeer):
+class Awa(AsyncPeer, PostgresSystem):
     """Its worker with the number of slots that served it best."""
 
     packages = ("awa-pg", "psycopg[binary]")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.systems.peer import AsyncPeer, Session, payload
-from benchmarks.systems.postgres import DURABLE
+from benchmarks.systems.postgres import DURABLE, PostgresSystem
 
 _SLOTS = 1_000
 _FLUSH = 0.1
@@ -19,7 +19,7 @@ _sessions: list[_Session] = []
 """The library finds its functions by their import path, so they cannot belong to a session."""
 
 
-class Chancy(AsyncPeer):
+class Chancy(AsyncPeer, PostgresSystem):
     """Its worker with the executor for asyncio, polling again as soon as a job has ended."""
 
     packages = ("chancy", "psycopg[binary]")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from benchmarks.gate import Gate, memory
 from benchmarks.payload import SMALL, pad
+from benchmarks.systems.headrace_crowd import WARM_CLAIMS, claims
 from benchmarks.systems.probe import Probe, Statements
 from benchmarks.systems.system import WARM, Answer, System, needed
 
@@ -240,6 +241,17 @@ class Headrace(System):
                     **used,
                     **(statements.summary() if statements else {}),
                 }
+
+        return self.run(main)
+
+    def claims(self, gate: Gate, place: str, count: int, batch: int) -> Answer:
+        """How long single claims take, one after the other."""
+
+        async def main() -> Answer:
+            async with self._bench(place, probe=Probe) as bench:
+                await claims(bench.probe, QUEUE, WARM_CLAIMS, batch)
+                gate.ready()
+                return {"latencies": await claims(bench.probe, QUEUE, count, batch)}
 
         return self.run(main)
 

@@ -13,6 +13,8 @@ from benchmarks.systems.system import job
 
 _PERIOD = 1.0
 _LEASE = 30_000_000
+WARM_CLAIMS = 10
+"""Claims that warm up before any is timed."""
 _QUEUE, _EMPTY = "crowd", "empty"
 
 T = TypeVar("T")

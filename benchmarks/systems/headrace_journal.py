@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.systems.aof import Aof
 from benchmarks.systems.headrace import QUEUE, Bench
 from benchmarks.systems.load import Load
 from benchmarks.systems.log import Log
@@ -33,13 +34,9 @@ class Journal:
 
     async def delete(self) -> None:
         """Delete the record of what has ended."""
-        from headrace.records import Place, SweepClause
+        await swept(self._bench.probe)
 
-        probe: Any = self._bench.probe
-        while (await probe.sweep(SweepClause(place=Place.COMPLETED, max_count=0))).more:
-            pass
-
-    async def measure(self, log: Log, *, history: bool) -> dict[str, Any]:
+    async def measure(self, log: Log | Aof, *, history: bool) -> dict[str, Any]:
         """All of it, part by part."""
         with log.part("insert"):
             await self.insert()
@@ -70,3 +67,11 @@ class Journal:
             return None
         self._again.add(n)
         return Retry(0, patch=Patch(sections=Sections(vm_state=vm_state)))
+
+
+async def swept(probe: Any) -> None:
+    """Delete the record of everything that has completed."""
+    from headrace.records import Place, SweepClause
+
+    while (await probe.sweep(SweepClause(place=Place.COMPLETED, max_count=0))).more:
+        pass

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.gate import Gate
 from benchmarks.payload import SMALL
 from benchmarks.systems.fastloop import on_uvloop
-from benchmarks.systems.headrace import QUEUE, Headrace
-from benchmarks.systems.headrace_crowd import Crowd, claims
+from benchmarks.systems.headrace import Headrace
+from benchmarks.systems.headrace_crowd import Crowd
 from benchmarks.systems.headrace_journal import Journal
 from benchmarks.systems.headrace_steady import Steady
 from benchmarks.systems.load import Load
@@ -18,8 +18,6 @@ from benchmarks.systems.log import Log
 from benchmarks.systems.postgres import DURABLE, PostgresSystem
 from benchmarks.systems.probe import Forgetful, Probe
 from benchmarks.systems.system import Answer
-
-WARM_CLAIMS = 10
 
 
 class HeadracePostgres(PostgresSystem, Headrace):
@@ -71,17 +69,6 @@ class HeadracePostgres(PostgresSystem, Headrace):
                 gate.ready()
                 with self.connect(place) as connection:
                     return await Journal(bench, Load(load), count).measure(Log(connection), history=history)
-
-        return self.run(main)
-
-    def claims(self, gate: Gate, place: str, count: int, batch: int) -> Answer:
-        """How long single claims take, one after the other."""
-
-        async def main() -> Answer:
-            async with self._bench(place, probe=Probe) as bench:
-                await claims(bench.probe, QUEUE, WARM_CLAIMS, batch)
-                gate.ready()
-                return {"latencies": await claims(bench.probe, QUEUE, count, batch)}
 
         return self.run(main)
 

@@ -1,4 +1,4 @@
-"""A library on PostgreSQL with a worker for asyncio: it says how a job is put and worked, the roles are here."""
+"""A library on a server with a worker for asyncio: it says how a job is put and worked, the roles are here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gate import Gate
 from benchmarks.payload import SMALL, pad
-from benchmarks.systems.postgres import PostgresSystem
+from benchmarks.systems.served import ServedSystem
 from benchmarks.systems.system import WARM, Answer
 
 
@@ -28,8 +28,9 @@ class Session:
         raise NotImplementedError
 
     async def put_many(self, count: int) -> None:
-        """Store many, in the way that the library has for it."""
-        raise NotImplementedError
+        """Store many, in the way that the library has for it; one by one where it has none."""
+        for _ in range(count):
+            await self.put()
 
     async def stamp(self) -> None:
         """Store a job that says when it was sent."""
@@ -40,7 +41,7 @@ class Session:
         raise NotImplementedError
 
 
-class AsyncPeer(PostgresSystem):
+class AsyncPeer(ServedSystem):
     """A library with a worker for asyncio."""
 
     roles = frozenset({"enqueue", "bulk", "fill", "work", "watch", "produce"})

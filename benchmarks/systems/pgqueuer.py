@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.systems.peer import AsyncPeer, Session, payload
-from benchmarks.systems.postgres import DURABLE
+from benchmarks.systems.postgres import DURABLE, PostgresSystem
 from benchmarks.systems.system import Answer
 
 _BATCH = 1_000
 
 
-class PgQueuer(AsyncPeer):
+class PgQueuer(AsyncPeer, PostgresSystem):
     """Its queue manager over asyncpg and uvloop, as its own command runs it."""
 
     packages = ("pgqueuer", "asyncpg", "psycopg[binary]")

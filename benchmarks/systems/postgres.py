@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.gate import Gate
-from benchmarks.systems.system import Answer, System, needed
+from benchmarks.systems.served import ServedSystem
+from benchmarks.systems.system import Answer, needed
 
 DURABLE = "synchronous_commit=on"
 
@@ -25,10 +25,9 @@ _WATCH = """
 """On the server, so that looking costs neither trips nor a client; a look is late by 1.5 % of the time at most."""
 
 
-class PostgresSystem(System):
+class PostgresSystem(ServedSystem):
     """A system whose jobs lie in a database of the harness's server."""
 
-    served = True
     unfinished: ClassVar[str] = ""
     """An SQL expression: does the store hold a job that waits or is not acknowledged?"""
     witness: ClassVar[str] = ""
@@ -38,12 +37,7 @@ class PostgresSystem(System):
     def __init__(self, name: str, setting: str) -> None:
         super().__init__(name, "postgres", setting)
 
-    def url(self, place: str, name: str = "queue") -> str:
-        """The address of a database that belongs to this measurement."""
-        return Path(place, f"{name}.url").read_text()
-
     def connect(self, place: str) -> Any:
-        """A plain connection to the measured database."""
         import psycopg
 
         return psycopg.connect(self.url(place), autocommit=True)
@@ -73,11 +67,10 @@ class PostgresSystem(System):
         return f"{witness} OR {self.unfinished}"
 
     def left(self, connection: Any) -> bool:
-        """Whether the server holds a job that is not over."""
         [[found]] = connection.execute(f"SELECT {self.unfinished}").fetchall()
         return bool(found)
 
     def settle(self, place: str) -> None:
-        """After a fill, so that nobody's plans depend on when autovacuum came by."""
+        """Nobody's plans depend on when autovacuum came by."""
         with self.connect(place) as connection:
             connection.execute("VACUUM ANALYZE")

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.systems.peer import AsyncPeer, Session, payload
-from benchmarks.systems.postgres import DURABLE
+from benchmarks.systems.postgres import DURABLE, PostgresSystem
 
 _SLOTS = 100
 
 
-class Procrastinate(AsyncPeer):
+class Procrastinate(AsyncPeer, PostgresSystem):
     """Its asyncio worker over psycopg, with the number of slots that served it best."""
 
     packages = ("procrastinate", "psycopg[binary]")

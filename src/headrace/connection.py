@@ -141,18 +141,25 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
 
 def _redis(options: dict[str, str], url: str) -> Backend:
     try:
-        from headrace.backends.redis import RedisBackend, parse
+        from headrace.backends.redis import ClusterBackend, Mode, RedisBackend, parse
     except ImportError as error:
         raise ConfigError(f"Valkey needs hiredis ({error}); install: pip install 'headrace[redis]'") from error
 
+    base, _, query = url.partition("?")
+    if "@" in query:
+        raise _unreadable(url)
     prefix = options.pop("prefix", "headrace")
     if not prefix or any(c in "{}" or not c.isprintable() for c in prefix):
         raise ConfigError(f"prefix: expected printable text without braces, got {shown(prefix)}")
     listen = _switch(options, "listen", True)
-    base = url.partition("?")[0]
     place = parse(base, options, without_secrets(base))
+    shards = options.pop("shards", None) if place.mode is Mode.CLUSTER else None
     _no_more(options, url)
-    return RedisBackend(place, prefix=prefix, listen=listen)
+    if place.mode is not Mode.CLUSTER:
+        return RedisBackend(place, prefix=prefix, listen=listen)
+    if shards is not None and not (shards.isascii() and shards.isdigit() and 1 <= int(shards) <= 1_024):
+        raise ConfigError(f"shards: expected a number from 1 to 1024, got {shown(shards)}")
+    return ClusterBackend(place, prefix=prefix, listen=listen, shards=None if shards is None else int(shards))
 
 
 def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:

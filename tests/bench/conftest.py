@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.server import Servers
+from benchmarks.fleet import Servers
 
 
 @pytest.fixture(scope="session")

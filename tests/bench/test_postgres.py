@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import profile
+from benchmarks.fleet import Servers
 from benchmarks.machine import Cores
 from benchmarks.metrics.crowd import Crowd
 from benchmarks.metrics.deep import Deep
@@ -15,7 +16,6 @@ from benchmarks.metrics.journal import Journal
 from benchmarks.metrics.metric import Bench
 from benchmarks.metrics.pair import Pair
 from benchmarks.metrics.served import Served
-from benchmarks.server import Servers
 from benchmarks.sizes import Sizes
 from benchmarks.stage import ActorFailed, Stage
 from benchmarks.systems import SYSTEMS
@@ -48,7 +48,7 @@ def bench(servers: Servers, tmp_path: Path) -> Bench:
 
 def test_every_measurement_has_databases_of_its_own_which_go_with_it(bench: Bench) -> None:
     def databases() -> set[str]:
-        return {name for [name] in bench.server().ask("SELECT datname FROM pg_database WHERE NOT datistemplate")}
+        return {name for [name] in bench.postgres().ask("SELECT datname FROM pg_database WHERE NOT datistemplate")}
 
     with bench.stage(OURS) as stage:
         assert stage.database in databases()
@@ -61,7 +61,7 @@ def test_every_measurement_has_databases_of_its_own_which_go_with_it(bench: Benc
 
 def test_a_server_that_works_counts_as_ours(bench: Bench, servers: Servers) -> None:
     before = servers.cpu()
-    bench.server().ask("SELECT count(*) FROM generate_series(1, 3000000)")
+    bench.postgres().ask("SELECT count(*) FROM generate_series(1, 3000000)")
     assert servers.cpu() > before
 
 

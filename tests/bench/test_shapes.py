@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.server import Servers
+from benchmarks.fleet import Servers
 from benchmarks.studies.shapes import SHAPES, Plan, study, table, write
 
 
 def test_every_shape_is_measured_with_and_without_a_snapshot(servers: Servers, tmp_path: Path) -> None:
     plan = Plan(depths=(300,), batches=(10,), seconds=0.02, times=1, churn=500)
-    cells = list(study(servers.get("quiet"), plan))
+    cells = list(study(servers.postgres("quiet"), plan))
     assert [(cell.shape, cell.held) for cell in cells] == [(name, held) for name in SHAPES for held in (False, True)]
     for cell in cells:
         assert cell.rate > 0

@@ -1,6 +1,7 @@
 """Jobs in Valkey or Redis."""
 
 from headrace.backends.redis.backend import RedisBackend
-from headrace.backends.redis.place import Place, parse
+from headrace.backends.redis.cluster.backend import ClusterBackend
+from headrace.backends.redis.place import Mode, Place, parse
 
-__all__ = ["Place", "RedisBackend", "parse"]
+__all__ = ["ClusterBackend", "Mode", "Place", "RedisBackend", "parse"]

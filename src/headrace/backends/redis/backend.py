@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from headrace.backends.redis.checks import Fact, facts
 from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
@@ -31,7 +34,15 @@ class RedisBackend(Shard):
 
     async def open(self) -> None:
         self._lines.open()
-        await check(self._lines, self._base, self._place)
+        try:
+            await check(self._lines, self._base, self._place)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def checks(self) -> list[Fact]:
+        """What is worth knowing of the server, for those who look after it."""
+        return await facts(partial(self._lines.call, self._base))
 
     async def close(self) -> None:
         await self._lines.close()

@@ -6,16 +6,21 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from ssl import SSLError
 from typing import Any, cast
 
 import hiredis
 
 from headrace.backends.redis.place import Address, Place
 from headrace.backends.redis.translate import Refused, translated
-from headrace.errors import Unavailable
+from headrace.errors import ConfigError, Unavailable
 
 _CONNECT = 5.0
 """Seconds in which a server has to let us in."""
+_SLOWEST = 256 * 1024
+"""Bytes a second that a request has time for on top."""
+_DOUBT = 1.0
+"""Seconds of silence after which a caller that gives up is right."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 """A machine that has vanished is noticed after nine seconds, on a connection where nothing happens too."""
 
@@ -27,8 +32,8 @@ class Line(asyncio.Protocol):
     """Requests leave in the order of the calls, and answers come in that order: none can be taken for another's,
     whoever stops waiting for his. Nothing is ever sent twice: whether to repeat is for others to decide.
 
-    A server that leaves a request unanswered for ``limit`` seconds counts as vanished: all who wait are told so, and
-    the connection is ended.
+    A server that owes an answer and says nothing for ``limit`` seconds counts as vanished: all who wait are told so,
+    and the connection is ended. A large request has time on top, so that it gets through a thin line.
     """
 
     _transport: asyncio.Transport
@@ -39,21 +44,32 @@ class Line(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(replyError=Refused)
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        """Who waits, and until when."""
+        self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._heard: Callable[[Any], None] | None = None
         self.ended = False
+        self.refused_by_tls = False
 
     def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
         """Send a command; its answer."""
         if self.ended:
             raise self._gone()
-        now = self._loop.time()
+        request = _pack(args)
         answer = self._loop.create_future()
-        self._waiting.append((answer, now))
+        due = self._loop.time() + self._limit + len(request) / _SLOWEST
+        self._waiting.append((answer, due))
         if self._watch is None:
-            self._watch = self._loop.call_at(now + self._limit, self._look)
-        self._transport.write(_pack(args))
+            self._watch = self._loop.call_at(due, self._look)
+        self._transport.write(request)
         return answer
+
+    def doubt(self) -> None:
+        """A caller has given up. If nothing at all was heard for a while, the next one gets a new connection."""
+        if self._waiting and not self.ended:
+            _, due = self._waiting[0]
+            if self._loop.time() - max(due - self._limit, self._heard_at) > _DOUBT:
+                self.end("no answer, and a caller has given up")
 
     def subscribe(self, heard: Callable[[Any], None], channels: list[bytes]) -> None:
         """From now on all that comes is told to ``heard``; None: the connection has ended."""
@@ -83,10 +99,10 @@ class Line(asyncio.Protocol):
         return Unavailable(f"{self._where} cannot serve just now: {self._why}")
 
     def _look(self) -> None:
-        """Whether the oldest request has waited for too long."""
+        """Whether the server is silent for too long."""
         self._watch = None
         if self._waiting:
-            due = self._waiting[0][1] + self._limit
+            due = max(self._waiting[0][1], self._heard_at + self._limit)
             if due <= self._loop.time():
                 self.end(f"no answer for {self._limit:g} seconds")
             else:
@@ -104,6 +120,7 @@ class Line(asyncio.Protocol):
                     line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
         reader = self._reader
         reader.feed(data)
         try:
@@ -111,6 +128,9 @@ class Line(asyncio.Protocol):
                 if self._heard is not None:
                     self._heard(said)
                     continue
+                if isinstance(said, Refused) and not self._waiting:
+                    self.end(str(said))
+                    return
                 answer, _ = self._waiting.popleft()
                 if answer.done():
                     continue
@@ -122,6 +142,7 @@ class Line(asyncio.Protocol):
             self.end("what answers there does not speak the protocol of Valkey and Redis")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.refused_by_tls = isinstance(exc, SSLError)
         self.end(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
 
@@ -139,6 +160,10 @@ async def connect(place: Place, address: Address, *, limit: float) -> Line:
                 )
             try:
                 await _log_in(line, place)
+            except Unavailable as error:
+                if place.tls is not None:
+                    raise _no_tls(line, place, error) from None
+                raise
             except BaseException:
                 line.end()
                 raise
@@ -154,3 +179,12 @@ async def _log_in(line: Line, place: Place) -> None:
         await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
     if place.database:
         await line.call("SELECT", place.database)
+    if place.tls is not None:
+        await line.call("PING")
+
+
+def _no_tls(line: Line, place: Place, error: Unavailable) -> Exception:
+    """A server that wants to see a certificate says so only once it is spoken to; or it just hangs up."""
+    if line.refused_by_tls:
+        return ConfigError(f"{error}. Look at ca, cert, key and verify in the URL")
+    return Unavailable(f"{error}. Does the server ask for a certificate? cert and key in the URL name one")

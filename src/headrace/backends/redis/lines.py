@@ -6,6 +6,7 @@ import asyncio
 from binascii import crc_hqx
 from typing import Any, Protocol
 
+from headrace.backends.redis.keeper import Keeper
 from headrace.backends.redis.line import Line, connect
 from headrace.backends.redis.place import Address, Mode, Place
 from headrace.backends.redis.translate import Refused, translated
@@ -49,29 +50,25 @@ class ServerLines:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._line: Line | None = None
-        self._connecting = asyncio.Lock()
+        self._kept = Keeper(lambda: self.single("", limit=LIMIT))
         self._open = False
 
     def open(self) -> None:
         self._open = True
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
-        line = self._line
+        line = self._kept.line
         if line is None or line.ended:
-            line = await self._connect()
+            line = await self._kept.get()
         try:
             return await line.call(*args)
+        except asyncio.CancelledError:
+            line.doubt()
+            raise
         except Refused as error:
-            if error.code == "READONLY" or "READONLY" in str(error):
+            if "READONLY" in str(error):
                 line.end("the server has become a replica")
             raise
-
-    async def _connect(self) -> Line:
-        async with self._connecting:
-            if self._line is None or self._line.ended:
-                self._line = await self.single("", limit=LIMIT)
-            return self._line
 
     async def single(self, key: str, *, limit: float) -> Line:
         if not self._open:
@@ -91,6 +88,10 @@ class ServerLines:
                     line.end()
             except (Unavailable, Refused) as error:
                 problem = translated(error, self._place.where)
+                if "unknown command" in str(error):
+                    problem = ConfigError(
+                        f"{self._place.where}: {address} is no sentinel: its URL begins with redis://"
+                    )
                 continue
             if found is not None:
                 host, port = found
@@ -103,8 +104,7 @@ class ServerLines:
 
     async def close(self) -> None:
         self._open = False
-        if self._line is not None:
-            self._line.end()
+        await self._kept.close()
 
 
 class ClusterLines:
@@ -113,9 +113,13 @@ class ClusterLines:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._owners: dict[int, Address] = {}
-        self._lines: dict[Address, Line] = {}
-        self._connecting = asyncio.Lock()
+        self._ranges: list[tuple[int, int, Address]] = []
+        """First and last slot, and whose they are."""
+        self._moved: dict[int, Address] = {}
+        """Slots of which a server has said since whose they are."""
+        self._kept: dict[Address, Keeper] = {}
+        self._learning = asyncio.Lock()
+        self._turn = 0
         self._open = False
 
     def open(self) -> None:
@@ -123,64 +127,101 @@ class ClusterLines:
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         slot = slot_of(key)
+        tried: set[Address] = set()
         for _ in range(_HOPS):
-            address = self._owners.get(slot) or await self._learn(slot)
+            address = self._owner(slot) or await self._learn(slot)
             try:
-                line = self._lines.get(address)
-                if line is None or line.ended:
-                    line = await self._connect(address)
-                return await line.call(*args)
+                line = await self._line(address)
             except Unavailable:
-                self._owners.clear()
+                self._forget()
+                if address in tried:
+                    raise
+                tried.add(address)
+                continue
+            try:
+                return await line.call(*args)
+            except asyncio.CancelledError:
+                line.doubt()
+                raise
+            except Unavailable:
+                self._forget()
                 raise
             except Refused as error:
                 match error.code:
                     case "MOVED":
-                        self._owners[slot] = _moved(str(error), address)
+                        self._moved[slot] = _moved(str(error), address)
                     case "READONLY" | "CLUSTERDOWN":
-                        self._owners.clear()
+                        self._forget()
                         raise
                     case _:
                         raise
         raise Unavailable(f"{self._place.where} cannot serve just now: slot {slot} goes from server to server")
 
-    async def _connect(self, address: Address) -> Line:
-        async with self._connecting:
-            line = self._lines.get(address)
-            if line is None or line.ended:
-                if not self._open:
-                    raise _closed(self._place)
-                line = self._lines[address] = await connect(self._place, address, limit=LIMIT)
-            return line
+    async def _line(self, address: Address) -> Line:
+        if address not in self._kept:
+            self._kept[address] = Keeper(lambda: self._connect(address, LIMIT))
+        return await self._kept[address].get()
+
+    async def _connect(self, address: Address, limit: float) -> Line:
+        if not self._open:
+            raise _closed(self._place)
+        return await connect(self._place, address, limit=limit)
 
     async def single(self, key: str, *, limit: float) -> Line:
         slot = slot_of(key)
-        self._owners.clear()
-        return await connect(self._place, await self._learn(slot), limit=limit)
+        self._forget()
+        return await self._connect(await self._learn(slot), limit)
+
+    def _owner(self, slot: int) -> Address | None:
+        if slot in self._moved:
+            return self._moved[slot]
+        return next((address for first, last, address in self._ranges if first <= slot <= last), None)
+
+    def _forget(self) -> None:
+        """Ask anew, and another server first: what the last one said may be out of date."""
+        self._turn += 1
+        self._ranges = []
+        self._moved = {}
+
+    async def owners(self) -> list[Line]:
+        """The lines to every server that has slots."""
+        self._forget()
+        await self._learn(0)
+        addresses = dict.fromkeys(address for _, _, address in self._ranges)
+        return [await self._line(address) for address in addresses]
 
     async def _learn(self, slot: int) -> Address:
-        """Who has which slots, from the first server that says so."""
-        problem: Exception = Unavailable(f"{self._place.where} cannot serve just now: nobody has slot {slot}")
-        for address in dict.fromkeys((*self._lines, *self._place.addresses)):
-            try:
-                line = await self._connect(address)
-                ranges = await line.call("CLUSTER", "SLOTS")
-            except (Unavailable, Refused) as error:
-                problem = translated(error, self._place.where)
-                continue
-            self._owners = {
-                slot: Address(host.decode() or address.host if host else address.host, port)
-                for first, last, (host, port, *_), *_ in ranges
-                for slot in range(first, last + 1)
-            }
-            if slot in self._owners:
-                return self._owners[slot]
-        raise problem
+        """Whose the slot is, by the first server that says so."""
+        async with self._learning:
+            problem: Exception = Unavailable(f"{self._place.where} cannot serve just now: nobody has slot {slot}")
+            there = [address for address, kept in self._kept.items() if kept.line is not None and not kept.line.ended]
+            turn = self._turn % len(there) if there else 0
+            there = there[turn:] + there[:turn]
+            for asked in dict.fromkeys((*there, *self._place.addresses, *self._kept)):
+                if (owner := self._owner(slot)) is not None:
+                    return owner
+                try:
+                    said = await (await self._line(asked)).call("CLUSTER", "SLOTS")
+                except (Unavailable, Refused) as error:
+                    problem = self._no_cluster() if "cluster support disabled" in str(error) else error
+                    continue
+                self._ranges = [
+                    (first, last, Address(host.decode() if host else asked.host, port))
+                    for first, last, (host, port, *_), *_ in said
+                ]
+            if (owner := self._owner(slot)) is not None:
+                return owner
+            raise translated(problem, self._place.where)
+
+    def _no_cluster(self) -> ConfigError:
+        return ConfigError(
+            f"{self._place.where}: expected a cluster, got a single server: its URL begins with redis://"
+        )
 
     async def close(self) -> None:
         self._open = False
-        for line in self._lines.values():
-            line.end()
+        for kept in self._kept.values():
+            await kept.close()
 
 
 def _closed(place: Place) -> Unavailable:

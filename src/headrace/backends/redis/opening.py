@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.backends.redis.lines import Lines
+from functools import partial
+
+from headrace.backends.redis.lines import ClusterLines, Lines
 from headrace.backends.redis.place import Mode, Place
+from headrace.backends.redis.rights import lacking
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 
@@ -16,13 +19,47 @@ async def check(lines: Lines, base: str, place: Place) -> None:
     """Refuse servers that would lose jobs, or that cannot do what the scripts ask for."""
     try:
         facts = read_info(await lines.call(base, "INFO"))
-        _check_server(facts, place)
-        found = await lines.call(base, "GET", f"{base}:v")
-        if found is None:
-            await lines.call(base, "SETNX", f"{base}:v", LAYOUT)
+        check_server(facts, place)
+        await _check_rights(lines, base, place)
+        await _check_layout(lines, base, place)
     except Refused as error:
         raise translated(error, place.where) from error
-    if found is not None and found.decode() != LAYOUT:
+
+
+async def check_cluster(lines: ClusterLines, base: str, place: Place, wanted: int | None, usual: int) -> int:
+    """The same for every primary of a cluster; how many shards the store has."""
+    try:
+        for line in await lines.owners():
+            check_server(read_info(await line.call("INFO")), place)
+        await _check_rights(lines, base, place)
+        await _check_layout(lines, base, place)
+        key = f"{base}:shards"
+        await lines.call(base, "SETNX", key, usual if wanted is None else wanted)
+        count = int(await lines.call(base, "GET", key))
+    except Refused as error:
+        raise translated(error, place.where) from error
+    if wanted not in (None, count):
+        raise ConfigError(
+            f"{place.where}: shards: the store was made with {count}, got {wanted}: the number cannot change; leave "
+            "the option out, or use another prefix for a new store"
+        )
+    return count
+
+
+async def _check_rights(lines: Lines, base: str, place: Place) -> None:
+    missing = await lacking(partial(lines.call, base), base)
+    if missing:
+        raise ConfigError(
+            f"{place.where} refuses this user: it lacks rights that Headrace needs (NOPERM). Add to its ACL: "
+            + " ".join(f"+{name}" for name in missing)
+        )
+
+
+async def _check_layout(lines: Lines, base: str, place: Place) -> None:
+    found = await lines.call(base, "GET", f"{base}:v")
+    if found is None:
+        await lines.call(base, "SETNX", f"{base}:v", LAYOUT)
+    elif found.decode() != LAYOUT:
         raise SchemaMismatch(
             f"{place.where}: the store has the layout {found.decode()}, this release works with {LAYOUT}: "
             "use the release that made it, or another prefix"
@@ -42,7 +79,8 @@ def version(facts: dict[str, str]) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _check_server(facts: dict[str, str], place: Place) -> None:
+def check_server(facts: dict[str, str], place: Place) -> None:
+    """Refuse one that would lose jobs, or that is not what the URL says."""
     name, found = version(facts)
     if found < _OLDEST[name]:
         oldest = ".".join(map(str, _OLDEST[name]))

@@ -94,8 +94,8 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
     secure = family in ("rediss", "valkeys")
     login, at, place = rest.partition("?")[0].rpartition("@")
     user, colon, password = login.partition(":")
-    if at and not colon:
-        raise ConfigError(f"{where}: expected user:password@ or :password@ before the host, got a name alone")
+    if at and not (colon and password):
+        raise ConfigError(f"{where}: expected user:password@ or :password@ before the host, got no password")
     hosts, _, path = place.partition("/")
     if kind == "unix":
         if secure or hosts or not path:
@@ -105,6 +105,8 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
             _database(options.pop("database", ""), where),
         )  # fmt: skip
     mode = Mode(kind) if kind else Mode.ONE
+    if "," in hosts and "" in hosts.split(","):
+        raise ConfigError(f"{where}: expected host:port between the commas, got {shown(hosts)}")
     addresses = tuple(_address(host, _PORT[mode.value], where) for host in hosts.split(","))
     if mode is Mode.ONE and len(addresses) > 1:
         raise ConfigError(
@@ -117,8 +119,11 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
     if mode is Mode.SENTINEL and not master:
         raise ConfigError(f"{where}: expected the name of the primary that the sentinels watch: add ?master=NAME")
     watcher = None
-    if mode is Mode.SENTINEL and (secret := options.pop("sentinel_password", "")):
-        watcher = (options.pop("sentinel_user", None), secret)
+    if mode is Mode.SENTINEL:
+        name, secret = options.pop("sentinel_user", None), options.pop("sentinel_password", "")
+        if name is not None and not secret:
+            raise ConfigError(f"{where}: sentinel_user: expected sentinel_password beside it")
+        watcher = (name, secret) if secret else None
     return Place(
         where, addresses, mode, _text(user), _text(password) if at else None, database, master, watcher,
         _tls(options, where) if secure else None,
@@ -132,9 +137,12 @@ def _text(encoded: str) -> str | None:
 def _address(text: str, port: int, where: str) -> Address:
     try:
         parts = urlsplit(f"//{text}")
-        return Address(parts.hostname or "localhost", parts.port or port)
+        found = port if parts.port is None else parts.port
+        if found and (parts.hostname or not text):
+            return Address(parts.hostname or "localhost", found)
     except ValueError:
-        raise ConfigError(f"{where}: expected host:port with a port from 1 to 65535, got {shown(text)}") from None
+        pass
+    raise ConfigError(f"{where}: expected host:port with a port from 1 to 65535, got {shown(text)}")
 
 
 def _database(text: str, where: str) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any
 
-COMMANDS = (
-    "INFO", "GET", "SETNX", "TIME", "EVAL", "EVALSHA", "CLIENT ID", "CLIENT UNBLOCK", "SUBSCRIBE", "PUBLISH", "BLPOP",
-    "LPUSH", "RPUSH", "LTRIM", "EXISTS", "EXPIRE", "DEL", "INCR", "HGET", "HSET", "HDEL", "HMGET", "HGETALL", "HEXISTS",
-    "HINCRBY", "HSTRLEN", "SADD", "SREM", "SISMEMBER", "SMEMBERS", "ZADD", "ZREM", "ZCARD", "ZCOUNT", "ZRANGE",
-    "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZSCORE", "ZMSCORE",
+from headrace.backends.redis.scripts import SCRIPTS
+
+_SENT = (
+    "INFO", "GET", "SETNX", "TIME", "EVAL", "EVALSHA", "CLIENT ID", "CLIENT UNBLOCK", "BLPOP", "RPUSH", "SUBSCRIBE",
+    "PING",
 )  # fmt: skip
-"""All that is asked of a server, beside what only a cluster or sentinels are asked."""
+_CALLED = re.compile(r"\b(?:call|many|ask)\(\s*'([A-Z]+)'")
+COMMANDS = tuple(sorted({*_SENT, *_CALLED.findall("".join(script.text for script in SCRIPTS.values()))}))
+"""All that is asked of a server, directly or by a script, beside what only a cluster or sentinels are asked."""
 
 
 async def lacking(call: Callable[..., Awaitable[Any]], base: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -25,8 +25,11 @@ _PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
 _LEASE = Struct(">16sI")
-_pack_epoch = Struct(">I").pack
+_pack_long = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT = 1, 2, 4, 8
+
+Away = Callable[[str], int | None]
+"""Of a queue: the number of the shard that it belongs to, where that is another."""
 
 
 def checked(rows: Iterable[Row]) -> None:
@@ -104,8 +107,27 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
     return found
 
 
-def finish_args(batch: Sequence[Settlement]) -> list[Any]:
-    """The arguments of a finish."""
+def _entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
+    """Those rows that go to another shard: its number, and theirs among the blobs."""
+    found = []
+    for row in rows:
+        target = away(row.queue)
+        if target is not None:
+            _, head, _, _, bodies = insert_args([row])
+            key, inbox = False if row.key is None else row.key, False if row.reply_to is None else row.reply_to
+            names = encode((row.queue, key, row.hold_failed, inbox))
+            blobs.append(head + _pack_long(len(names)) + names + bodies[0])
+            found.append((target, len(blobs)))
+    return found
+
+
+def nowhere(_queue: str) -> int | None:
+    """There is no other shard."""
+    return None
+
+
+def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
+    """The arguments of a finish; ``away`` tells the number of another shard to which a queue belongs."""
     kinds: dict[tuple[int, int, int, int], int] = {}
     kind_of = []
     leases = []
@@ -113,6 +135,7 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
     more = []
     blobs: list[bytes] = []
     spawned: list[Row] = []
+    counts = []
     for i, s in enumerate(batch, start=1):
         flags = s.failed_attempt * _FAILED_ATTEMPT + s.keep_lost * _KEEP_LOST + s.keep * _KEEP
         if s.result is not None:
@@ -120,8 +143,9 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
             results.append(s.result)
         kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
         kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
-        leases.append(_pack_epoch(s.epoch) + s.holder.encode())
-        if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None:
+        leases.append(_pack_long(s.epoch) + s.holder.encode())
+        rows_away = _entries(s.spawn, away, blobs) if s.spawn else ()
+        if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
             cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
                 (
@@ -131,18 +155,22 @@ def finish_args(batch: Sequence[Settlement]) -> list[Any]:
                     cells or False,
                     False if s.queue is None else s.queue,
                     False if s.priority is None else s.priority,
+                    False if s.queue is None or (target := away(s.queue)) is None else target,
+                    rows_away,
                 )
             )
-        spawned += s.spawn
-    queues, rows, keys, inboxes, bodies = insert_args(spawned)
+        rows_here = s.spawn if not rows_away else [row for row in s.spawn if away(row.queue) is None]
+        spawned += rows_here
+        counts.append(len(rows_here))
+    queues, heads, keys, inboxes, bodies = insert_args(spawned)
     return [
         len(batch),
         encode(list(kinds)),
         encode(kind_of),
         encode(more),
-        encode([len(s.spawn) for s in batch]),
+        encode(counts),
         b"\x93" + queues + keys + inboxes,
-        rows,
+        heads,
         len(bodies),
         *[s.id for s in batch],
         *leases,
@@ -196,7 +224,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
         headers=headers,
         worker=worker.decode() if worker else "",
         lease_until=state.instant if state is not None and code == 1 else None,
-        cancel_requested=state is not None and bool(state.cancel),
+        cancel_requested=state is not None and state.cancel == 1,
         reason=state.text.decode() if state is not None and code > 2 else "",
         cells=cells,
         error=error if "error" in want else None,

@@ -12,16 +12,25 @@ from headrace.backends.redis.translate import Refused, translated
 _PARTS = {
     "insert": ("insert", "insert_op"),
     "claim": ("goes_on", "claim", "claim_op", "claim_main"),
-    "finish": ("goes_on", "insert", "finish", "finish_main"),
-    "turn": ("goes_on", "insert", "finish", "claim", "claim_op", "turn_main"),
+    "finish": ("goes_on", "insert", "send", "finish", "finish_main"),
+    "turn": ("goes_on", "insert", "send", "finish", "claim", "claim_op", "turn_main"),
     "renew": ("goes_on", "renew_main"),
     "reap": ("goes_on", "reap_main"),
-    "alter": ("goes_on", "select", "alter_main"),
+    "alter": ("goes_on", "select", "send", "alter_main"),
     "configure": ("goes_on", "configure_main"),
     "fetch": ("fetch_main",),
     "scan": ("select", "scan_main"),
     "stats": ("stats_main",),
     "sweep": ("goes_on", "sweep_main"),
+    "outbox": ("goes_on", "outbox_main"),
+    "receive": ("goes_on", "send", "insert", "receive_main"),
+    "locate": ("locate_main",),
+    "unmark": ("goes_on", "marks", "unmark_main"),
+    "peek": ("peek_main",),
+    "expire": ("goes_on", "expire_main"),
+    "overdue": ("marks", "overdue_main"),
+    "ended": ("ended_main",),
+    "remove": ("goes_on", "remove_main"),
 }
 
 

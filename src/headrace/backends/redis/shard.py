@@ -55,12 +55,15 @@ from headrace.types import JobState
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
-_NO_BOUND = 2**31
+NO_BOUND = 2**31
+"""More often than a job can be lost."""
+LEFT = Inserted(InsertStatus.SAME, b"")
+"""Stands for the answer to a row whose job has left for another shard."""
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
 }  # fmt: skip
-_APPLIES: dict[type[Change], tuple[int, ...]] = {
+APPLIES: dict[type[Change], tuple[int, ...]] = {
     Cancel: (0, 1, 2),
     Pause: (0,),
     Resume: (2,),
@@ -80,10 +83,11 @@ class Shard:
 
     limits = Limits(max_batch=1_000, durable="what was acknowledged survives what the server's appendfsync says")
 
-    def __init__(self, lines: Lines, base: str, where: str) -> None:
+    def __init__(self, lines: Lines, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
         self._lines = lines
         self._base = base
         self._where = where
+        self._away = away
 
     async def _run(self, name: str, *args: Any) -> Any:
         return await run(self._lines, self._where, name, self._base, args)
@@ -94,33 +98,36 @@ class Shard:
         if not rows:
             return []
         names, heads, keys, inboxes, bodies = shapes.insert_args(rows)
-        found = await self._run("insert", _at(at), names, heads, keys, inboxes, *bodies)
+        found = await self._run("insert", at_arg(at), names, heads, keys, inboxes, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         for place, status, job_id, state, attempt, result in found:
-            answers[place - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+            known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+            answers[place - 1] = LEFT if state < 0 else known
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return shapes.claimed(await self._run("claim", _at(at), *_claim_args(req)), req.want)
+        return shapes.claimed(await self._run("claim", at_arg(at), *_claim_args(req)), req.want)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        answers, claimed = await self._run("turn", _at(at), *_claim_args(req), *shapes.finish_args(batch))
+        answers, claimed = await self._run(
+            "turn", at_arg(at), *_claim_args(req), *shapes.finish_args(batch, self._away)
+        )
         return _settled(answers), shapes.claimed(claimed, req.want)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
-        return _settled(await self._run("finish", _at(at), *shapes.finish_args(batch)))
+        return _settled(await self._run("finish", at_arg(at), *shapes.finish_args(batch, self._away)))
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
         lost, cancels, paused = await self._run(
             "renew",
-            _at(at),
+            at_arg(at),
             beat.holder,
             worker,
             beat.ttl,
@@ -132,7 +139,14 @@ class Shard:
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         told, queues = await self._run(
-            "reap", _at(at), req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue
+            "reap",
+            at_arg(at),
+            req.limit,
+            req.max_lost,
+            req.spread,
+            req.outage_share,
+            req.outage_floor,
+            req.outage_overdue,
         )
         return shapes.reaped(told, shapes.names(queues))
 
@@ -142,16 +156,20 @@ class Shard:
                 raise ValueError("Configure needs a selector with a queue")
             await self._run("configure", sel.queue, int(change.paused))
             return []
+        return await self._alter(sel, change, at, *_arguments(change))
+
+    async def _alter(
+        self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
+    ) -> list[Altered]:
         at = await self._now() if at is None else at
-        text, number = _arguments(change)
-        applies = sum(1 << state for state in _APPLIES[type(change)])
+        applies = sum(1 << state for state in APPLIES[type(change)])
         found: list[Altered] = []
         above = sel.above
         while True:
             named, ids, keys, packed = _selection(sel, at, above)
             answers, queues, upto = await self._run(
                 "alter", at, named, ids, keys, packed, _KINDS[type(change)], text, number, applies,
-                sel.limit - len(found), _LOOK,
+                sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
             names = shapes.names(queues)
             found += [shapes.altered(answer, names) for answer in answers]
@@ -163,7 +181,7 @@ class Shard:
         state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
-            "sweep", _at(at), state, *bounds, clause.limit, int(clause.dry_run)
+            "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run)
         )
         return Swept(removed, int(freed), kept, bool(more))
 
@@ -177,7 +195,7 @@ class Shard:
         ids = [name for name in names if not isinstance(name, JobKey)]
         keys = [(name.queue, name.key) for name in names if isinstance(name, JobKey)]
         now, answers, flat = await self._run(
-            "fetch", _at(at), b"".join(ids), encode(keys), int("error" in want), int("result" in want)
+            "fetch", at_arg(at), b"".join(ids), encode(keys), int("error" in want), int("result" in want)
         )
         queues = shapes.names(flat)
         found = [None if answer is None else shapes.record(answer, queues, int(now), want) for answer in answers]
@@ -196,11 +214,19 @@ class Shard:
         return Page(records, downto.hex() or None)
 
     async def stats(self, at: Stamp = None) -> Stats:
-        queues, workers, places = await self._run("stats", _at(at), self.limits.count_cap)
-        found = [_queue_stats(queue) for queue in queues]
+        queues, workers, places = await self._numbers(at)
         return Stats(
-            sorted(found, key=lambda queue: queue.queue),
-            sorted((_worker_stats(worker) for worker in workers), key=lambda one: (one.started_at, one.worker)),
+            sorted(queues, key=lambda queue: queue.queue),
+            sorted(workers.values(), key=lambda one: (one.started_at, one.worker)),
+            places,
+        )
+
+    async def _numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+        """Queues, workers by their holders, places."""
+        queues, workers, places = await self._run("stats", at_arg(at), self.limits.count_cap)
+        return (
+            [_queue_stats(queue) for queue in queues],
+            {holder: _worker_stats(worker) for holder, worker in workers},
             [PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)],
         )
 
@@ -212,12 +238,13 @@ class Shard:
         return int(seconds) * 1_000_000 + int(micros)
 
 
-def _at(at: Stamp) -> int | str:
+def at_arg(at: Stamp) -> int | str:
+    """As scripts take it."""
     return "" if at is None else at
 
 
 def _claim_args(req: Claim) -> tuple[Any, ...]:
-    below = _NO_BOUND if req.lost_below is None else req.lost_below
+    below = NO_BOUND if req.lost_below is None else req.lost_below
     return (
         req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
     )  # fmt: skip

@@ -9,11 +9,17 @@ from headrace.errors import BackendError, ConfigError, StoreFull, Unavailable
 
 _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
     (
-        "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN",
-        "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE", "max number of clients",
+        "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ACL failure", "ASK", "BUSY", "CLUSTERDOWN", "LOADING",
+        "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE",
+        "max number of clients",
     )
 ) + r")\b")  # fmt: skip
 """What kind of refusal it is; one from within a script may come with words before the server's own."""
+
+
+class NotLetIn(Unavailable, ConfigError):
+    """The server turned the user down. It is both: who opens a store has a setting to correct; who is at work was let
+    in before, and waits as in any outage, since users are also changed by mistake, for a moment."""
 
 
 class Refused(Exception):
@@ -31,14 +37,16 @@ def translated(error: Exception, where: str) -> Exception:
     if isinstance(error, Refused):
         found = _KIND.search(said)
         match found and found[1]:
+            case None if "DB index is out of range" in said:
+                return ConfigError(f"{where}: the server has no such database: {said}")
             case None:
                 return BackendError(f"{where}: {said}")
             case "OOM":
                 return StoreFull(
                     f"{where} has reached its maxmemory: {said}. Nothing was stored; work goes on by itself"
                 )
-            case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH":
-                return ConfigError(
+            case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
+                return NotLetIn(
                     f"{where} refuses this user: {said}. Look at the user and password in the URL, and at its ACL"
                 )
         return Unavailable(f"{where} cannot serve just now: {said}")

@@ -1,5 +1,6 @@
 -- Change jobs from outside. ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of
--- the change, its text, its number, the states that it applies to as bits, limit, how many to look at.
+-- the change, its text, its number (for a move: 0 within the shard, -1 refused, else one more than the shard that it leads to), the
+-- states that it applies to as bits, limit, how many to look at, whether it only tells what it would meet.
 -- Answers {id, before, after (-1: gone), changed, qid, key} of each, the names of the queues by number, and the id up to which it
 -- has looked ('' : to the end).
 
@@ -10,6 +11,7 @@ local is_named = ARGV[2] == '1'
 local sel = selector(ARGV[5])
 local kind, text, given = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local applies, limit, look = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local dry = ARGV[12] == '1'
 
 local function applies_to(state)
     return math.floor(applies / 2 ^ state) % 2 == 1
@@ -65,6 +67,12 @@ local function apply(id, j)
         put_ready(id, j)
         count(j.qid, AVAILABLE, 1)
         wake(j.qid, 1)
+    elseif kind == MOVE and given ~= 0 then
+        if given < 0 then
+            return false
+        end
+        leave(id, j)
+        depart(id, j, given - 1, text, now)
     elseif kind == MOVE then
         local qid = call('HGET', base .. ':q', text)
         if qid and tonumber(qid) == j.qid then
@@ -122,7 +130,7 @@ local answers, known = {}, {}
 local function alter(id, j)
     local before = j.state
     local key = j.keyed == 1 and key_of(id) or false
-    local changed = applies_to(before) and apply(id, j)
+    local changed = not dry and applies_to(before) and apply(id, j)
     local after = before
     if changed then
         after = kind == DELETE and -1 or j.state
@@ -136,7 +144,7 @@ if is_named then
     for _, id in ipairs(named(ARGV[3], cmsgpack.unpack(ARGV[4]))) do
         local job = call('HGET', base .. ':j', id)
         local j = job and find(id)
-        if j and matches(id, job, j, sel) then
+        if j and j.cancel ~= LEFT and matches(id, job, j, sel) then
             alter(id, j)
         end
     end
@@ -145,8 +153,9 @@ else
     local ids = call('ZRANGEBYLEX', base .. ':a', from, '+', 'LIMIT', 0, look)
     for i, id in ipairs(ids) do
         local job = call('HGET', base .. ':j', id)
-        local j = find(id)
-        if applies_to(j.state) and not (kind == CANCEL and j.cancel == 1) and matches(id, job, j, sel) then
+        local j = job and find(id)
+        if j and j.cancel ~= LEFT and applies_to(j.state) and not (kind == CANCEL and j.cancel == 1)
+            and matches(id, job, j, sel) then
             alter(id, j)
         end
         if #answers >= limit then

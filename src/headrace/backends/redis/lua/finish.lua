@@ -221,6 +221,9 @@ local function finish_all(now, first)
                     local held_until = state == COMPLETED and now + kind.ttl or 0
                     j.state, j.instant, j.held_until, j.text = state, now, held_until, reason
                     if state == COMPLETED and not kind.keep then
+                        if extra and extra[7] and j.keyed == 1 then
+                            send(extra[7], 'key', now, cmsgpack.pack({extra[5], key_of(id)}))
+                        end
                         drop_key(id, j)
                         forgotten[#forgotten + 1] = id
                     else
@@ -278,8 +281,8 @@ local function finish_all(now, first)
         end
         insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], next_result, ARGV, only)
     end
-    for i in pairs(accepted) do
-        for _, row in ipairs(is_more and more[i] and more[i][8] or {}) do
+    for i = 1, is_more and total or 0 do
+        for _, row in ipairs(accepted[i] and more[i] and more[i][8] or {}) do
             send(row[1], 'row', now, ARGV[blobs_at + row[2]])
         end
     end

@@ -89,7 +89,8 @@ end
 local function describe(answers, now)
     for _, answer in ipairs(answers) do
         local id, status = answer[3], answer[2]
-        local j = find(id)
+        -- One that has left for another shard is told from there.
+        local j = find(id) or {state = -1, attempt = 0}
         answer[4], answer[5], answer[6] = j.state, j.attempt, false
         if status == 2 and j.state == COMPLETED then
             answer[2] = 3

@@ -1,5 +1,6 @@
 -- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread,
--- outage_share, outage_floor, outage_overdue. Answers id, job and state of each.
+-- outage_share, outage_floor, outage_overdue; and where it was decided for several shards: how many leases at most, whether it is an
+-- outage ('1'), the place of the first job in the spread, and how many have one. Answers id, job and state of each.
 
 local now = clock(ARGV[1])
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -11,7 +12,8 @@ end
 
 local over = call('ZCOUNT', base .. ':l', '-inf', number(now))
 local running = call('ZCARD', base .. ':l')
-local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, limit)
+local decided = ARGV[8] ~= nil
+local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, decided and ARGV[8] or limit)
 local states = ask('HMGET', base .. ':s', ids)
 
 local function is_outage()
@@ -34,6 +36,10 @@ local function is_outage()
 end
 
 local outage = over > 0 and is_outage()
+local place, places = 0, #ids
+if decided then
+    outage, place, places = ARGV[9] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
+end
 local told = {}
 
 local function answer(id)
@@ -65,7 +71,7 @@ for i, id in ipairs(ids) do
             finish(id, j, FAILED, now, 'lost')
         else
             j.state, j.text, j.instant = AVAILABLE, '', 0
-            j.run_at = now + math.floor(spread * (i - 1) / #ids)
+            j.run_at = now + math.floor(spread * (place + i - 1) / places)
             save(id, j)
             put_ready(id, j)
             count(j.qid, AVAILABLE, 1)

@@ -6,7 +6,7 @@ local lacking = {}
 if redis.acl_check_cmd then
     local key = KEYS[1] .. ':-'
     local others = {
-        INFO = {}, TIME = {}, EVAL = { '', '1', key }, EVALSHA = { '', '1', key }, BLPOP = { key, '0' },
+        INFO = {}, PING = {}, TIME = {}, EVAL = { '', '1', key }, EVALSHA = { '', '1', key }, BLPOP = { key, '0' },
         SUBSCRIBE = { ARGV[1] }, PUBLISH = { ARGV[1], '' }, ['CLIENT ID'] = {}, ['CLIENT UNBLOCK'] = { '1' },
         EXISTS = { key }, DEL = { key },
     }

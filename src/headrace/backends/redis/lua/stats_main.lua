@@ -33,7 +33,7 @@ for qid, stats in pairs(queues) do
 end
 local workers = {}
 for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '(' .. number(now), '+inf')) do
-    workers[#workers + 1] = call('HGET', base .. ':W', holder)
+    workers[#workers + 1] = {holder, call('HGET', base .. ':W', holder)}
 end
 local places = {}
 for state = COMPLETED, FAILED do

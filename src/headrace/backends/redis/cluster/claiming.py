@@ -1,0 +1,136 @@
+"""A claim from the queues of several shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.backends.redis.cluster.fleet import Fleet, attempt
+from headrace.backends.redis.cluster.part import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.errors import Unavailable
+from headrace.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
+
+_AHEAD = 2
+"""How much of a shard is looked at first, where each gives as much as the others: so many times its share."""
+
+
+class Plan(NamedTuple):
+    """Who gives what."""
+
+    shares: dict[int, list[Met]]
+    """What each shard is to lease; it may be other jobs, where another claim was faster."""
+    expired: dict[int, list[JobId]]
+    """What each shard is to cancel that a claim of its share would not meet."""
+    passed_over: bool
+    next_in: int | None
+    """When no shard gives less than its share."""
+    cut_at: int | None
+    """The shard that may have more which comes next, and was not looked at."""
+
+
+async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
+    """Look at all shards first, then take from each what comes before what the others have."""
+    queues: dict[int, list[str]] = {}
+    for queue in dict.fromkeys(req.queues):
+        queues.setdefault(fleet.number_of(queue), []).append(queue)
+    if len(queues) == 1:
+        [number] = queues
+        claimed = await fleet.parts[number].claim(req, at)
+        fleet.saw((job.id for job in claimed.jobs), number)
+        return claimed
+    if not queues or req.limit <= 0:
+        return Claimed([])
+    made, problem = await _look(fleet, req, queues, at)
+    claimed, failed = await _take(fleet, req, queues, made, at)
+    problem = problem or failed
+    if problem is None:
+        return claimed
+    if not claimed.jobs and not claimed.expired:
+        raise problem
+    return replace(claimed, next_in=0)
+
+
+async def _look(
+    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
+) -> tuple[Plan, Unavailable | None]:
+    """At the first jobs of each shard; and deeper where these come before those of the others."""
+    near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
+    answers = await attempt(fleet.parts[number].peek(near, names, at) for number, names in queues.items())
+    looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
+    problem = next((answer for answer in answers if isinstance(answer, Unavailable)), None)
+    made = plan(looks, req)
+    deep: set[int] = set()
+    while made.cut_at is not None and made.cut_at not in deep:
+        number = made.cut_at
+        deep.add(number)
+        [again] = await attempt([fleet.parts[number].peek(req, queues[number], at)])
+        if isinstance(again, Unavailable):
+            problem = again
+            del looks[number]
+        else:
+            looks[number] = again
+        made = plan(looks, req)
+    return made, problem
+
+
+def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
+    """The first jobs of all, in their order."""
+    merged = sorted((met, number) for number, look in looks.items() for met in look.met)
+    ends = [(look.met[-1], number) for number, look in looks.items() if look.more]
+    horizon, at_horizon = min(ends, default=(None, None))
+    shares: dict[int, list[Met]] = {}
+    expired: dict[int, list[JobId]] = {}
+    taken, room, passed, left = 0, req.max_bytes, False, horizon is not None
+    for met, number in merged:
+        if taken >= req.limit or room <= 0:
+            left = True
+            break
+        if horizon is not None and met > horizon:
+            break
+        if met.kind == EXPIRED:
+            expired.setdefault(number, []).append(met.id)
+        elif met.kind == PASSED_OVER:
+            passed = True
+        else:
+            taken, room = taken + 1, room - met.size
+            shares.setdefault(number, []).append(met)
+            expired.pop(number, None)
+    coming = [look.next_in for look in looks.values() if look.next_in is not None]
+    next_in = 0 if left or passed else min(coming, default=None)
+    return Plan(shares, expired, passed, next_in, at_horizon if taken < req.limit and room > 0 else None)
+
+
+async def _take(
+    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
+) -> tuple[Claimed, Unavailable | None]:
+    claims = await attempt(
+        fleet.parts[number].claim(
+            replace(
+                req, queues=tuple(queues[number]), limit=len(share), max_bytes=max(1, sum(met.size for met in share))
+            ),
+            at,
+        )
+        for number, share in made.shares.items()
+    )
+    ends = await attempt(fleet.parts[number].expire(ids, at) for number, ids in made.expired.items())
+    jobs: list[Leased] = []
+    expired: list[Reaped] = []
+    problem: Unavailable | None = None
+    for number, claimed in zip(made.shares, claims, strict=True):
+        if isinstance(claimed, Unavailable):
+            problem = claimed
+            continue
+        fleet.saw((job.id for job in claimed.jobs), number)
+        jobs += claimed.jobs
+        expired += claimed.expired
+    for cancelled in ends:
+        if isinstance(cancelled, Unavailable):
+            problem = cancelled
+        else:
+            expired += cancelled
+    jobs.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    short = len(jobs) < sum(map(len, made.shares.values()))
+    next_in = None if len(jobs) >= req.limit else 0 if short else made.next_in
+    return Claimed(jobs, next_in, expired, made.passed_over), problem

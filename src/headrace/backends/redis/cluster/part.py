@@ -1,0 +1,198 @@
+"""One shard of a store that has several: what they ask each other, and are asked, to act as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.backends.redis import rows as shapes
+from headrace.backends.redis.blob import encode
+from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.rows import CODES
+from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg
+from headrace.records import (
+    Altered,
+    Change,
+    Claim,
+    JobId,
+    JobKey,
+    Move,
+    PlaceStats,
+    QueueStats,
+    Reap,
+    Reaped,
+    Selector,
+    Stamp,
+    SweepClause,
+    WorkerStats,
+)
+from headrace.types import JobState
+
+ENTRIES = 200
+_ENTRY_BYTES = 4 * 1024 * 1024
+"""What is carried from shard to shard in one go."""
+
+TO_CLAIM, EXPIRED, PASSED_OVER = range(3)
+
+
+class Met(NamedTuple):
+    """A due job that a claim would meet; in the order in which it would."""
+
+    priority: int
+    run_at: int
+    id: JobId
+    size: int
+    kind: int
+
+
+class Peeked(NamedTuple):
+    """What a claim would find."""
+
+    met: list[Met]
+    next_in: int | None
+    more: bool
+    """Whether there may be due jobs behind those."""
+
+
+class Overdue(NamedTuple):
+    """What a reap would find."""
+
+    now: int
+    expired: int
+    """Leases that have."""
+    running: int
+    holders: list[bytes]
+    """Two of those whose leases have."""
+    leases: list[tuple[int, JobId]]
+    """The first of them, by their end."""
+    cancellable: int
+    """Due jobs that have expired."""
+    targets: list[int]
+    """Shards for which something waits here."""
+    marks: int
+    """Jobs that left long ago."""
+    silent: int
+    """Workers that are still listed, and should not be."""
+
+
+class Share(NamedTuple):
+    """What one shard does of a reap."""
+
+    leases: int
+    cancellable: int
+    outage: bool
+    place: int
+    """Of its first job among all that are taken back …"""
+    places: int
+    """… and how many these are."""
+
+
+class EndedJob(NamedTuple):
+    """One that a sweep may condemn."""
+
+    instant: int
+    id: JobId
+    size: int
+    old: bool
+    """Age alone condemns it."""
+
+
+class Ended(NamedTuple):
+    """What a sweep would find."""
+
+    total: int
+    bytes: int
+    jobs: list[EndedJob]
+
+
+class Part(Shard):
+    """The shard ``number`` of several."""
+
+    def __init__(self, lines: Lines, base: str, where: str, number: int, away: shapes.Away) -> None:
+        super().__init__(lines, base, where, away)
+        self.number = number
+        self.base = base
+
+    # -- claim
+
+    async def peek(self, req: Claim, queues: Sequence[str], at: Stamp) -> Peeked:
+        """What a claim would find, in its order."""
+        below = NO_BOUND if req.lost_below is None else req.lost_below
+        ids, priorities, run_ats, sizes, kinds, next_in, more = await self._run(
+            "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes
+        )
+        met = [Met(p, int(r), i, s, k) for p, r, i, s, k in zip(priorities, run_ats, ids, sizes, kinds, strict=True)]
+        full = kinds.count(TO_CLAIM) >= req.limit
+        return Peeked(met, None if int(next_in) < 0 else int(next_in), bool(met) and (bool(more) or full))
+
+    async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
+        """Cancel those that are due and have expired."""
+        told, queues = await self._run("expire", at_arg(at), b"".join(ids))
+        return shapes.reaped(told, shapes.names(queues))
+
+    # -- reap, sweep
+
+    async def overdue(self, limit: int, at: Stamp) -> Overdue:
+        """What a reap would find."""
+        now, expired, running, holders, flat, *rest = await self._run("overdue", at_arg(at), limit)
+        leases = [(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
+        return Overdue(int(now), expired, running, holders, leases, *rest)
+
+    async def take_back(self, req: Reap, share: Share, at: Stamp) -> list[Reaped]:
+        """A share of a reap."""
+        told, queues = await self._run(
+            "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, 0, 0, 0,
+            share.leases, int(share.outage), share.place, share.places,
+        )  # fmt: skip
+        return shapes.reaped(told, shapes.names(queues))
+
+    async def ended(self, clause: SweepClause, at: Stamp) -> Ended:
+        """What a sweep would find."""
+        age = -1 if clause.older_than is None else clause.older_than
+        state = CODES[JobState(clause.place.value)]
+        count, size, flat = await self._run("ended", at_arg(at), state, age, clause.limit + 1)
+        jobs = [EndedJob(int(flat[i + 1]), flat[i], flat[i + 2], bool(flat[i + 3])) for i in range(0, len(flat), 4)]
+        return Ended(count, int(size), jobs)
+
+    async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob]) -> tuple[int, int]:
+        """Remove these, as far as they are as they were; how many went, and their bytes."""
+        flat = [part for job in jobs for part in (job.id, job.instant)]
+        removed, freed = await self._run("remove", CODES[JobState(clause.place.value)], *flat)
+        return removed, int(freed)
+
+    # -- alter
+
+    async def meet(self, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
+        """What the change would meet; nothing changes."""
+        return await self._alter(sel, change, at, "", 0, dry=True)
+
+    async def move(self, sel: Selector, change: Move, to: int | None, at: Stamp) -> list[Altered]:
+        """Move to a queue of the shard ``to``; None: refuse."""
+        place = -1 if to is None else 0 if to == self.number else to + 1
+        return await self._alter(sel, change, at, change.queue, place)
+
+    # -- where jobs are
+
+    async def locate(self, ids: Sequence[JobId], keys: Sequence[JobKey]) -> tuple[list[int], list[JobId]]:
+        """For each id 0 unknown, 1 here, 2 on its way to another shard; for each key who last took it, or ``b""``."""
+        told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
+        return told, holders
+
+    async def unmark(self, ids: Sequence[JobId] = ()) -> None:
+        """Forget that these jobs were here; without ids: those that left long ago."""
+        await self._run("unmark", b"".join(ids))
+
+    # -- what goes from shard to shard
+
+    async def outbox(self, target: int, upto: int = 0, limit: int = ENTRIES) -> list[bytes]:
+        """Drop the entries for ``target`` up to a number, which it has; the next ones."""
+        found: list[bytes] = await self._run("outbox", target, upto, limit, _ENTRY_BYTES)
+        return found
+
+    async def receive(self, source: int, entries: Sequence[bytes]) -> int:
+        """Take in what the shard ``source`` has sent; the number up to which all is here."""
+        return int(await self._run("receive", source, *entries))
+
+    async def numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+        """Queues, workers by their holders, places."""
+        return await self._numbers(at)

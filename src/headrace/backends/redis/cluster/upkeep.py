@@ -1,0 +1,103 @@
+"""Reap and sweep over several shards: decided for all of them, done in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from headrace.backends.redis.cluster.fleet import Fleet, attempt, every
+from headrace.backends.redis.cluster.part import Ended, EndedJob, Overdue, Share
+from headrace.errors import Unavailable
+from headrace.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
+
+
+async def reap(fleet: Fleet, req: Reap, at: Stamp) -> list[Reaped]:
+    """The oldest leases of all; then what waits for another shard is carried there."""
+    looks = await attempt(part.overdue(req.limit, at) for part in fleet.parts)
+    seen = {part.number: look for part, look in zip(fleet.parts, looks, strict=True) if isinstance(look, Overdue)}
+    shares = share_out(seen, req)
+    answers = await attempt(fleet.parts[number].take_back(req, share, at) for number, share in shares.items())
+    await fleet.relay.carry((number, target) for number, look in seen.items() for target in look.targets)
+    await attempt(fleet.parts[number].unmark() for number, look in seen.items() if look.marks)
+    reaped = [one for answer in answers if not isinstance(answer, Unavailable) for one in answer]
+    for problem in chain(looks, answers):
+        if isinstance(problem, Unavailable) and not reaped:
+            raise problem
+    places = {lease: place for place, lease in enumerate(_oldest(seen))}
+    last = len(places)
+    return sorted(reaped, key=lambda one: places.get(one.id, last))
+
+
+def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
+    return [job_id for _, job_id in sorted(lease for look in looks.values() for lease in look.leases)]
+
+
+def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
+    """What each shard takes back."""
+    first = sorted((end, number) for number, look in looks.items() for end, _ in look.leases)[: req.limit]
+    outage = is_outage(list(looks.values()), req)
+    left, place = req.limit - len(first), 0
+    shares: dict[int, Share] = {}
+    for number, look in looks.items():
+        leases = sum(owner == number for _, owner in first)
+        cancellable = min(left, look.cancellable)
+        if leases or cancellable or look.silent:
+            shares[number] = Share(leases, cancellable, outage, place, len(first))
+        left, place = left - cancellable, place + leases
+    return shares
+
+
+def is_outage(looks: Sequence[Overdue], req: Reap) -> bool:
+    """Whether the whole fleet was away, by what all shards say."""
+    over = sum(look.expired for look in looks)
+    if over < max(1, req.outage_floor) or over < req.outage_share * sum(look.running for look in looks):
+        return False
+    if not any(look.leases and look.leases[0][0] <= look.now - req.outage_overdue for look in looks):
+        return False
+    return len({holder for look in looks for holder in look.holders}) > 1
+
+
+async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
+    """The oldest ends of all."""
+    if clause.place is Place.RESULTS:
+        return await _sweep_results(fleet, clause, at)
+    looks = await every(part.ended(clause, at) for part in fleet.parts)
+    doomed, more = condemn(looks, clause)
+    kept = sum(look.total for look in looks)
+    if clause.dry_run:
+        jobs = [job for of in doomed.values() for job in of]
+        return Swept(len(jobs), sum(job.size for job in jobs), kept - len(jobs), more)
+    gone = await every(fleet.parts[number].remove(clause, jobs) for number, jobs in doomed.items())
+    removed, freed = sum(count for count, _ in gone), sum(size for _, size in gone)
+    return Swept(removed, freed, kept - removed, more)
+
+
+def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list[EndedJob]], bool]:
+    """What goes in each shard, and whether there is more of it."""
+    count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
+    excess = 0 if clause.max_count is None else count - clause.max_count
+    over = 0 if clause.max_bytes is None else size - clause.max_bytes
+    doomed: dict[int, list[EndedJob]] = {}
+    going, freed = 0, 0
+    for job, number in sorted((job, number) for number, look in enumerate(looks) for job in look.jobs):
+        if job.old or going < excess or freed < over:
+            if going == clause.limit:
+                return doomed, True
+            doomed.setdefault(number, []).append(job)
+            going, freed = going + 1, freed + job.size
+    return doomed, False
+
+
+async def _sweep_results(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
+    looks = await every(part.sweep(replace(clause, dry_run=True), at) for part in fleet.parts)
+    left = clause.limit
+    shares: dict[int, int] = {}
+    for number, look in enumerate(looks):
+        if share := min(left, look.removed):
+            shares[number] = share
+            left -= share
+    swept = await every(fleet.parts[number].sweep(replace(clause, limit=share), at) for number, share in shares.items())
+    more = any(look.more for look in looks) or sum(look.removed for look in looks) > clause.limit
+    return Swept(sum(one.removed for one in swept), sum(one.bytes for one in swept), 0, more)

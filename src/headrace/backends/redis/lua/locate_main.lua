@@ -1,0 +1,14 @@
+-- Where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to another shard; then for each
+-- key the id that last took it, or ''.
+
+local told, holders = {}, {}
+for i = 1, #ARGV[1] / 16 do
+    local id = string.sub(ARGV[1], (i - 1) * 16 + 1, i * 16)
+    told[i] = call('HEXISTS', base .. ':j', id) + call('HEXISTS', base .. ':to', id)
+end
+for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local qid = call('HGET', base .. ':q', one[1])
+    local packed = qid and call('HGET', base .. ':k', key_field(qid, one[2]))
+    holders[i] = packed and string.sub(packed, 1, 16) or ''
+end
+return {told, holders}

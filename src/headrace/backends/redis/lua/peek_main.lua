@@ -1,0 +1,103 @@
+-- What a claim would meet, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
+-- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none), and
+-- whether there may be more of those that are due than it looked at. It stops at ``limit`` jobs to be claimed.
+
+local MOST = 20000
+
+local now = clock(ARGV[1])
+local limit, lost_below, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local levels, order, seen = {}, {}, {}
+for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local qid = call('HGET', base .. ':q', name)
+    if qid and not seen[qid] and call('SISMEMBER', base .. ':z', qid) == 0 then
+        seen[qid] = true
+        for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
+            if not levels[priority] then
+                levels[priority] = {}
+                order[#order + 1] = priority
+            end
+            table.insert(levels[priority], base .. ':r:' .. qid .. ':' .. priority)
+        end
+    end
+end
+table.sort(order, function(a, b) return tonumber(a) < tonumber(b) end)
+
+local function before(a, b)
+    return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1])
+end
+
+-- The first due jobs of some lines, in order; and whether that is all of them.
+local function first_of(lines, want)
+    local items, last = {}, nil
+    for _, key in ipairs(lines) do
+        local found = call('ZRANGEBYSCORE', key, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, want)
+        for i = 1, #found, 2 do
+            items[#items + 1] = {found[i], tonumber(found[i + 1])}
+        end
+        if #found == 2 * want and (not last or before(items[#items], last)) then
+            last = items[#items]
+        end
+    end
+    table.sort(items, before)
+    while last and items[#items] ~= last do
+        items[#items] = nil
+    end
+    return items, not last
+end
+
+local dying = call('EXISTS', base .. ':y') == 1
+local ids, priorities, run_ats, sizes, kinds = {}, {}, {}, {}, {}
+local taken, more = 0, false
+
+-- Those of one priority, in order, from where the last look ended.
+local function take(items, from, priority)
+    local piece = {}
+    for i = from, #items do
+        piece[#piece + 1] = items[i][1]
+    end
+    local states = ask('HMGET', base .. ':s', piece)
+    local dies = dying and ask('ZMSCORE', base .. ':y', piece) or {}
+    for i, id in ipairs(piece) do
+        if taken >= limit or room <= 0 then
+            return
+        end
+        local j = states[i] and read_state(states[i])
+        local kind, size = 0, 0
+        if dies[i] and tonumber(dies[i]) <= now then
+            kind = 1
+        elseif j and j.lost >= lost_below then
+            kind = 2
+        else
+            size = j and j.size or call('HSTRLEN', base .. ':j', id) + 100
+            taken, room = taken + 1, room - size
+        end
+        local at = #ids + 1
+        ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, tonumber(priority), number(items[from + i - 1][2]), size, kind
+    end
+end
+
+for _, priority in ipairs(order) do
+    local want, from, all = math.max(1, limit - taken), 1, false
+    while not all and taken < limit and room > 0 and not more do
+        local items
+        items, all = first_of(levels[priority], want)
+        take(items, from, priority)
+        from = #items + 1
+        more = want > MOST
+        want = want * 4
+    end
+    if more or taken >= limit or room <= 0 then
+        break
+    end
+end
+
+local next_in = -1
+for _, lines in pairs(levels) do
+    for _, key in ipairs(lines) do
+        local first = call('ZRANGEBYSCORE', key, '(' .. number(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        if first[2] and (next_in < 0 or tonumber(first[2]) - now < next_in) then
+            next_in = tonumber(first[2]) - now
+        end
+    end
+end
+return {ids, priorities, run_ats, sizes, kinds, number(next_in), more and 1 or 0}

@@ -1,0 +1,40 @@
+-- To another shard. A job that leaves is taken out of every line at once; its record stays to be seen until it has arrived.
+
+-- In the place of ``cancel``: the job is on its way.
+local LEFT = 2
+
+-- Put an entry into the channel to ``target``. Its number is above all that came before, also where a replica without the
+-- last of them has taken over.
+local function send(target, kind, now, what)
+    local last = tonumber(call('HGET', base .. ':tn', target) or 0)
+    local time = call('TIME')
+    local mark = number(math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2])))
+    call('HSET', base .. ':tn', target, mark)
+    call('RPUSH', base .. ':t:' .. target, cmsgpack.pack({mark, kind, number(now), what}))
+    return mark
+end
+
+-- The job has left its place; its key is free here.
+local function depart(id, j, target, queue, now)
+    drop_key(id, j)
+    j.qid = qid_of(queue)
+    j.cancel = LEFT
+    save(id, j)
+    call('HSET', base .. ':to', id, send(target, 'job', now, id))
+end
+
+-- A settlement that takes the job to a queue of another shard; it has left its lease.
+local function settle_away(id, j, state, reason, kind, result, extra, now)
+    j.state, j.text, j.instant = state, '', 0
+    if state >= COMPLETED then
+        j.text, j.instant, j.held_until = reason, now, state == COMPLETED and now + kind.ttl or 0
+        if result and state == COMPLETED and kind.ttl > 0 then
+            j.size = j.size + #result
+            call('HSET', base .. ':h', id, result)
+        end
+        tell_waiters(id)
+    elseif kind.delay >= 0 then
+        j.run_at = now + kind.delay
+    end
+    depart(id, j, extra[7], extra[5], now)
+end

@@ -1,0 +1,269 @@
+"""The URLs of stores on Valkey: what each part says, and what is wrong with one that cannot be meant."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from servers.valkey import Valkey, free_ports
+
+from headrace import connect
+from headrace.backends.redis.place import Address, Mode, Place
+from headrace.connection import open_backend
+from headrace.errors import ConfigError, Unavailable
+from headrace.testing.conformance.base import T0, row
+from tests.valkey import server
+
+SECRET = "hunter2"
+
+
+def place(url: str) -> Place:
+    backend: Any = open_backend(url)
+    found = backend._place
+    assert isinstance(found, Place)
+    return found
+
+
+def refused(url: str) -> str:
+    """What somebody is told who gives this URL."""
+    with pytest.raises(ConfigError) as told:
+        connect(url)
+    return "".join(traceback.format_exception(told.value))
+
+
+FORMS: list[tuple[str, Mode, list[str]]] = [
+    ("redis://", Mode.ONE, ["localhost:6379"]),
+    ("redis://db", Mode.ONE, ["db:6379"]),
+    ("redis://db/", Mode.ONE, ["db:6379"]),
+    ("redis://db:7000", Mode.ONE, ["db:7000"]),
+    ("redis://10.0.0.1:7000/0", Mode.ONE, ["10.0.0.1:7000"]),
+    ("redis+sentinel://a/0?master=jobs", Mode.SENTINEL, ["a:26379"]),
+    ("redis+sentinel://a,b:26380,c/0?master=jobs", Mode.SENTINEL, ["a:26379", "b:26380", "c:26379"]),
+    ("redis+cluster://a", Mode.CLUSTER, ["a:6379"]),
+    ("redis+cluster://a:7000,b:7001,c:7002", Mode.CLUSTER, ["a:7000", "b:7001", "c:7002"]),
+    ("redis+cluster://a:7000,b:7001/0", Mode.CLUSTER, ["a:7000", "b:7001"]),
+    ("redis+unix:///run/valkey.sock", Mode.ONE, ["/run/valkey.sock"]),
+    ("redis+unix:///run/a%20socket", Mode.ONE, ["/run/a socket"]),
+]
+
+
+@pytest.mark.parametrize("family", ["redis", "valkey"])
+@pytest.mark.parametrize(("url", "mode", "addresses"), FORMS)
+def test_where_the_servers_are(family: str, url: str, mode: Mode, addresses: list[str]) -> None:
+    found = place(url.replace("redis", family, 1))
+    assert (found.mode, [str(address) for address in found.addresses], found.tls) == (mode, addresses, None)
+
+
+@pytest.mark.parametrize("family", ["rediss", "valkeys"])
+@pytest.mark.parametrize("rest", ["://db", "+sentinel://a,b?master=jobs", "+cluster://a,b"])
+def test_one_letter_more_is_tls(family: str, rest: str) -> None:
+    tls = place(family + rest).tls
+    assert tls is not None
+    assert (tls.ca, tls.cert, tls.key, tls.verify) == (None, None, None, True)
+
+
+def test_an_address_of_version_six_stands_in_brackets() -> None:
+    assert place("redis://[::1]:7000").addresses == (Address("::1", 7000),)
+    assert place("redis+cluster://[::1]:7000,[fe80::2]").addresses == (Address("::1", 7000), Address("fe80::2", 6379))
+
+
+@pytest.mark.parametrize(
+    ("url", "number"),
+    [
+        ("redis://db", 0),
+        ("redis://db/0", 0),
+        ("redis://db/15", 15),
+        ("redis+sentinel://a/3?master=jobs", 3),
+        ("redis+unix:///run/valkey.sock?database=4", 4),
+    ],
+)
+def test_the_number_of_the_database(url: str, number: int) -> None:
+    assert place(url).database == number
+
+
+def test_the_options_of_tls() -> None:
+    tls = place("rediss://db?ca=/etc/ca.pem&cert=/etc/my%20cert.pem&key=/etc/my.key&verify=no").tls
+    assert tls is not None
+    assert (tls.ca, tls.cert, tls.key, tls.verify) == ("/etc/ca.pem", "/etc/my cert.pem", "/etc/my.key", False)
+
+
+PASSWORDS = [
+    "plain", "p@ss", "p:a:s:s", "a/b/c", "what?", "#1", "50%", "%41", "a+b", "a b", "[x]", "&amp=1", "ключ", "🙂",
+    "\\", "'\"",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("form", ["redis://{}@db", "rediss+sentinel://{}@a,b?master=jobs", "redis+cluster://{}@a,b"])
+def test_user_and_password_are_percent_encoded(form: str, password: str) -> None:
+    encoded = quote(password, safe="")
+    found = place(form.format(f"a%40da:{encoded}"))
+    assert (found.user, found.password) == ("a@da", password)
+    assert (place(form.format(f":{encoded}")).user, place(form.format(f":{encoded}")).password) == (None, password)
+
+
+def test_sentinels_may_have_a_login_of_their_own() -> None:
+    found = place("redis+sentinel://ada:one@a,b/0?master=jobs&sentinel_user=eve&sentinel_password=t%26wo")
+    assert (found.user, found.password, found.watcher) == ("ada", "one", ("eve", "t&wo"))
+    watching = found.sentinels()
+    assert (watching.user, watching.password) == ("eve", "t&wo")
+    assert place("redis+sentinel://ada:one@a?master=jobs").sentinels().password is None
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://db?colour=red", ["unknown option 'colour'"]),
+        ("redis://db?Prefix=x", ["unknown option 'Prefix'"]),
+        ("redis://db?master=jobs", ["unknown option 'master'"]),
+        ("redis://db?database=3", ["unknown option 'database'"]),
+        ("redis://db?ca=/x", ["unknown option 'ca'"]),
+        ("redis+cluster://a,b?master=jobs", ["unknown option 'master'"]),
+        ("redis://db?shards=4", ["unknown option 'shards'"]),
+        ("redis+cluster://a?shards=0", ["shards: expected a number from 1 to 1024", "'0'"]),
+        ("redis+cluster://a?shards=many", ["shards: expected a number", "'many'"]),
+        ("redis://db?prefix=a&prefix=b", ["repeated option"]),
+        ("redis://db?prefix=", ["prefix: expected"]),
+        ("redis://db?prefix=a{b}", ["prefix: expected", "braces"]),
+        ("redis://db?listen=maybe", ["listen: expected 'yes' or 'no'", "maybe"]),
+        ("rediss://db?verify=perhaps", ["verify: expected", "yes", "no", "perhaps"]),
+        ("rediss://db?key=/etc/my.key", ["key: expected cert"]),
+        ("redis://db:port", ["expected host:port", "'db:port'"]),
+        ("redis://db:0", ["expected host:port", "'db:0'"]),
+        ("redis://db:65536", ["expected host:port", "'db:65536'"]),
+        ("redis://db:-1", ["expected host:port", "'db:-1'"]),
+        ("redis://db:6379:1", ["expected host:port"]),
+        ("redis+cluster://a:7000,b:x", ["expected host:port", "'b:x'"]),
+        ("redis+cluster://a:7000,,b", ["expected host:port"]),
+        ("redis+cluster://a:7000,", ["expected host:port"]),
+        ("redis://db/jobs", ["expected the number of a database", "'jobs'"]),
+        ("redis://db/-1", ["expected the number of a database", "'-1'"]),
+        ("redis://db/1/2", ["expected the number of a database"]),
+        ("redis://db/٣", ["expected the number of a database"]),
+        ("redis+unix:///run/x.sock?database=one", ["expected the number of a database", "'one'"]),
+        ("redis+cluster://a,b/1", ["a cluster has database 0 alone", "1"]),
+        ("redis+sentinel://a,b/0", ["?master=NAME"]),
+        ("redis+sentinel://a,b/0?master=", ["?master=NAME"]),
+        ("redis+sentinel://a?master=jobs&sentinel_user=eve", ["sentinel_password"]),
+        ("redis://a,b", ["redis+cluster://", "redis+sentinel://"]),
+        ("redis+unix://host/run/x.sock", ["expected redis+unix:///path/of/the/socket"]),
+        ("redis+unix://", ["expected redis+unix:///path/of/the/socket"]),
+        ("rediss+unix:///run/x.sock", ["+unix:///path/of/the/socket"]),
+        ("redis://ada@db", ["expected user:password@"]),
+        ("redis://ada:@db", ["expected user:password@"]),
+        ("redis://:@db", ["expected user:password@"]),
+        ("redis+tls://db", ["redis+tls://db"]),
+        ("redis://db#0", ["fragment"]),
+        ("redis://d b", ["blank"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_reason(url: str, words: list[str]) -> None:
+    told = refused(url)
+    for word in words:
+        assert word in told
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://ada:{SECRET}@db?colour=red",
+        f"redis://ada:{SECRET}@db:port",
+        f"redis://ada:{SECRET}@db/jobs",
+        f"redis://{SECRET}@db",
+        f"redis://ada:{SECRET}/@db:port",
+        f"redis://ada:{SECRET}?@db",
+        f"redis://ada:x?{SECRET}@db",
+        f"redis://ada:{SECRET}#@db",
+        f"redis://ada:x#{SECRET}@db",
+        f"redis://ada:x@{SECRET}@db/jobs",
+        f"redis://ada:[{SECRET}@db",
+        f"redis://ada:%zz{SECRET}@db/jobs",
+        f"redis+sentinel://ada:{SECRET}@a,b",
+        f"redis+sentinel://a,b?sentinel_password={SECRET}",
+        f"redis+sentinel://a,b?master=jobs&sentinel_password={SECRET}&colour=red",
+        f"redis+cluster://ada:{SECRET}@a,b/1",
+        f"redis+unix://ada:{SECRET}@host/x",
+        f"redis://db?password={SECRET}",
+        f"redis+tls://ada:{SECRET}@db",
+    ],
+)
+def test_a_secret_is_never_shown(url: str) -> None:
+    assert SECRET not in refused(url)
+
+
+def test_nothing_that_is_printed_of_a_store_has_a_secret_in_it() -> None:
+    backend: Any = open_backend(f"redis+sentinel://ada:{SECRET}@a?master=jobs&sentinel_password={SECRET}2")
+    for one in (backend, backend._place, backend._place.sentinels(), backend.sibling(), vars(backend)):
+        assert SECRET not in repr(one)
+
+
+async def test_nobody_there(tmp_path: Path) -> None:
+    """What is told names the store, and not who wanted in."""
+    [port] = free_ports(1)
+    for url in (
+        f"redis://ada:{SECRET}@127.0.0.1:{port}/0",
+        f"redis+sentinel://ada:{SECRET}@127.0.0.1:{port}/0?master=jobs&sentinel_password={SECRET}",
+        f"redis+cluster://ada:{SECRET}@127.0.0.1:{port}",
+        f"rediss://ada:{SECRET}@127.0.0.1:{port}/0",
+        f"redis+unix://ada:{SECRET}@{tmp_path}/none",
+    ):
+        backend = open_backend(url)
+        with pytest.raises(Unavailable) as told:
+            await backend.open()
+        await backend.close()
+        assert SECRET not in "".join(traceback.format_exception(told.value))
+        assert str(port) in str(told.value) or "none" in str(told.value)
+
+
+async def test_databases_and_prefixes_are_stores_of_their_own() -> None:
+    urls = [server().url(7), server().url(8), server().url(7) + "?prefix=b"]
+    server().call("FLUSHALL")
+    for url in [*urls, server().url(7).replace("redis:", "valkey:")]:
+        backend = open_backend(url)
+        await backend.open()
+        try:
+            expected = "same" if url.startswith("valkey") else "new"
+            assert [answer.status.value for answer in await backend.insert([row(1)], T0)] == [expected]
+        finally:
+            await backend.close()
+
+
+async def test_a_database_that_the_server_does_not_have() -> None:
+    backend = open_backend(server().url(4_000))
+    with pytest.raises(ConfigError, match="4000"):
+        await backend.open()
+    await backend.close()
+
+
+async def test_a_socket_of_the_file_system(tmp_path: Path) -> None:
+    path = Path(server().directory) / "a socket"
+    valkey = Valkey(None, {"unixsocket": str(path)})
+    valkey.start()
+    backend = open_backend(f"redis+unix://{quote(str(path))}?database=3")
+    try:
+        await backend.open()
+        await backend.insert([row(1)], T0)
+        assert "db3" in valkey.info("keyspace")
+    finally:
+        await backend.close()
+        valkey.close()
+
+
+async def test_what_answers_there_may_be_something_else() -> None:
+    """A web server, say."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    [port] = free_ports(1)
+    async with await asyncio.start_server(serve, "127.0.0.1", port):
+        backend = open_backend(f"redis://127.0.0.1:{port}")
+        with pytest.raises(Unavailable, match="does not speak the protocol of Valkey and Redis"):
+            await backend.open()
+        await backend.close()
