@@ -45,8 +45,8 @@ def weight(row: Row) -> int:
     return 200 + names + sum(map(len, row.cells.values()))
 
 
-def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, list[bytes]]:
-    """Queue names, heads, keys, inboxes, and the body of each row."""
+def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, list[bytes]]:
+    """Queue names, heads, keys, inboxes, tenants, and the body of each row."""
     checked(rows)
     places = {row.queue: None for row in rows}
     names = list(places)
@@ -67,7 +67,8 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, list[b
     )
     keys = [(i, row.key, row.hold_failed) for i, row in enumerate(rows, start=1) if row.key is not None]
     inboxes = [(i, row.reply_to) for i, row in enumerate(rows, start=1) if row.reply_to is not None]
-    return encode(names), heads, encode(keys), encode(inboxes), [body(row) for row in rows]
+    tenants = [(i, row.tenant) for i, row in enumerate(rows, start=1) if row.tenant]
+    return encode(names), heads, encode(keys), encode(inboxes), encode(tenants), [body(row) for row in rows]
 
 
 def names(flat: Sequence[Any]) -> dict[int, str]:
@@ -113,9 +114,9 @@ def _entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[
     for row in rows:
         target = away(row.queue)
         if target is not None:
-            _, head, _, _, bodies = insert_args([row])
+            _, head, _, _, _, bodies = insert_args([row])
             key, inbox = False if row.key is None else row.key, False if row.reply_to is None else row.reply_to
-            names = encode((row.queue, key, row.hold_failed, inbox))
+            names = encode((row.queue, key, row.hold_failed, inbox, row.tenant))
             blobs.append(head + _pack_long(len(names)) + names + bodies[0])
             found.append((target, len(blobs)))
     return found
@@ -162,14 +163,14 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         rows_here = s.spawn if not rows_away else [row for row in s.spawn if away(row.queue) is None]
         spawned += rows_here
         counts.append(len(rows_here))
-    queues, heads, keys, inboxes, bodies = insert_args(spawned)
+    queues, heads, keys, inboxes, tenants, bodies = insert_args(spawned)
     return [
         len(batch),
         encode(list(kinds)),
         encode(kind_of),
         encode(more),
         encode(counts),
-        b"\x93" + queues + keys + inboxes,
+        b"\x94" + queues + keys + inboxes + tenants,
         heads,
         len(bodies),
         *[s.id for s in batch],

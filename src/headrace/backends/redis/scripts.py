@@ -9,28 +9,31 @@ from typing import Any
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 
+_JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
+_ALL = (*_JOBS, "places", "tenants", "ends")
 _PARTS = {
-    "insert": ("insert", "insert_op"),
-    "claim": ("goes_on", "claim", "claim_op", "claim_main"),
-    "finish": ("goes_on", "insert", "send", "finish", "finish_main"),
-    "turn": ("goes_on", "insert", "send", "finish", "claim", "claim_op", "turn_main"),
-    "renew": ("goes_on", "renew_main"),
-    "reap": ("goes_on", "reap_main"),
-    "alter": ("goes_on", "select", "send", "alter_main"),
-    "configure": ("goes_on", "configure_main"),
-    "fetch": ("fetch_main",),
-    "scan": ("select", "scan_main"),
-    "stats": ("stats_main",),
-    "sweep": ("goes_on", "sweep_main"),
-    "outbox": ("goes_on", "outbox_main"),
-    "receive": ("goes_on", "send", "insert", "receive_main"),
-    "locate": ("locate_main",),
+    "insert": (*_JOBS, "tenants", "insert", "insert_op"),
+    "claim": ("goes_on", *_ALL, "claim", "claim_op", "claim_main"),
+    "finish": ("goes_on", *_ALL, "insert", "send", "finish", "finish_main"),
+    "turn": ("goes_on", *_ALL, "insert", "send", "finish", "claim", "claim_op", "turn_main"),
+    "renew": ("goes_on", "jobs", "renew_main"),
+    "reap": ("goes_on", *_ALL, "reap_main"),
+    "alter": ("goes_on", *_ALL, "select", "send", "alter_main"),
+    "configure": ("goes_on", "queues", "signals", "configure_main"),
+    "fetch": ("queues", "jobs", "keys", "fetch_main"),
+    "scan": ("queues", "jobs", "keys", "select", "scan_main"),
+    "stats": ("queues", "stats_main"),
+    "sweep": ("goes_on", *_ALL, "sweep_main"),
+    # What only the shards of a cluster ask each other, and are asked.
+    "outbox": ("goes_on", *_ALL, "outbox_main"),
+    "receive": ("goes_on", *_ALL, "send", "insert", "receive_main"),
+    "locate": ("jobs", "keys", "locate_main"),
     "unmark": ("goes_on", "marks", "unmark_main"),
-    "peek": ("peek_main",),
-    "expire": ("goes_on", "expire_main"),
-    "overdue": ("marks", "overdue_main"),
-    "ended": ("ended_main",),
-    "remove": ("goes_on", "remove_main"),
+    "peek": ("jobs", "peek_main"),
+    "expire": ("goes_on", *_ALL, "expire_main"),
+    "overdue": ("jobs", "marks", "overdue_main"),
+    "ended": ("jobs", "ended_main"),
+    "remove": ("goes_on", *_ALL, "remove_main"),
 }
 
 

@@ -97,8 +97,8 @@ class Shard:
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         if not rows:
             return []
-        names, heads, keys, inboxes, bodies = shapes.insert_args(rows)
-        found = await self._run("insert", at_arg(at), names, heads, keys, inboxes, *bodies)
+        names, heads, keys, inboxes, tenants, bodies = shapes.insert_args(rows)
+        found = await self._run("insert", at_arg(at), names, heads, keys, inboxes, tenants, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         for place, status, job_id, state, attempt, result in found:
             known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)

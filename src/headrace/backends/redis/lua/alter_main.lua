@@ -150,7 +150,7 @@ if is_named then
     end
 else
     local from = sel[6] == '' and '-' or '(' .. sel[6]
-    local ids = call('ZRANGEBYLEX', base .. ':a', from, '+', 'LIMIT', 0, look)
+    local ids = call('ZRANGEBYLEX', ids_of(sel), from, '+', 'LIMIT', 0, look)
     for i, id in ipairs(ids) do
         local job = call('HGET', base .. ':j', id)
         local j = job and find(id)

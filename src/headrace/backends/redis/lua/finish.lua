@@ -1,6 +1,6 @@
 -- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl} of each kind of settlement
 -- among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
--- that are spawned (as in insert: how many by each, queue names, keys and inboxes, heads), the number of their bodies; then
+-- that are spawned (as in insert: how many by each, queue names, keys, inboxes and tenants, heads), the number of their bodies; then
 -- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
 -- Answers the states, -1 for what is fenced off.
 
@@ -258,6 +258,7 @@ local function finish_all(now, first)
         end
     end
     if #forgotten > 0 then
+        leave_tenants(forgotten)
         for _, name in ipairs({':j', ':s', ':e', ':c'}) do
             if call('EXISTS', base .. name) == 1 then
                 many('HDEL', base .. name, forgotten)
@@ -279,7 +280,7 @@ local function finish_all(now, first)
         for i, name in ipairs(packed[1]) do
             qids[i] = qid_of(name)
         end
-        insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], next_result, ARGV, only)
+        insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], packed[4], next_result, ARGV, only)
     end
     for i = 1, is_more and total or 0 do
         for _, row in ipairs(accepted[i] and more[i] and more[i][8] or {}) do

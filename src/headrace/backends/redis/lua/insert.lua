@@ -1,11 +1,12 @@
 -- Store new jobs. ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of those with
--- a key (msgpack), {row, inbox} of those that are waited for (msgpack), then the body of each row.
+-- a key (msgpack), {row, inbox} of those that are waited for (msgpack), {row, tenant} of those that have one (msgpack), then
+-- the body of each row.
 -- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE.
 
 local ROW = '>c16I2i2i8i8i8I4'
 local ROW_SIZE = 48
 
-local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies, only)
+local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body, bodies, only)
     local count_rows = #heads / ROW_SIZE
     local ids, queues, priorities, run_ats, expiries, sizes = {}, {}, {}, {}, {}, {}
     for i = 1, count_rows do
@@ -24,6 +25,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
     end
     local answers, jobs, all, ready, dying, seen = {}, {}, {}, {}, {}, {}
     local last, last_text
+    local fresh_rows = {}
     for i = 1, count_rows do
         local id, qid, key = ids[i], queues[i], keys[i]
         local fine = not only or only[i]
@@ -46,7 +48,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
             end
         end
         if fine then
-            seen[id] = true
+            seen[id], fresh_rows[i] = true, true
             local place = qid .. ':' .. priorities[i]
             local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], key and 1 or 0, expiries[i])
             local at = #jobs
@@ -69,6 +71,11 @@ local function insert_rows(now, qids, heads, keyed, inboxes, first_body, bodies,
             if waits[i] then
                 watch(id, waits[i])
             end
+        end
+    end
+    for _, one in ipairs(tenants) do
+        if fresh_rows[one[1]] then
+            enter_tenant(ids[one[1]], one[2])
         end
     end
     many('HSET', base .. ':j', jobs)

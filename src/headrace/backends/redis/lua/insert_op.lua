@@ -3,7 +3,7 @@ local qids = {}
 for i, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     qids[i] = qid_of(name)
 end
-local answers = insert_rows(now, qids, ARGV[3], cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5]), 6, ARGV)
+local answers = insert_rows(now, qids, ARGV[3], cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5]), cmsgpack.unpack(ARGV[6]), 7, ARGV)
 describe(answers, now)
 settle_counts()
 settle_signals()

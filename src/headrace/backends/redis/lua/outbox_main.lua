@@ -8,6 +8,7 @@ local key = base .. ':t:' .. target
 -- Nothing is left of a job that has arrived but its id, by which an insert that is repeated is known.
 local function forget_left(id, mark)
     if call('HGET', base .. ':to', id) == mark then
+        leave_tenants({id})
         for _, name in ipairs({':to', ':j', ':s', ':e', ':c', ':w', ':h'}) do
             call('HDEL', base .. name, id)
         end

@@ -3,11 +3,27 @@
 -- outage ('1'), the place of the first job in the spread, and how many have one. Answers id, job and state of each.
 
 local now = clock(ARGV[1])
+local LOOK_AT = 10
+
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now))) do
     call('HDEL', base .. ':W', holder)
     call('ZREM', base .. ':X', holder)
+end
+
+-- A few queues, of which those go that have no job any more; their number is not given to another.
+for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', base .. ':q', LOOK_AT) or {}) do
+    local qid = call('HGET', base .. ':q', name)
+    local counts = call('HMGET', base .. ':n', qid .. ':0', qid .. ':1', qid .. ':2', qid .. ':3', qid .. ':4', qid .. ':5')
+    local used = call('SISMEMBER', base .. ':z', qid) == 1
+    for i = 1, 6 do
+        used = used or counts[i]
+    end
+    if not used then
+        call('HDEL', base .. ':q', name)
+        call('HDEL', base .. ':qn', qid)
+    end
 end
 
 local over = call('ZCOUNT', base .. ':l', '-inf', number(now))

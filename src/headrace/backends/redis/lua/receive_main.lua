@@ -15,6 +15,10 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     call('ZREM', base .. ':m', id)
     call('ZADD', base .. ':a', 0, id)
     call('HSET', base .. ':j', id, job)
+    local tenant = described(job)[3]
+    if tenant ~= '' then
+        enter_tenant(id, tenant)
+    end
     for name, value in pairs({[':e'] = error, [':c'] = cells, [':h'] = result, [':w'] = waiters}) do
         if value then
             call('HSET', base .. name, id, value)
@@ -45,14 +49,15 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     end
 end
 
--- A row: its head, the length of what follows (4 bytes), {queue, key, hold_failed, inbox} (msgpack), its body.
+-- A row: its head, the length of what follows (4 bytes), {queue, key, hold_failed, inbox, tenant} (msgpack), its body.
 local function spawn(now, row)
     local length = struct.unpack('>I4', row, ROW_SIZE + 1)
     local names = cmsgpack.unpack(string.sub(row, ROW_SIZE + 5, ROW_SIZE + 4 + length))
     local keyed = names[2] and {{1, names[2], names[3]}} or {}
     local inboxes = names[4] and {{1, names[4]}} or {}
+    local tenants = names[5] ~= '' and {{1, names[5]}} or {}
     local body = string.sub(row, ROW_SIZE + 5 + length)
-    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, 1, {body})
+    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, 1, {body})
 end
 
 -- The job that takes the key here is gone already.

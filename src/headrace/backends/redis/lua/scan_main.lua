@@ -11,7 +11,7 @@ if ARGV[2] == '1' then
     table.sort(ids, function(a, b) return a > b end)
     look = #ids + 1
 else
-    ids = call('ZREVRANGEBYLEX', base .. ':a', below == '' and '+' or '(' .. below, '-', 'LIMIT', 0, look)
+    ids = call('ZREVRANGEBYLEX', ids_of(sel), below == '' and '+' or '(' .. below, '-', 'LIMIT', 0, look)
 end
 local answers, known, downto = {}, {}, ''
 for i, id in ipairs(ids) do

@@ -7,6 +7,11 @@ local function selector(packed)
     return sel
 end
 
+-- Where the ids are among which they are looked for.
+local function ids_of(sel)
+    return base .. (sel[2] and sel[2] ~= '' and ':u:' .. sel[2] or ':a')
+end
+
 -- A job with its headers, but without its cells.
 local function without_cells(job)
     local _, at = described(job)

@@ -1,0 +1,31 @@
+-- How jobs end, and go.
+
+-- The job has left its place and ends.
+local function finish(id, j, state, now, reason, held_until)
+    j.state = state
+    j.cancel = 0
+    j.instant = now
+    j.held_until = held_until or 0
+    j.text = reason
+    save(id, j)
+    call('ZADD', base .. ':d:' .. state, number(now), id)
+    count(j.qid, state, 1)
+    weigh(state, j.size)
+    end_key(id, j, j.held_until)
+    tell_waiters(id)
+end
+
+-- Nothing is left of an ended job, or of one that has left its place.
+local function forget(id, j)
+    drop_key(id, j)
+    leave_tenants({id})
+    call('HDEL', base .. ':j', id)
+    call('HDEL', base .. ':s', id)
+    call('HDEL', base .. ':e', id)
+    call('HDEL', base .. ':c', id)
+    call('HDEL', base .. ':w', id)
+    if call('HDEL', base .. ':h', id) == 1 then
+        call('ZREM', base .. ':hx', id)
+    end
+    call('ZREM', base .. ':a', id)
+end

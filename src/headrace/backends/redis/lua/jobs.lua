@@ -1,0 +1,52 @@
+-- Jobs: what they came with, and where they are.
+
+local function head(job)
+    local enqueued_at, size, qid, priority, keyed, expires_at = struct.unpack(JOB, job)
+    return enqueued_at, expires_at, qid, size, priority, keyed
+end
+
+local function read_state(packed)
+    local state, cancel, lost, instant, held_until, attempt, size, qid, priority, keyed, expires_at, run_at, epoch =
+        struct.unpack(STATE, packed)
+    return {
+        state = state, qid = qid, epoch = epoch, attempt = attempt, lost = lost, size = size, priority = priority,
+        keyed = keyed, cancel = cancel, run_at = run_at, instant = instant, held_until = held_until,
+        expires_at = expires_at, text = string.sub(packed, STATE_SIZE + 1),
+    }
+end
+
+local function write_state(j)
+    return struct.pack(
+        STATE, j.state, j.cancel, j.lost, j.instant, j.held_until, j.attempt, j.size, j.qid, j.priority, j.keyed,
+        j.expires_at, j.run_at, j.epoch
+    ) .. j.text
+end
+
+-- A job that nobody has leased yet; where it is follows from what it came with.
+local function fresh(id, job)
+    local enqueued_at, expires_at, qid, size, priority, keyed = head(job)
+    local run_at = tonumber(call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id))
+    return {
+        state = AVAILABLE, qid = qid, epoch = 0, attempt = 0, lost = 0, size = size, priority = priority, keyed = keyed,
+        cancel = 0, run_at = run_at, instant = 0, held_until = 0, expires_at = expires_at, text = '',
+    }
+end
+
+local function find(id)
+    local packed = call('HGET', base .. ':s', id)
+    if packed then
+        return read_state(packed)
+    end
+    local job = call('HGET', base .. ':j', id)
+    return job and fresh(id, job)
+end
+
+local function save(id, j)
+    call('HSET', base .. ':s', id, write_state(j))
+end
+
+-- Key, task and tenant of a job, and where its lengths begin.
+local function described(job)
+    local length = struct.unpack('>I4', job, JOB_SIZE + 1)
+    return cmsgpack.unpack(string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length)), JOB_SIZE + 5 + length
+end

@@ -1,0 +1,26 @@
+-- One signal wakes one of those who wait for jobs of a queue; whoever finds more than it can take passes it on.
+
+local SIGNALS = 8
+local SIGNAL_TTL = 60
+local ONES = {'', '', '', '', '', '', '', ''}
+
+local woken = {}
+
+local function wake(qid, jobs)
+    woken[qid] = (woken[qid] or 0) + jobs
+end
+
+local function settle_signals()
+    for qid, jobs in pairs(woken) do
+        local key = base .. ':g:' .. name_of(qid)
+        local there = call('LLEN', key)
+        local more = math.min(jobs, SIGNALS - there)
+        if more > 0 then
+            call('LPUSH', key, unpack(ONES, 1, more))
+        end
+        if there == 0 then
+            call('EXPIRE', key, SIGNAL_TTL)
+        end
+    end
+    woken = {}
+end

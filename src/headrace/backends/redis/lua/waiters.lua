@@ -1,0 +1,27 @@
+-- Whoever waits for the end of a job, or for a word to a holder.
+
+local function tell(kind, name, what)
+    call('PUBLISH', string.match(base, '^[^{]*') .. ':' .. kind .. ':' .. name, what)
+end
+
+local function tell_waiters(id)
+    local packed = call('HGET', base .. ':w', id)
+    if packed then
+        call('HDEL', base .. ':w', id)
+        for _, inbox in ipairs(cmsgpack.unpack(packed)) do
+            tell('inbox', inbox, id)
+        end
+    end
+end
+
+local function watch(id, inbox)
+    local packed = call('HGET', base .. ':w', id)
+    local inboxes = packed and cmsgpack.unpack(packed) or {}
+    for _, known in ipairs(inboxes) do
+        if known == inbox then
+            return
+        end
+    end
+    inboxes[#inboxes + 1] = inbox
+    call('HSET', base .. ':w', id, cmsgpack.pack(inboxes))
+end
