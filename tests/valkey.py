@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import redis
@@ -48,19 +49,20 @@ def server() -> Valkey:
 class Stores:
     """Each place has a store of its own, which is blank at first; only that of the last place is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Callable[[], Valkey]) -> None:
+        self._server = server
         self._place: Path | None = None
 
     def connect(self, place: Path) -> RedisBackend:
         """A new, unopened backend on the store that belongs to ``place``."""
         if place != self._place:
             self._place = place
-            with redis.Redis.from_url(server().url()) as client:
+            with redis.Redis.from_url(self._server().url()) as client:
                 client.flushall()
-        return RedisBackend(parse(server().url(), {}, "valkey"))
+        return RedisBackend(parse(self._server().url(), {}, "valkey"))
 
 
-stores = Stores()
+stores = Stores(server)
 
 
 async def every_operation(store: Backend) -> None:
