@@ -34,11 +34,17 @@ class Valkey:
     binary: ClassVar[str] = BINARY
 
     def __init__(
-        self, root: Path | str | None = None, settings: Mapping[str, str] | None = None, *, port: int | None = None
+        self,
+        root: Path | str | None = None,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = tempfile.mkdtemp(prefix="headrace-valkey-", dir=root)
         self.port = free_port() if port is None else port
         self._settings = _SETTINGS | dict(settings or {})
+        self._environment = os.environ | dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: int = 0) -> str:
@@ -48,7 +54,9 @@ class Valkey:
     def start(self) -> None:
         """Start, and wait until it answers."""
         with open(os.path.join(self.directory, "log"), "ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._command(), stdout=log, stderr=log, start_new_session=True, env=self._environment
+            )
         while not self._answers():
             if self._process.poll() is not None:
                 raise RuntimeError(f"valkey did not start:\n{self.log()}")

@@ -13,6 +13,7 @@ import pytest
 import headrace
 from headrace import EventKind, Queue
 from headrace.errors import ConfigError
+from tests import valkey
 from tests.postgres import server
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +21,8 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 SHOP = "//localhost/shop"
 """The PostgreSQL database of the pages."""
+VALKEY = "//localhost:6379"
+"""Their Valkey."""
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
@@ -48,6 +51,9 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
         )
     if SHOP in text:
         text = text.replace(SHOP, _blank_database())
+    if VALKEY in text:
+        valkey.server().call("FLUSHALL")
+        text = text.replace(VALKEY, f"//127.0.0.1:{valkey.server().port}")
     names: dict[str, object] = {"__name__": "page"}
     for block in BLOCK.findall(text):
         code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -199,7 +199,7 @@ class Client:
         if reply:
             await self._waiter.prepare()
         row = self.packer.pack(job, self._waiter.inbox if reply else None)
-        answer = await self._inserts.submit(row)
+        answer = await self._inserts.put(row)
         self._tell_inserted(row, answer)
         return answer
 

@@ -27,11 +27,11 @@ from tests.worker.conftest import FAST, Told, working
 
 COMMANDS = [name.lower().replace(" ", "|") for name in rights.COMMANDS]
 """All that Headrace asks of one server, or of one behind sentinels, as an ACL names it."""
-RARE = {"client|unblock", "ping", "rpush"}
+RARE = {"setex", "zrank", "client|unblock", "ping", "rpush"}
 """Of these: those that one round may do without."""
 CLUSTER = {"cluster|slots"}
 """What a cluster is asked besides."""
-BETWEEN_SHARDS = {"hkeys", "lindex", "lpop", "lrange"}
+BETWEEN_SHARDS = {"hkeys", "lpop", "lrange"}
 """What only the scripts of a cluster do."""
 PASSWORD = "p@ss:w/o?r#d %41"
 
@@ -212,3 +212,9 @@ async def test_the_same_user_on_a_cluster() -> None:
         assert used - {"config|resetstat", "auth"} <= {*COMMANDS, *CLUSTER}
     finally:
         cluster.close()
+
+
+def test_the_docs_name_these_rights() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "howto" / "valkey.md").read_text()
+    [block] = [part for part in text.split("```") if part.lstrip().startswith("+blpop")]
+    assert sorted(block.split()) == sorted(f"+{name.lower().replace(' ', '|')}" for name in rights.COMMANDS)

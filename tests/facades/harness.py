@@ -20,7 +20,7 @@ from headrace.core.clock import Clock
 from headrace.protocol import Backend
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import SimLoop, run
-from tests.postgres import SCHEMA, server, stores
+from tests import postgres, valkey
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ LIMIT = 8.0
 """Seconds after which a test gives up on something that should have happened: a guard, never a pace."""
 
 
-STORES = ["memory", "sqlite", "postgres"]
+STORES = ["memory", "sqlite", "postgres", "valkey"]
 
 
 def settings(**given: Any) -> Settings:
@@ -52,7 +52,9 @@ class Store:
                 return "memory://"
             case "sqlite":
                 return f"sqlite:///{self._directory}/jobs.db?durability=normal"
-        return f"{server().url()}?schema={SCHEMA}"
+            case "postgres":
+                return f"{postgres.server().url()}?schema={postgres.SCHEMA}"
+        return valkey.server().url()
 
     def backend(self) -> Backend:
         match self.kind:
@@ -60,7 +62,9 @@ class Store:
                 return MemoryBackend(self._memory)
             case "sqlite":
                 return SqliteBackend(self._directory / "jobs.db", durability="normal")
-        return stores.connect(self._directory)
+            case "postgres":
+                return postgres.stores.connect(self._directory)
+        return valkey.stores.connect(self._directory)
 
     def client(self, *, clock: Clock | None = None, rng: Random | None = None, **given: Any) -> Client:
         client = Client(self.backend(), settings(url=self.url, **given), clock=clock, rng=rng)

@@ -14,12 +14,12 @@ from headrace import App, Client, Event, EventKind, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
-from tests.postgres import stores
+from tests import postgres, valkey
 
 FAST = {"lease": "500ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """An unopened backend; siblings of it share its jobs."""
     match request.param:
@@ -27,7 +27,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
             return MemoryBackend()
         case "sqlite":
             return SqliteBackend(tmp_path / "jobs.db")
-    return stores.connect(tmp_path)
+        case "postgres":
+            return postgres.stores.connect(tmp_path)
+    return valkey.stores.connect(tmp_path)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from headrace.backends.redis.checks import Fact, facts
@@ -10,6 +11,8 @@ from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
 from headrace.backends.redis.place import Place
 from headrace.backends.redis.shard import Shard
+from headrace.records import Claim, Claimed, Settlement, Stamp
+from headrace.types import JobState
 
 
 class RedisBackend(Shard):
@@ -36,6 +39,7 @@ class RedisBackend(Shard):
         self._lines.open()
         try:
             await check(self._lines, self._base, self._place)
+            self._lines.known_good()
         except BaseException:
             await self.close()
             raise
@@ -43,6 +47,26 @@ class RedisBackend(Shard):
     async def checks(self) -> list[Fact]:
         """What is worth knowing of the server, for those who look after it."""
         return await facts(partial(self._lines.call, self._base))
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        claimed = await super().claim(req, at)
+        if self._hints is not None:
+            self._hints.fed(req, claimed)
+        return claimed
+
+    async def turn(
+        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
+    ) -> tuple[list[JobState | None], Claimed]:
+        states, claimed = await super().turn(batch, req, at)
+        if self._hints is not None:
+            self._hints.fed(req, claimed)
+        return states, claimed
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        states = await super().finish(batch, at)
+        if self._hints is not None:
+            self._hints.settled()
+        return states
 
     async def close(self) -> None:
         await self._lines.close()

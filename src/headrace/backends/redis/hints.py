@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.backends.redis.line import Line
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
-from headrace.records import Hint
+from headrace.records import Claim, Claimed, Hint
 
 _BLOCK = 2
 """Seconds that the server holds a request for signals."""
@@ -22,10 +22,32 @@ _QUIET = 10.0
 """Seconds without a word on a channel after which the server is asked whether it is still there."""
 _ANSWER = 5.0
 """Seconds that it has to say so."""
+_LEAVING = 1.0
+"""Seconds that whoever leaves takes to pass on what was meant for others."""
+_SIGNAL_TTL = 60
+_MOVING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
+"""Refusals while a slot goes from server to server."""
+
+
+class Signal(NamedTuple):
+    """One of a queue, as it was taken."""
+
+    base: str
+    key: bytes
+    value: bytes
+    topic: str
+
+
+_News = asyncio.Queue[Hint | Signal | Exception | None]
+"""What was heard; None: time to ask again."""
 
 
 class Listener:
-    """Hears hints on connections of its own for each ``listen``."""
+    """Hears hints on connections of its own for each ``listen``.
+
+    A process that has all the jobs it wants asks for no signals: they are for those who have not. It has when its last
+    claim brought as many as it was to, until it settles some without claiming others.
+    """
 
     def __init__(self, lines: Lines, prefix: str, base: Callable[[str], str], where: str) -> None:
         self._lines = lines
@@ -33,6 +55,22 @@ class Listener:
         self._base = base
         """Of a queue: what its keys begin with."""
         self._where = where
+        self._hungry = True
+        self._news: set[_News] = set()
+
+    def fed(self, req: Claim, claimed: Claimed) -> None:
+        """A claim brought this."""
+        self._hungry_now(len(claimed.jobs) < req.limit)
+
+    def settled(self) -> None:
+        """Jobs have ended, and none was claimed in their places."""
+        self._hungry_now(True)
+
+    def _hungry_now(self, hungry: bool) -> None:
+        was, self._hungry = self._hungry, hungry
+        if hungry and not was:
+            for news in self._news:
+                news.put_nowait(None)
 
     @asynccontextmanager
     async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
@@ -45,136 +83,216 @@ class Listener:
                 signals.setdefault(base, {})[f"{base}:g:{name}".encode()] = topic
             else:
                 channels[f"{self._prefix}:{kind}:{name}".encode()] = topic
-        news: asyncio.Queue[Hint | Exception | None] = asyncio.Queue()
+        news: _News = asyncio.Queue()
+        self._news.add(news)
         try:
             async with AsyncExitStack() as stack:
-                doors = [await stack.enter_async_context(self._door(base, signals[base], news)) for base in signals]
+                stack.push_async_callback(self._pass_on_all, news)
+                doors = await stack.enter_async_context(self._doors(signals, news))
                 radio = await stack.enter_async_context(self._radio(channels, news)) if channels else None
                 yield self._hear(news, doors, radio)
         except Refused as error:
             raise translated(error, self._where) from error
+        finally:
+            self._news.discard(news)
 
-    async def _hear(
-        self, news: asyncio.Queue[Hint | Exception | None], doors: list[_Door], radio: _Radio | None
-    ) -> AsyncIterator[Hint]:
+    async def _hear(self, news: _News, doors: list[_Door], radio: _Radio | None) -> AsyncIterator[Hint]:
         while True:
-            for door in doors:
-                door.ask()
+            if self._hungry:
+                for door in doors:
+                    door.ask()
+            if radio is not None:
+                radio.check()
             try:
                 async with asyncio.timeout(_QUIET):
                     found = await news.get()
             except TimeoutError:
-                if radio is not None:
-                    await radio.check()
                 continue
-            if isinstance(found, Exception):
+            if isinstance(found, Signal):
+                if self._hungry:
+                    yield Hint(found.topic)
+                else:
+                    await self._pass_on(found)
+            elif isinstance(found, Exception):
                 raise translated(found, self._where) from found
-            if found is not None:
+            elif found is not None:
                 yield found
 
-    @asynccontextmanager
-    async def _door(
-        self, base: str, keys: dict[bytes, str], news: asyncio.Queue[Hint | Exception | None]
-    ) -> AsyncIterator[_Door]:
-        line = await self._lines.single(base, limit=_PATIENCE)
-        try:
-            door = _Door(line, keys, news, await line.call("CLIENT", "ID"))
-            yield door
-            await door.leave(self._lines, base)
-        finally:
-            line.end()
+    async def _pass_on(self, signal: Signal) -> None:
+        with suppress(Unavailable, Refused):
+            await self._lines.call(signal.base, "RPUSH", signal.key, signal.value)
+            await self._lines.call(signal.base, "EXPIRE", signal.key, _SIGNAL_TTL)
+
+    async def _pass_on_all(self, news: _News) -> None:
+        while not news.empty():
+            if isinstance(found := news.get_nowait(), Signal):
+                await self._pass_on(found)
 
     @asynccontextmanager
-    async def _radio(
-        self, channels: dict[bytes, str], news: asyncio.Queue[Hint | Exception | None]
-    ) -> AsyncIterator[_Radio]:
+    async def _doors(self, signals: dict[str, dict[bytes, str]], news: _News) -> AsyncIterator[list[_Door]]:
+        """One for each base. Of several some may be closed at first, but not all."""
+        doors = [_Door(self._lines, base, keys, news, alone=len(signals) == 1) for base, keys in signals.items()]
+        try:
+            found = await asyncio.gather(*(door.open() for door in doors), return_exceptions=True)
+            problems = [problem for problem in found if problem is not None]
+            for problem in problems:
+                if len(problems) == len(doors) or not isinstance(problem, Unavailable):
+                    raise problem
+            for door, closed in zip(doors, found, strict=True):
+                if closed is not None:
+                    door.rest()
+            yield doors
+        finally:
+            await asyncio.gather(*(door.leave() for door in doors))
+
+    @asynccontextmanager
+    async def _radio(self, channels: dict[bytes, str], news: _News) -> AsyncIterator[_Radio]:
         line = await self._lines.single(self._base(""), limit=_PATIENCE)
         try:
             radio = _Radio(line, channels, news, self._where)
-            await radio.tuned
+            await radio.tune()
             yield radio
         finally:
-            line.end()
+            await line.close()
 
 
 class _Door:
-    """Asks for the next signal, one request at a time, and only while somebody waits for it."""
+    """Asks for the next signal, one request at a time, and only while somebody waits for it.
 
-    def __init__(
-        self, line: Line, keys: dict[bytes, str], news: asyncio.Queue[Hint | Exception | None], number: int
-    ) -> None:
-        self._line = line
+    While its slot moves, or its server is away but there are other doors, it rests for a while. After that it leads to
+    whoever has the slot then; and as signals may have been missed, all its topics get a hint.
+    """
+
+    _line: Line
+    _number: int
+
+    def __init__(self, lines: Lines, base: str, keys: dict[bytes, str], news: _News, *, alone: bool) -> None:
+        self._lines = lines
+        self._base = base
         self._keys = keys
         self._news = news
-        self._number = number
+        self._alone = alone
         self._request: asyncio.Future[Any] | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._left = False
+
+    async def open(self) -> None:
+        """Find out where it leads to."""
+        self._line = await self._lines.single(self._base, limit=_PATIENCE)
+        try:
+            self._number = await self._line.call("CLIENT", "ID")
+            self._is_open = True
+        finally:
+            if not self._is_open:
+                self._line.end()
 
     def ask(self) -> None:
         """Wait for a signal, unless that is under way."""
-        if self._request is None:
+        if self._request is None and self._is_open:
             self._request = self._line.call("BLPOP", *self._keys, _BLOCK)
             self._request.add_done_callback(self._answered)
 
     def _answered(self, request: asyncio.Future[Any]) -> None:
-        if self._request is request:
-            self._request = None
-            if (error := request.exception()) is not None:
-                self._news.put_nowait(error if isinstance(error, Exception) else None)
+        self._request = None
+        if (error := request.exception()) is not None:
+            is_away = isinstance(error, Unavailable) and not self._alone
+            if is_away or (isinstance(error, Refused) and error.code in _MOVING):
+                self.rest()
             else:
-                found = request.result()
-                self._news.put_nowait(None if found is None else Hint(self._keys[found[0]]))
+                self._news.put_nowait(error if isinstance(error, Exception) else None)
+        elif (found := request.result()) is None:
+            self._news.put_nowait(None)
+        else:
+            key, value = found
+            self._news.put_nowait(Signal(self._base, key, value, self._keys[key]))
 
-    async def leave(self, lines: Lines, base: str) -> None:
-        """End the request that is under way. A signal that it brings is passed on: it was meant for one who works."""
-        request, self._request = self._request, None
-        if request is None:
+    def rest(self) -> None:
+        """Be closed for a while."""
+        if self._left:
             return
-        with suppress(Unavailable, Refused):
-            await lines.call(base, "CLIENT", "UNBLOCK", self._number)
-            if (found := await request) is not None:
-                await lines.call(base, "RPUSH", *found)
+        if self._is_open:
+            self._is_open = False
+            self._line.end()
+        self._resting = asyncio.get_running_loop().create_task(self._reopen(), name="headrace-door")
+
+    async def _reopen(self) -> None:
+        while not self._is_open:
+            await asyncio.sleep(_BLOCK)
+            with suppress(Unavailable, Refused):
+                await self.open()
+        for topic in self._keys.values():
+            self._news.put_nowait(Hint(topic))
+
+    async def leave(self) -> None:
+        """End the request that is under way, without breaking it off: it may have a signal in its hands."""
+        self._left = True
+        if self._resting is not None:
+            self._resting.cancel()
+            await asyncio.wait([self._resting])
+        if not self._is_open:
+            return
+        request = self._request
+        if request is not None and not self._line.ended:
+            with suppress(Unavailable, Refused, TimeoutError):
+                async with asyncio.timeout(_LEAVING):
+                    beside = await self._lines.beside(self._line)
+                    await beside.call("CLIENT", "UNBLOCK", self._number)
+                    await asyncio.wait([request])
+        self._is_open = False
+        self._line.end()
 
 
 class _Radio:
     """Channels that are this process's own."""
 
-    def __init__(
-        self, line: Line, channels: dict[bytes, str], news: asyncio.Queue[Hint | Exception | None], where: str
-    ) -> None:
+    def __init__(self, line: Line, channels: dict[bytes, str], news: _News, where: str) -> None:
         self._line = line
         self._channels = channels
         self._news = news
         self._where = where
         self._missing = len(channels)
-        self._alive = asyncio.Event()
-        self.tuned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when everything that is said from now on is heard."""
-        line.subscribe(self._heard, list(channels))
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._asked_at: float | None = None
+        self._tuned: asyncio.Future[None] = self._loop.create_future()
+
+    async def tune(self) -> None:
+        """Return when everything that is said from now on is heard."""
+        self._line.subscribe(self._heard, list(self._channels))
+        try:
+            async with asyncio.timeout(_ANSWER):
+                await self._tuned
+        except TimeoutError:
+            raise self._silent() from None
+
+    def _silent(self) -> Unavailable:
+        return Unavailable(f"{self._where}: no answer on the connection for hints")
 
     def _heard(self, said: Any) -> None:
-        self._alive.set()
+        self._heard_at = self._loop.time()
         problem: Exception | None = said if isinstance(said, Refused) else None
         if said is None:
             problem = Unavailable(f"{self._where} cannot serve just now: the connection for hints broke")
         if problem is not None:
-            if self.tuned.done():
+            if self._tuned.done():
                 self._news.put_nowait(problem)
             else:
-                self.tuned.set_exception(problem)
+                self._tuned.set_exception(problem)
         elif said[0] == b"subscribe":
             self._missing -= 1
-            if not self._missing and not self.tuned.done():
-                self.tuned.set_result(None)
+            if not self._missing and not self._tuned.done():
+                self._tuned.set_result(None)
         elif said[0] == b"message":
             _, channel, job_id = said
             self._news.put_nowait(Hint(self._channels[channel], job_id if len(job_id) == 16 else None))
 
-    async def check(self) -> None:
-        """Whether the server is still there."""
-        self._alive.clear()
-        self._line.send("PING")
-        try:
-            async with asyncio.timeout(_ANSWER):
-                await self._alive.wait()
-        except TimeoutError:
-            raise Unavailable(f"{self._where}: no answer on the connection for hints") from None
+    def check(self) -> None:
+        """Ask a server that has said nothing for long whether it is still there; raises when it does not say so."""
+        now = self._loop.time()
+        if self._asked_at is not None and self._asked_at > self._heard_at:
+            if now - self._asked_at > _ANSWER:
+                raise self._silent()
+        elif now - self._heard_at >= _QUIET:
+            self._asked_at = now
+            self._line.send("PING")

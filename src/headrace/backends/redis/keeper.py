@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace.backends.redis.line import Line
+from headrace.errors import Unavailable
 
 
 class Keeper:
@@ -21,12 +22,16 @@ class Keeper:
     async def get(self) -> Line:
         """The line; a new one if there is none."""
         line = self.line
-        if line is not None and not line.ended:
+        if line is not None and line.usable:
             return line
         if self._attempt is None:
             self._attempt = asyncio.get_running_loop().create_task(self._make(), name="headrace-connect")
             self._attempt.add_done_callback(self._made)
-        return await asyncio.shield(self._attempt)
+        attempt = self._attempt
+        await asyncio.wait([attempt])
+        if attempt.cancelled():
+            raise Unavailable("the connections were closed")
+        return attempt.result()
 
     def _made(self, attempt: asyncio.Task[Line]) -> None:
         if self._attempt is attempt:
@@ -40,4 +45,4 @@ class Keeper:
             self._attempt.cancel()
             await asyncio.wait([self._attempt])
         if self.line is not None:
-            self.line.end()
+            await self.line.close()

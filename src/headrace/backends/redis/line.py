@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from ssl import SSLError
 from typing import Any, cast
 
@@ -50,6 +50,8 @@ class Line(asyncio.Protocol):
         self._heard: Callable[[Any], None] | None = None
         self.ended = False
         self.refused_by_tls = False
+        self._doubted = False
+        self._lost: asyncio.Future[None] = self._loop.create_future()
 
     def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
         """Send a command; its answer."""
@@ -64,12 +66,17 @@ class Line(asyncio.Protocol):
         self._transport.write(request)
         return answer
 
+    @property
+    def usable(self) -> bool:
+        """Whether new calls should go this way."""
+        return not self.ended and not self._doubted
+
     def doubt(self) -> None:
-        """A caller has given up. If nothing at all was heard for a while, the next one gets a new connection."""
+        """A caller has given up. If nothing at all was heard for a while, the next one gets a new connection; those who
+        wait on this one still may get their answers."""
         if self._waiting and not self.ended:
             _, due = self._waiting[0]
-            if self._loop.time() - max(due - self._limit, self._heard_at) > _DOUBT:
-                self.end("no answer, and a caller has given up")
+            self._doubted = self._loop.time() - max(due - self._limit, self._heard_at) > _DOUBT
 
     def subscribe(self, heard: Callable[[Any], None], channels: list[bytes]) -> None:
         """From now on all that comes is told to ``heard``; None: the connection has ended."""
@@ -85,6 +92,8 @@ class Line(asyncio.Protocol):
         if not self.ended:
             self.ended = True
             self._why = why
+            if self._loop.is_closed():
+                return
             self._transport.abort()
             if self._watch is not None:
                 self._watch.cancel()
@@ -94,6 +103,23 @@ class Line(asyncio.Protocol):
                     answer.set_exception(self._gone())
             if self._heard is not None:
                 self._heard(None)
+
+    async def close(self) -> None:
+        """Hang up, and return when nothing is left of the connection."""
+        self.end()
+        if not self._loop.is_closed() and not self._lost.done():
+            await asyncio.wait([self._lost])
+
+    async def stay(self) -> None:
+        """Until it is closed, or its loop ends: that closes generators which are still open."""
+        self._stay = self._until_closed()
+        await anext(self._stay)
+
+    async def _until_closed(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.close()
 
     def _gone(self) -> Unavailable:
         return Unavailable(f"{self._where} cannot serve just now: {self._why}")
@@ -138,10 +164,13 @@ class Line(asyncio.Protocol):
                     answer.set_exception(said)
                 else:
                     answer.set_result(said)
+            if self._doubted and not self._waiting:
+                self.end("it has answered late")
         except (hiredis.ProtocolError, IndexError):
             self.end("what answers there does not speak the protocol of Valkey and Redis")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set_result(None)
         self.refused_by_tls = isinstance(exc, SSLError)
         self.end(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
@@ -156,16 +185,17 @@ async def connect(place: Place, address: Address, *, limit: float) -> Line:
                 _, line = await loop.create_unix_connection(lambda: Line(where, limit), address.path)
             else:
                 _, line = await loop.create_connection(
-                    lambda: Line(where, limit), address.host, address.port, ssl=place.tls_context()
+                    lambda: Line(where, limit), address.host, address.port, ssl=place.tls_context
                 )
             try:
+                await line.stay()
                 await _log_in(line, place)
             except Unavailable as error:
                 if place.tls is not None:
                     raise _no_tls(line, place, error) from None
                 raise
             except BaseException:
-                line.end()
+                await line.close()
                 raise
     except TimeoutError:
         raise Unavailable(f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds") from None
@@ -176,7 +206,12 @@ async def connect(place: Place, address: Address, *, limit: float) -> Line:
 
 async def _log_in(line: Line, place: Place) -> None:
     if place.password is not None:
-        await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
+        try:
+            await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
+        except Refused as error:
+            if error.code == "ERR":  # what follows may repeat what was sent
+                raise Refused("AUTH was not understood, or is not asked for here") from None
+            raise
     if place.database:
         await line.call("SELECT", place.database)
     if place.tls is not None:

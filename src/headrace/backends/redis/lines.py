@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from binascii import crc_hqx
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from headrace.backends.redis.keeper import Keeper
 from headrace.backends.redis.line import Line, connect
 from headrace.backends.redis.place import Address, Mode, Place
-from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.redis.translate import NotLetIn, Refused, translated
 from headrace.errors import ConfigError, Unavailable
 
 LIMIT = 10.0
 """Seconds that the server may leave a call unanswered."""
-_SLOTS = 16_384
+SLOTS = 16_384
+_ANSWER = 1.0
+"""Seconds that a server of a cluster has to tell of the slots."""
 _HOPS = 5
 """How often a call follows a slot to another server."""
 
@@ -31,18 +34,21 @@ class Lines(Protocol):
         """A further line to the server that holds ``key``, for the caller alone."""
         ...
 
+    async def beside(self, line: Line) -> Line:
+        """The line for all to the server that a further one leads to."""
+        ...
+
     def open(self) -> None:
         """From now on lines are made when they are needed."""
+        ...
+
+    def known_good(self) -> None:
+        """It has worked: whatever is refused from now on may be a mistake of others that passes."""
         ...
 
     async def close(self) -> None:
         """Hang up, and make no more."""
         ...
-
-
-def lines(place: Place) -> Lines:
-    """Those to a place."""
-    return ClusterLines(place) if place.mode is Mode.CLUSTER else ServerLines(place)
 
 
 class ServerLines:
@@ -52,13 +58,14 @@ class ServerLines:
         self._place = place
         self._kept = Keeper(lambda: self.single("", limit=LIMIT))
         self._open = False
+        self._good = False
 
     def open(self) -> None:
         self._open = True
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         line = self._kept.line
-        if line is None or line.ended:
+        if line is None or not line.usable:
             line = await self._kept.get()
         try:
             return await line.call(*args)
@@ -70,11 +77,35 @@ class ServerLines:
                 line.end("the server has become a replica")
             raise
 
+    def known_good(self) -> None:
+        self._good = True
+
     async def single(self, key: str, *, limit: float) -> Line:
         if not self._open:
             raise _closed(self._place)
-        [address] = self._place.addresses if self._place.mode is Mode.ONE else [await self._primary()]
-        return await connect(self._place, address, limit=limit)
+        try:
+            [address] = self._place.addresses if self._place.mode is Mode.ONE else [await self._primary()]
+            line = await connect(self._place, address, limit=limit)
+            await self._check_role(line)
+        except ConfigError as error:
+            raise _doubtful(error) if self._good else error from None
+        return line
+
+    async def _check_role(self, line: Line) -> None:
+        """Nothing is read from a replica: it may be behind."""
+        try:
+            said = await line.call("INFO", "replication")
+        except Refused as error:
+            await line.close()
+            raise translated(error, self._place.where) from error
+        if b"role:slave" in said:
+            await line.close()
+            raise Unavailable(
+                f"{self._place.where} is a replica just now: the URL must name the primary, or its sentinels"
+            )
+
+    async def beside(self, line: Line) -> Line:
+        return await self._kept.get()
 
     async def _primary(self) -> Address:
         """What the first sentinel says that answers."""
@@ -85,7 +116,7 @@ class ServerLines:
                 try:
                     found = await line.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._place.master)
                 finally:
-                    line.end()
+                    await line.close()
             except (Unavailable, Refused) as error:
                 problem = translated(error, self._place.where)
                 if "unknown command" in str(error):
@@ -118,7 +149,9 @@ class ClusterLines:
         self._moved: dict[int, Address] = {}
         """Slots of which a server has said since whose they are."""
         self._kept: dict[Address, Keeper] = {}
+        self._singles: WeakKeyDictionary[Line, Address] = WeakKeyDictionary()
         self._learning = asyncio.Lock()
+        self._good = False
         self._turn = 0
         self._open = False
 
@@ -130,28 +163,26 @@ class ClusterLines:
         tried: set[Address] = set()
         for _ in range(_HOPS):
             address = self._owner(slot) or await self._learn(slot)
+            line: Line | None = None
             try:
                 line = await self._line(address)
-            except Unavailable:
-                self._forget()
-                if address in tried:
-                    raise
-                tried.add(address)
-                continue
-            try:
                 return await line.call(*args)
             except asyncio.CancelledError:
-                line.doubt()
+                self._forget(address)
+                if line is not None:
+                    line.doubt()
                 raise
             except Unavailable:
-                self._forget()
-                raise
+                self._forget(address)
+                if line is not None or address in tried:
+                    raise
+                tried.add(address)
             except Refused as error:
                 match error.code:
                     case "MOVED":
                         self._moved[slot] = _moved(str(error), address)
                     case "READONLY" | "CLUSTERDOWN":
-                        self._forget()
+                        self._forget(address)
                         raise
                     case _:
                         raise
@@ -165,46 +196,62 @@ class ClusterLines:
     async def _connect(self, address: Address, limit: float) -> Line:
         if not self._open:
             raise _closed(self._place)
-        return await connect(self._place, address, limit=limit)
+        try:
+            return await connect(self._place, address, limit=limit)
+        except ConfigError as error:
+            raise _doubtful(error) if self._good else error from None
+
+    def known_good(self) -> None:
+        self._good = True
 
     async def single(self, key: str, *, limit: float) -> Line:
         slot = slot_of(key)
-        self._forget()
-        return await self._connect(await self._learn(slot), limit)
+        self._forget(self._owner(slot))
+        address = await self._learn(slot)
+        line = await self._connect(address, limit)
+        self._singles[line] = address
+        return line
+
+    async def beside(self, line: Line) -> Line:
+        return await self._line(self._singles[line])
 
     def _owner(self, slot: int) -> Address | None:
         if slot in self._moved:
             return self._moved[slot]
         return next((address for first, last, address in self._ranges if first <= slot <= last), None)
 
-    def _forget(self) -> None:
-        """Ask anew, and another server first: what the last one said may be out of date."""
-        self._turn += 1
-        self._ranges = []
-        self._moved = {}
+    def _forget(self, address: Address | None) -> None:
+        """Ask anew whose the slots of this server are. Those who have to do with other servers go on."""
+        self._ranges = [one for one in self._ranges if one[2] != address]
+        self._moved = {slot: owner for slot, owner in self._moved.items() if owner != address}
 
     async def owners(self) -> list[Line]:
         """The lines to every server that has slots."""
-        self._forget()
+        self._ranges, self._moved = [], {}
         await self._learn(0)
         addresses = dict.fromkeys(address for _, _, address in self._ranges)
         return [await self._line(address) for address in addresses]
 
     async def _learn(self, slot: int) -> Address:
-        """Whose the slot is, by the first server that says so."""
+        """Whose the slot is, by the first server that says so; those first that nothing speaks against, and each time
+        another one, as one may be out of date."""
         async with self._learning:
+            self._turn += 1
             problem: Exception = Unavailable(f"{self._place.where} cannot serve just now: nobody has slot {slot}")
-            there = [address for address, kept in self._kept.items() if kept.line is not None and not kept.line.ended]
+            there = list(dict.fromkeys(address for _, _, address in self._ranges))
             turn = self._turn % len(there) if there else 0
             there = there[turn:] + there[:turn]
-            for asked in dict.fromkeys((*there, *self._place.addresses, *self._kept)):
+            others = (*self._place.addresses, *self._kept)
+            turn = self._turn % len(others)
+            for asked in dict.fromkeys((*there, *others[turn:], *others[:turn])):
                 if (owner := self._owner(slot)) is not None:
                     return owner
                 try:
-                    said = await (await self._line(asked)).call("CLUSTER", "SLOTS")
+                    said = await self._ask(asked)
                 except (Unavailable, Refused) as error:
                     problem = self._no_cluster() if "cluster support disabled" in str(error) else error
                     continue
+                self._moved = {}
                 self._ranges = [
                     (first, last, Address(host.decode() if host else asked.host, port))
                     for first, last, (host, port, *_), *_ in said
@@ -212,6 +259,18 @@ class ClusterLines:
             if (owner := self._owner(slot)) is not None:
                 return owner
             raise translated(problem, self._place.where)
+
+    async def _ask(self, address: Address) -> Any:
+        """What a server knows of the slots. It has little time: all wait for this, and others know it too."""
+        line: Line | None = None
+        try:
+            async with asyncio.timeout(_ANSWER):
+                line = await self._line(address)
+                return await line.call("CLUSTER", "SLOTS")
+        except TimeoutError:
+            if line is not None:
+                line.doubt()
+            raise Unavailable(f"{self._place.where} cannot serve just now: no answer from {address}") from None
 
     def _no_cluster(self) -> ConfigError:
         return ConfigError(
@@ -228,13 +287,17 @@ def _closed(place: Place) -> Unavailable:
     return Unavailable(f"{place.where}: the connections are closed")
 
 
+def _doubtful(error: ConfigError) -> NotLetIn:
+    return error if isinstance(error, NotLetIn) else NotLetIn(str(error))
+
+
 def slot_of(key: str) -> int:
     """The slot of a key with a hash tag.
 
     >>> slot_of("headrace{jobs}") == slot_of("{jobs}")
     True
     """
-    return crc_hqx(key[key.index("{") + 1 : key.index("}")].encode(), 0) % _SLOTS
+    return crc_hqx(key[key.index("{") + 1 : key.index("}")].encode(), 0) % SLOTS
 
 
 def _moved(said: str, asked: Address) -> Address:

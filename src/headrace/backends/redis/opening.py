@@ -8,7 +8,7 @@ from headrace.backends.redis.lines import ClusterLines, Lines
 from headrace.backends.redis.place import Mode, Place
 from headrace.backends.redis.rights import lacking
 from headrace.backends.redis.translate import Refused, translated
-from headrace.errors import ConfigError, SchemaMismatch, Unavailable
+from headrace.errors import ConfigError, SchemaMismatch
 
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 LAYOUT = "1"
@@ -95,5 +95,3 @@ def check_server(facts: dict[str, str], place: Place) -> None:
         expected, got = ("a cluster", "a single server") if place.mode is Mode.CLUSTER else ("one server", "a cluster")
         scheme = "redis://" if place.mode is Mode.CLUSTER else "redis+cluster://"
         raise ConfigError(f"{place.where}: expected {expected}, got {got}: its URL begins with {scheme}")
-    if facts.get("role") == "slave" and place.mode is Mode.ONE:
-        raise Unavailable(f"{place.where} is a replica: the URL must name the primary, or its sentinels")

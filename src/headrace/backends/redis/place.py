@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -64,8 +65,9 @@ class Place:
         user, password = self.watcher or (None, None)
         return replace(self, user=user, password=password, database=0)
 
+    @cached_property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What a TLS connection is made with."""
+        """What a TLS connection is made with; the files are read once."""
         if self.tls is None:
             return None
         try:

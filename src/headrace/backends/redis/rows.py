@@ -147,6 +147,8 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         leases.append(_pack_long(s.epoch) + s.holder.encode())
         rows_away = _entries(s.spawn, away, blobs) if s.spawn else ()
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
+            if s.cells and not s.cells.keys() <= _SECTIONS:
+                raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {tuple(s.cells)}")
             cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
                 (

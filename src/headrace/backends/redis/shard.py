@@ -51,7 +51,7 @@ from headrace.records import (
     Watch,
     WorkerStats,
 )
-from headrace.types import JobState
+from headrace.types import SECTIONS, JobState
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
@@ -195,7 +195,13 @@ class Shard:
         ids = [name for name in names if not isinstance(name, JobKey)]
         keys = [(name.queue, name.key) for name in names if isinstance(name, JobKey)]
         now, answers, flat = await self._run(
-            "fetch", at_arg(at), b"".join(ids), encode(keys), int("error" in want), int("result" in want)
+            "fetch",
+            at_arg(at),
+            b"".join(ids),
+            encode(keys),
+            int("error" in want),
+            int("result" in want),
+            int(not want.isdisjoint(SECTIONS)),
         )
         queues = shapes.names(flat)
         found = [None if answer is None else shapes.record(answer, queues, int(now), want) for answer in answers]

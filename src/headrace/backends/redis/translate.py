@@ -52,6 +52,8 @@ def translated(error: Exception, where: str) -> Exception:
         return Unavailable(f"{where} cannot serve just now: {said}")
     if isinstance(error, SSLError):
         return ConfigError(f"{where}: no TLS connection: {said}. Look at ca, cert, key and verify in the URL")
+    if isinstance(error, UnicodeError):
+        return ConfigError(f"{where}: expected the name of a host, got one that no host can have")
     if isinstance(error, OSError):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return error

@@ -40,15 +40,10 @@ def _only_shard(fleet: Fleet, sel: Selector, change: Change) -> int | None:
         if sel.queue is None:
             raise ValueError("Configure needs a selector with a queue")
         return fleet.number_of(sel.queue)
-    queues = [change.queue] if isinstance(change, Move) else []
-    if sel.queue is not None:
-        queues.append(sel.queue)
-    elif sel.keys is not None and not sel.ids:
-        queues += [key.queue for key in sel.keys]
-    else:
+    if sel.queue is None or sel.ids is not None or sel.keys is not None:
         return None
-    shards = {fleet.number_of(queue) for queue in queues}
-    return shards.pop() if len(shards) == 1 else None
+    shard = fleet.number_of(sel.queue)
+    return None if isinstance(change, Move) and fleet.number_of(change.queue) != shard else shard
 
 
 async def _ask(

@@ -84,6 +84,7 @@ class ClusterBackend:
         except BaseException:
             await self.close()
             raise
+        self._lines.known_good()
         if self._fleet is None:
             self._fleet = Fleet(self._lines, self._prefix, count, self._place.where)
 
@@ -100,15 +101,24 @@ class ClusterBackend:
         return await storing.insert(self.fleet, rows, at) if rows else []
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return await claiming.claim(self.fleet, req, at)
+        claimed = await claiming.claim(self.fleet, req, at)
+        if self._hints is not None:
+            self._hints.fed(req, claimed)
+        return claimed
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        return await settling.turn(self.fleet, batch, req, at)
+        states, claimed = await settling.turn(self.fleet, batch, req, at)
+        if self._hints is not None:
+            self._hints.fed(req, claimed)
+        return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        return await settling.finish(self.fleet, batch, at)
+        states = await settling.finish(self.fleet, batch, at)
+        if self._hints is not None:
+            self._hints.settled()
+        return states
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         return await renewing.renew(self.fleet, beat, at)

@@ -27,7 +27,9 @@ class Plan(NamedTuple):
     next_in: int | None
     """When no shard gives less than its share."""
     cut_at: int | None
-    """The shard that may have more which comes next, and was not looked at."""
+    """The shard that has more which comes next, and was not looked at."""
+    quiet: list[int]
+    """Shards that give nothing, but have jobs of which nobody is told: those who wait for them have to be."""
 
 
 async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
@@ -38,7 +40,7 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
     if len(queues) == 1:
         [number] = queues
         claimed = await fleet.parts[number].claim(req, at)
-        fleet.saw((job.id for job in claimed.jobs), number)
+        fleet.leased(claimed.jobs, number)
         return claimed
     if not queues or req.limit <= 0:
         return Claimed([])
@@ -99,30 +101,30 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
             expired.pop(number, None)
     coming = [look.next_in for look in looks.values() if look.next_in is not None]
     next_in = 0 if left or passed else min(coming, default=None)
-    return Plan(shares, expired, passed, next_in, at_horizon if taken < req.limit and room > 0 else None)
+    full = taken >= req.limit or room <= 0
+    quiet = [number for number, look in looks.items() if full and look.quiet and number not in shares]
+    return Plan(shares, expired, passed, next_in, None if full else at_horizon, quiet)
 
 
 async def _take(
     fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
+    numbers = [*made.shares, *made.quiet]
     claims = await attempt(
         fleet.parts[number].claim(
-            replace(
-                req, queues=tuple(queues[number]), limit=len(share), max_bytes=max(1, sum(met.size for met in share))
-            ),
-            at,
+            replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at
         )
-        for number, share in made.shares.items()
+        for number in numbers
     )
     ends = await attempt(fleet.parts[number].expire(ids, at) for number, ids in made.expired.items())
     jobs: list[Leased] = []
     expired: list[Reaped] = []
     problem: Unavailable | None = None
-    for number, claimed in zip(made.shares, claims, strict=True):
+    for number, claimed in zip(numbers, claims, strict=True):
         if isinstance(claimed, Unavailable):
             problem = claimed
             continue
-        fleet.saw((job.id for job in claimed.jobs), number)
+        fleet.leased(claimed.jobs, number)
         jobs += claimed.jobs
         expired += claimed.expired
     for cancelled in ends:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from binascii import crc_hqx
 from collections.abc import Awaitable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from headrace.backends.redis.cluster.part import Part
+from headrace.backends.redis.cluster.part import HERE, LEAVING, UNKNOWN, Part
 from headrace.backends.redis.cluster.transfer import Relay
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.lines import SLOTS, Lines, slot_of
 from headrace.errors import Unavailable
-from headrace.records import JobId, JobKey
+from headrace.records import JobId, JobKey, Leased
 
 T = TypeVar("T")
 _REMEMBERED = 100_000
 """Jobs of which a process remembers the shard."""
+_LEASES = 10_000
+"""Leases of which it remembers that they are its own, and where."""
+
+
+@functools.cache
+def tags(count: int) -> tuple[str, ...]:
+    """The hash tag of each shard: the slot of the i-th of N is in the i-th N-th of all slots, so that primaries with
+    equal parts of the slots have equal numbers of shards.
+
+    >>> [slot_of(f"{{{tag}}}") * 4 // SLOTS for tag in tags(4)]
+    [0, 1, 2, 3]
+    """
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < count:
+        found.setdefault(slot_of(f"{{{number}}}") * count // SLOTS, str(number))
+        number += 1
+    return tuple(found[shard] for shard in range(count))
 
 
 class Fleet:
@@ -23,13 +42,13 @@ class Fleet:
 
     def __init__(self, lines: Lines, prefix: str, count: int, where: str) -> None:
         self.parts = [
-            Part(lines, f"{prefix}{{{number}}}", where, number, self._away_from(number)) for number in range(count)
+            Part(lines, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
+            for number, tag in enumerate(tags(count))
         ]
         self.relay = Relay(self.parts)
+        self.where = where
         self._seen: dict[JobId, int] = {}
-
-    def _away_from(self, here: int) -> _Away:
-        return _Away(self, here)
+        self._leased: dict[JobId, tuple[int, int]] = {}
 
     def number_of(self, queue: str) -> int:
         """The shard of a queue."""
@@ -46,36 +65,74 @@ class Fleet:
         seen = self._seen
         for job_id in ids:
             seen[job_id] = number
-        while len(seen) > _REMEMBERED:
-            del seen[next(iter(seen))]
+        _shorten(seen)
 
     def last_seen(self, job_id: JobId) -> int | None:
         """The shard in which a job was, if that is remembered."""
         return self._seen.get(job_id)
 
+    def leased(self, jobs: Iterable[Leased], number: int) -> None:
+        """This process has claimed these there."""
+        for job in jobs:
+            self._seen[job.id] = number
+            self._leased[job.id] = (job.epoch, number)
+        _shorten(self._seen)
+        _shorten(self._leased, _LEASES)
+
+    def leased_in(self, job_id: JobId, epoch: int) -> int | None:
+        """The shard in which this process claimed the job so. A running job does not leave its shard: what that one
+        says of the lease is so, whatever the others say."""
+        known, number = self._leased.get(job_id, (epoch, None))
+        return number if known == epoch else None
+
     # -- what is asked for
 
     async def locate(self, ids: Collection[JobId]) -> dict[JobId, int]:
-        """Which shard each job is in, of those that are anywhere; all are asked. One that is on its way is helped."""
-        found, leaving = await self._ask_all(ids)
-        if leaving:
-            await self.relay.carry_from(set(leaving.values()))
-            arrived, leaving = await self._ask_all(list(leaving))
-            found |= leaving | arrived
+        """Which shard each job is in, of those that are anywhere; all are asked. One that is on its way is helped. One
+        that went to another shard while they were asked may be overlooked, but has then left a mark: so where there are
+        marks, all are asked again, until there are no new ones."""
+        found: dict[JobId, int] = {}
+        missing = set(ids)
+        marks: dict[JobId, set[tuple[int, int]]] | None = None
+        while missing:
+            here, leaving, left = await self._ask_all(missing)
+            if leaving:
+                await self.relay.carry_waiting(set(leaving.values()), range(len(self.parts)))
+                here, leaving, left = await self._ask_all(missing)
+                here = leaving | here
+            found |= here
+            missing = left.keys() - here.keys()
+            left = {name: left[name] for name in missing}
+            if left == marks:
+                break
+            marks = left
         for job_id, number in found.items():
             self.saw([job_id], number)
         return found
 
-    async def _ask_all(self, ids: Collection[JobId]) -> tuple[dict[JobId, int], dict[JobId, int]]:
+    async def _ask_all(
+        self, ids: Collection[JobId]
+    ) -> tuple[dict[JobId, int], dict[JobId, int], dict[JobId, set[tuple[int, int]]]]:
+        """Who is where, who is on the way from where, and who has left where and when."""
         names = list(ids)
-        if not names:
-            return {}, {}
         found: dict[JobId, int] = {}
         leaving: dict[JobId, int] = {}
-        for part, (told, _) in zip(self.parts, await every(p.locate(names, ()) for p in self.parts), strict=True):
-            found.update((name, part.number) for name, kind in zip(names, told, strict=True) if kind == 1)
-            leaving.update((name, part.number) for name, kind in zip(names, told, strict=True) if kind == 2)
-        return found, {name: number for name, number in leaving.items() if name not in found}
+        left: dict[JobId, set[tuple[int, int]]] = {}
+        problem: Unavailable | None = None
+        for part, answer in zip(self.parts, await attempt(p.locate(names, ()) for p in self.parts), strict=True):
+            if isinstance(answer, Unavailable):
+                problem = answer
+                continue
+            for name, told in zip(names, answer[0], strict=True):
+                if told == HERE:
+                    found[name] = part.number
+                elif told == LEAVING:
+                    leaving[name] = part.number
+                elif told != UNKNOWN:
+                    left.setdefault(name, set()).add((part.number, told))
+        if problem is not None and len(found) < len(names):
+            raise problem
+        return found, {name: number for name, number in leaving.items() if name not in found}, left
 
     async def whereabouts(self, ids: Iterable[JobId]) -> dict[JobId, int]:
         """As far as it is remembered; the others are asked for."""
@@ -91,15 +148,31 @@ class Fleet:
 
     async def holders(self, keys: Sequence[JobKey]) -> list[JobId]:
         """Who last took each of these keys; unknown ones are left out."""
-        places: dict[int, list[int]] = {}
-        for place, key in enumerate(keys):
-            places.setdefault(self.number_of(key.queue), []).append(place)
-        calls = [self.parts[number].locate((), [keys[place] for place in of]) for number, of in places.items()]
-        found: dict[int, JobId] = {}
-        for (number, of), (_, holders) in zip(places.items(), await every(calls), strict=True):
+        found = await self._holders(keys)
+        if missing := [key for key in keys if key not in found]:
+            await self.bring(missing)
+            found |= await self._holders(missing)
+        return [found[key] for key in keys if key in found]
+
+    async def _holders(self, keys: Sequence[JobKey]) -> dict[JobKey, JobId]:
+        groups: dict[int, list[JobKey]] = {}
+        for key in keys:
+            groups.setdefault(self.number_of(key.queue), []).append(key)
+        calls = [self.parts[number].locate((), of) for number, of in groups.items()]
+        found: dict[JobKey, JobId] = {}
+        for (number, of), (_, holders) in zip(groups.items(), await every(calls), strict=True):
             self.saw(filter(None, holders), number)
-            found.update(zip(of, holders, strict=True))
-        return [found[place] for place in range(len(keys)) if found[place]]
+            found.update((key, holder) for key, holder in zip(of, holders, strict=True) if holder)
+        return found
+
+    async def bring(self, keys: Iterable[JobKey]) -> None:
+        """Carry what is on its way to the queues of these keys: a job has no key until it has arrived."""
+        await self.relay.carry_waiting(range(len(self.parts)), {self.number_of(key.queue) for key in keys})
+
+
+def _shorten(remembered: dict[JobId, Any], most: int = _REMEMBERED) -> None:
+    while len(remembered) > most:
+        del remembered[next(iter(remembered))]
 
 
 class _Away:

@@ -28,11 +28,12 @@ from headrace.records import (
 )
 from headrace.types import JobState
 
-ENTRIES = 200
+_ENTRIES = 200
 _ENTRY_BYTES = 4 * 1024 * 1024
 """What is carried from shard to shard in one go."""
 
 TO_CLAIM, EXPIRED, PASSED_OVER = range(3)
+UNKNOWN, HERE, LEAVING = range(3)
 
 
 class Met(NamedTuple):
@@ -51,7 +52,9 @@ class Peeked(NamedTuple):
     met: list[Met]
     next_in: int | None
     more: bool
-    """Whether there may be due jobs behind those."""
+    """Whether there are due jobs behind those."""
+    quiet: bool
+    """Whether a queue has due jobs and no signal for those who wait for them."""
 
 
 class Overdue(NamedTuple):
@@ -69,8 +72,6 @@ class Overdue(NamedTuple):
     """Due jobs that have expired."""
     targets: list[int]
     """Shards for which something waits here."""
-    marks: int
-    """Jobs that left long ago."""
     silent: int
     """Workers that are still listed, and should not be."""
 
@@ -118,12 +119,11 @@ class Part(Shard):
     async def peek(self, req: Claim, queues: Sequence[str], at: Stamp) -> Peeked:
         """What a claim would find, in its order."""
         below = NO_BOUND if req.lost_below is None else req.lost_below
-        ids, priorities, run_ats, sizes, kinds, next_in, more = await self._run(
+        ids, priorities, run_ats, sizes, kinds, next_in, more, quiet = await self._run(
             "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes
         )
         met = [Met(p, int(r), i, s, k) for p, r, i, s, k in zip(priorities, run_ats, ids, sizes, kinds, strict=True)]
-        full = kinds.count(TO_CLAIM) >= req.limit
-        return Peeked(met, None if int(next_in) < 0 else int(next_in), bool(met) and (bool(more) or full))
+        return Peeked(met, None if int(next_in) < 0 else int(next_in), bool(met) and bool(more), bool(quiet))
 
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""
@@ -174,24 +174,26 @@ class Part(Shard):
     # -- where jobs are
 
     async def locate(self, ids: Sequence[JobId], keys: Sequence[JobKey]) -> tuple[list[int], list[JobId]]:
-        """For each id 0 unknown, 1 here, 2 on its way to another shard; for each key who last took it, or ``b""``."""
+        """For each id whether it is unknown, here or leaving for another shard, or when it left; for each key who last
+        took it, or ``b""``."""
         told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
         return told, holders
 
-    async def unmark(self, ids: Sequence[JobId] = ()) -> None:
-        """Forget that these jobs were here; without ids: those that left long ago."""
+    async def unmark(self, ids: Sequence[JobId]) -> None:
+        """Forget that these jobs were here."""
         await self._run("unmark", b"".join(ids))
 
     # -- what goes from shard to shard
 
-    async def outbox(self, target: int, upto: int = 0, limit: int = ENTRIES) -> list[bytes]:
-        """Drop the entries for ``target`` up to a number, which it has; the next ones."""
-        found: list[bytes] = await self._run("outbox", target, upto, limit, _ENTRY_BYTES)
+    async def outbox(self, target: int, upto: bytes = b"") -> list[bytes]:
+        """Drop the entries for ``target`` up to the one with that mark, which it has; the next ones."""
+        found: list[bytes] = await self._run("outbox", target, upto, _ENTRIES, _ENTRY_BYTES)
         return found
 
-    async def receive(self, source: int, entries: Sequence[bytes]) -> int:
-        """Take in what the shard ``source`` has sent; the number up to which all is here."""
-        return int(await self._run("receive", source, *entries))
+    async def receive(self, source: int, entries: Sequence[bytes]) -> bytes:
+        """Take in what the shard ``source`` has sent; the mark of the last of it."""
+        mark: bytes = await self._run("receive", source, *entries)
+        return mark
 
     async def numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""

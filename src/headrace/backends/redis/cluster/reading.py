@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -13,42 +13,38 @@ from headrace.records import JobId, JobKey, Page, PlaceStats, Record, Selector, 
 
 
 async def fetch(fleet: Fleet, names: Sequence[JobId | JobKey], want: frozenset[str], at: Stamp) -> list[Record | None]:
-    """Keys from the shard of their queue; ids from where they were seen, or from all."""
-    groups: dict[int, list[JobId | JobKey]] = {}
-    for name in dict.fromkeys(names):
-        if isinstance(name, JobKey):
-            groups.setdefault(fleet.number_of(name.queue), []).append(name)
-        else:
-            seen = fleet.last_seen(name)
-            for number in range(len(fleet.parts)) if seen is None else (seen,):
-                groups.setdefault(number, []).append(name)
-    found = await _fetch_from(fleet, groups, want, at)
-    doubtful = [
-        name
-        for name in dict.fromkeys(names)
-        if not isinstance(name, JobKey)
-        and (seen := fleet.last_seen(name)) is not None
-        and (name not in found or is_leaving(fleet, found[name], seen))
-    ]
-    if doubtful:
-        found |= await _fetch_from(fleet, {part.number: list(doubtful) for part in fleet.parts}, want, at)
+    """Keys from the shard of their queue; ids from where they were seen, or are found. What is not there, or is about
+    to leave, is looked for."""
+    keys = list(dict.fromkeys(name for name in names if isinstance(name, JobKey)))
+    ids = list(dict.fromkeys(name for name in names if not isinstance(name, JobKey)))
+    where = await fleet.whereabouts(ids)
+    found = await _fetch_from(fleet, keys, where, want, at)
+    gone = [name for name, number in where.items() if name not in found or is_leaving(fleet, found[name], number)]
+    unknown = [key for key in keys if key not in found]
+    if unknown:
+        await fleet.bring(unknown)
+    if gone or unknown:
+        found = {name: record for name, record in found.items() if name not in gone}
+        found |= await _fetch_from(fleet, unknown, await fleet.locate(gone), want, at)
     return [found.get(name) for name in names]
 
 
 async def _fetch_from(
-    fleet: Fleet, groups: dict[int, list[JobId | JobKey]], want: frozenset[str], at: Stamp
+    fleet: Fleet, keys: Sequence[JobKey], where: Mapping[JobId, int], want: frozenset[str], at: Stamp
 ) -> dict[JobId | JobKey, Record]:
+    groups: dict[int, list[JobId | JobKey]] = {}
+    for key in keys:
+        groups.setdefault(fleet.number_of(key.queue), []).append(key)
+    for job_id, number in where.items():
+        groups.setdefault(number, []).append(job_id)
     answers = await every(fleet.parts[number].fetch(names, want, at) for number, names in groups.items())
     found: dict[JobId | JobKey, Record] = {}
     for (number, names), records in zip(groups.items(), answers, strict=True):
         for name, record in zip(names, records, strict=True):
-            if record is None:
-                continue
-            if not is_leaving(fleet, record, number):
-                fleet.saw([record.id], number)
+            if record is not None:
                 found[name] = record
-            else:
-                found.setdefault(name, record)
+                if not is_leaving(fleet, record, number):
+                    fleet.saw([record.id], number)
     return found
 
 
@@ -61,14 +57,18 @@ async def scan(fleet: Fleet, sel: Selector, after: str | None, limit: int, at: S
     """The pages of all shards in one, as far down as each of them has looked."""
     parts = _parts_of(fleet, sel)
     pages = await every(part.scan(sel, after, limit, at) for part in parts)
-    found: dict[JobId, Record] = {}
+    seen: dict[JobId, tuple[int, Record]] = {}
     for part, page in zip(parts, pages, strict=True):
         for record in page.records:
-            if record.id not in found or not is_leaving(fleet, record, part.number):
-                found[record.id] = record
+            if record.id not in seen or not is_leaving(fleet, record, part.number):
+                seen[record.id] = (part.number, record)
+    leaving = [name for name, (number, record) in seen.items() if is_leaving(fleet, record, number)]
+    for job_id, there in zip(leaving, await fetch(fleet, leaving, frozenset(), at), strict=True):
+        if there is None:
+            del seen[job_id]
     downto = max((page.after for page in pages if page.after is not None), default=None)
-    ids = sorted((job_id for job_id in found if downto is None or job_id.hex() >= downto), reverse=True)
-    records = [found[job_id] for job_id in ids[:limit]]
+    ids = sorted((job_id for job_id in seen if downto is None or job_id.hex() >= downto), reverse=True)
+    records = [seen[job_id][1] for job_id in ids[:limit]]
     return Page(records, records[-1].id.hex() if len(ids) > limit else downto)
 
 
@@ -82,7 +82,7 @@ def _parts_of(fleet: Fleet, sel: Selector) -> list[Part]:
 
 
 async def stats(fleet: Fleet, at: Stamp) -> Stats:
-    """Queues are each in one shard; every worker is listed in all of them."""
+    """Queues are each in one shard; a worker is listed in several of them."""
     answers = await every(part.numbers(at) for part in fleet.parts)
     queues = sorted(chain.from_iterable(answer[0] for answer in answers), key=lambda queue: queue.queue)
     workers: dict[bytes, WorkerStats] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.fleet import Fleet, attempt
@@ -9,30 +11,40 @@ from headrace.errors import Unavailable
 from headrace.records import Beat, JobId, Renewed, Stamp
 
 Lease = tuple[JobId, int]
+_PART = 13
+"""A shard has such a part of a lease to answer; twice that is less than the time between two beats."""
+_LEAST = 0.4
+"""Seconds that it has however short the leases are."""
 
 
 async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
-    """All shards list the worker. A lease is lost when no shard has it, and busy while one that may have it is away."""
-    asked: dict[int, list[Lease]] = {part.number: [] for part in fleet.parts}
+    """The shards of the worker's queues list it, and those of its leases extend them. A lease is lost when no shard has
+    it, and busy while one that may have it is away or late: nobody waits for that one, since the leases of the others
+    would run out."""
+    asked: dict[int, list[Lease]] = {number: [] for number in _listed(fleet, beat)}
+    everywhere = range(len(fleet.parts))
     for lease in beat.leases:
         seen = fleet.last_seen(lease[0])
-        for number in asked if seen is None else (seen,):
-            asked[number].append(lease)
+        for number in everywhere if seen is None else (seen,):
+            asked.setdefault(number, []).append(lease)
     found = _Found(fleet)
     await found.ask(beat, asked, at)
-    missing = [lease for lease in beat.leases if lease not in found.kept]
+    missing = [lease for lease in beat.leases if lease not in found.kept and fleet.leased_in(*lease) not in found.there]
     again = {
         number: left
-        for number, named in asked.items()
-        if (left := [lease for lease in missing if lease not in named]) and number not in found.away
+        for number in everywhere
+        if (left := [lease for lease in missing if lease not in asked.get(number, ())]) and number not in found.away
     }
     if again:
         await found.ask(beat, again, at)
-    lost = [lease for lease in missing if lease not in found.kept]
+    gone = [lease for lease in beat.leases if lease not in found.kept]
+    lost = [lease for lease in gone if not found.away or fleet.leased_in(*lease) in found.there]
     paused = [queue for queue in beat.queues if queue in found.paused]
-    if found.away:
-        return Renewed((), found.cancels, paused, lost)
-    return Renewed(lost, found.cancels, paused)
+    return Renewed(lost, found.cancels, paused, [lease for lease in gone if lease not in lost])
+
+
+def _listed(fleet: Fleet, beat: Beat) -> set[int]:
+    return {fleet.number_of(queue) for queue in beat.queues} or {0}
 
 
 class _Found:
@@ -43,22 +55,37 @@ class _Found:
         self.kept: set[Lease] = set()
         self.cancels: list[JobId] = []
         self.paused: set[str] = set()
+        self.there: set[int] = set()
+        """Shards that have answered."""
         self.away: set[int] = set()
         """Shards that cannot serve."""
 
     async def ask(self, beat: Beat, asked: dict[int, list[Lease]], at: Stamp) -> None:
+        listed = _listed(self._fleet, beat)
         answers = await attempt(
-            self._fleet.parts[number].renew(replace(beat, leases=leases), at) for number, leases in asked.items()
+            self._renew(number, replace(beat, leases=leases, leaving=beat.leaving or number not in listed), at)
+            for number, leases in asked.items()
         )
         for (number, leases), answer in zip(asked.items(), answers, strict=True):
             if isinstance(answer, Unavailable):
                 self.away.add(number)
                 problem = answer
                 continue
+            self.there.add(number)
             here = set(leases) - set(answer.lost)
             self._fleet.saw((job_id for job_id, _ in here), number)
             self.kept |= here
             self.cancels += [job_id for job_id in answer.cancels if job_id not in self.cancels]
             self.paused.update(answer.paused)
-        if len(self.away) == len(self._fleet.parts):
+        if not self.there:
             raise problem
+
+    async def _renew(self, number: int, beat: Beat, at: Stamp) -> Renewed:
+        limit = max(_LEAST, beat.lease_for / 1e6 / _PART)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._fleet.parts[number].renew(beat, at)
+        except TimeoutError:
+            raise Unavailable(
+                f"{self._fleet.where} cannot serve just now: no answer from shard {number} in {limit:.2g} s"
+            ) from None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from headrace.backends.redis.cluster import claiming, storing
+from headrace.backends.redis.cluster import claiming
 from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.transfer import Route
 from headrace.errors import Unavailable
@@ -19,14 +17,19 @@ Settled = dict[int, JobState]
 
 async def finish(fleet: Fleet, batch: Sequence[Settlement], at: Stamp) -> list[JobState | None]:
     """Each shard ends its leases; then what goes to other shards is carried there. When a shard says that a lease is
-    not there, the others are asked: what is remembered of where a job is may be out of date."""
+    not there, the others are asked, unless this process had the lease from that one: where a job was seen last may be
+    out of date."""
     if not batch:
         return []
-    batch = await _without_known(fleet, batch, at)
-    asked = await fleet.whereabouts(settlement.id for settlement in batch)
+    asked = {s.id: number for s in batch if (number := fleet.leased_in(s.id, s.epoch)) is not None}
+    asked |= await fleet.whereabouts(s.id for s in batch if s.id not in asked)
     settled: Settled = {}
     problem = await _finish_at(fleet, batch, asked, settled, at)
-    fenced = {s.id for place, s in enumerate(batch) if place not in settled and s.id in asked}
+    fenced = {
+        s.id
+        for place, s in enumerate(batch)
+        if place not in settled and s.id in asked and fleet.leased_in(s.id, s.epoch) != asked[s.id]
+    }
     if fenced and problem is None:
         located = await fleet.locate(fenced)
         moved = {job_id: number for job_id, number in located.items() if number != asked[job_id]}
@@ -49,11 +52,7 @@ async def turn(
             # What was settled is told; the next claim says what is wrong.
             return settled, Claimed([], 0)
     settled, claimed = await fleet.parts[number].turn(batch, req, at)
-    fleet.saw((job.id for job in claimed.jobs), number)
-    if None in settled:
-        again = [settlement for settlement, state in zip(batch, settled, strict=True) if state is None]
-        rest = iter(await finish(fleet, again, at))
-        settled = [next(rest) if state is None else state for state in settled]
+    fleet.leased(claimed.jobs, number)
     return settled, claimed
 
 
@@ -63,29 +62,13 @@ def _only_shard(fleet: Fleet, batch: Sequence[Settlement], req: Claim) -> int | 
         return None
     [number] = numbers
     for settlement in batch:
-        if fleet.last_seen(settlement.id) != number:
+        if fleet.leased_in(settlement.id, settlement.epoch) != number:
             return None
         if settlement.queue is not None and fleet.number_of(settlement.queue) != number:
             return None
         if any(fleet.number_of(row.queue) != number for row in settlement.spawn):
             return None
     return number
-
-
-async def _without_known(fleet: Fleet, batch: Sequence[Settlement], at: Stamp) -> Sequence[Settlement]:
-    """Without the spawned rows whose job this process has seen in another shard, or sends there."""
-    rows = [row for settlement in batch for row in settlement.spawn]
-    if not rows:
-        return batch
-    going = {s.id for s in batch if s.state is JobState.COMPLETED and not s.keep}
-    known = (await storing.elsewhere(fleet, rows, at)).keys() - going
-    first = {row.id: fleet.number_of(row.queue) for row in reversed(rows)}
-    return [
-        replace(s, spawn=[r for r in s.spawn if r.id not in known and first[r.id] == fleet.number_of(r.queue)])
-        if s.spawn
-        else s
-        for s in batch
-    ]
 
 
 async def _finish_at(

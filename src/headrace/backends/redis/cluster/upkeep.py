@@ -19,8 +19,7 @@ async def reap(fleet: Fleet, req: Reap, at: Stamp) -> list[Reaped]:
     seen = {part.number: look for part, look in zip(fleet.parts, looks, strict=True) if isinstance(look, Overdue)}
     shares = share_out(seen, req)
     answers = await attempt(fleet.parts[number].take_back(req, share, at) for number, share in shares.items())
-    await fleet.relay.carry((number, target) for number, look in seen.items() for target in look.targets)
-    await attempt(fleet.parts[number].unmark() for number, look in seen.items() if look.marks)
+    await fleet.relay.carry(((number, target) for number, look in seen.items() for target in look.targets), None)
     reaped = [one for answer in answers if not isinstance(answer, Unavailable) for one in answer]
     for problem in chain(looks, answers):
         if isinstance(problem, Unavailable) and not reaped:

@@ -118,6 +118,7 @@ local function apply(id, j)
             call('ZADD', base .. ':hx', number(j.held_until), id)
         end
         end_key(id, j, j.held_until)
+        call('DEL', base .. ':dm')
     elseif kind == DELETE then
         leave(id, j)
         forget(id, j)
@@ -142,27 +143,27 @@ end
 local upto = ''
 if is_named then
     for _, id in ipairs(named(ARGV[3], cmsgpack.unpack(ARGV[4]))) do
-        local job = call('HGET', base .. ':j', id)
-        local j = job and find(id)
-        if j and j.cancel ~= LEFT and matches(id, job, j, sel) then
+        local j = meet(id, sel)
+        if j and j.cancel ~= LEFT then
             alter(id, j)
         end
     end
 else
     local from = sel[6] == '' and '-' or '(' .. sel[6]
     local ids = call('ZRANGEBYLEX', ids_of(sel), from, '+', 'LIMIT', 0, look)
+    local bytes = 0
     for i, id in ipairs(ids) do
-        local job = call('HGET', base .. ':j', id)
-        local j = job and find(id)
-        if j and j.cancel ~= LEFT and applies_to(j.state) and not (kind == CANCEL and j.cancel == 1)
-            and matches(id, job, j, sel) then
+        local j, _, _, size = meet(id, sel)
+        bytes = bytes + size
+        if j and j.cancel ~= LEFT and applies_to(j.state) and not (kind == CANCEL and j.cancel == 1) then
             alter(id, j)
         end
         if #answers >= limit then
             break
         end
-        if i == look then
+        if i == look or bytes > MOST_READ then
             upto = id
+            break
         end
     end
 end

@@ -2,6 +2,10 @@
 -- queues by number, the time until the next job is due (-1: none), whether one was passed over, and what has expired.
 
 local CHUNK = 1000
+-- How many jobs a claim looks at, and how many of them it cancels, at most.
+local LOOK, CANCELS = 2000, 1000
+-- How many bodies are read before it is known how large they are.
+local FIRST = 8
 
 -- The due jobs of a level, piece by piece: ids, scores, and the lines that they stand in, by (run_at, id). What a piece has
 -- taken out of its line is to be told by ``line.at = line.at - 1``.
@@ -41,7 +45,7 @@ local function piece_of(lines, most, till)
             local id = line.items[line.next]
             if id then
                 local score = tonumber(line.items[line.next + 1])
-                if not best or score < best_score or (score == best_score and id < best_id) then
+                if not best or score < best_score or (score == best_score and before(id, best_id)) then
                     best, best_id, best_score = line, id, score
                 end
             end
@@ -77,59 +81,72 @@ local function claim(now, holder, queues, limit, lease_for, lost_below, max_byte
     table.sort(order, function(a, b) return tonumber(a) < tonumber(b) end)
 
     local ids, jobs, states, expired = {}, {}, {}, {}
-    local passed, room = false, max_bytes
+    local passed, room, looked, read, weight = false, max_bytes, 0, 0, 0
     local dying = call('EXISTS', base .. ':y') == 1
     local till_now, till = number(now), number(now + lease_for)
     -- What the state of every job begins with that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
+
+    -- The bodies of as many jobs of a piece, from one on, as there may be room for.
+    local function read_bodies(piece, from, bodies)
+        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(room * read / weight)))
+        local wanted = {unpack(piece, from, math.min(#piece, from + math.min(count_most, limit - #ids) - 1))}
+        for i, job in ipairs(ask('HMGET', base .. ':j', wanted)) do
+            bodies[from + i - 1] = job
+            read, weight = read + 1, weight + #job
+        end
+    end
+
     for _, priority in ipairs(order) do
-        if #ids >= limit or room <= 0 then
+        local most = limit - #ids
+        if most <= 0 or room <= 0 or looked >= LOOK then
             break
         end
         local lines = {}
         for i, qid in ipairs(levels[priority]) do
-            lines[i] = line_of(qid, priority, math.min(limit - #ids, CHUNK))
+            lines[i] = line_of(qid, priority, math.min(most, CHUNK))
         end
         local done = false
         while not done do
-            local piece, scores, places = piece_of(lines, limit - #ids, till_now)
+            local piece, scores, places = piece_of(lines, most, till_now)
             if #piece == 0 then
                 break
             end
-            local found = ask('HMGET', base .. ':j', piece)
+            looked = looked + #piece
             local was = ask('HMGET', base .. ':s', piece)
             local dies = dying and ask('ZMSCORE', base .. ':y', piece)
-            local leases, saved, gone = {}, {}, {}
+            local leases, saved, gone, bodies = {}, {}, {}, {}
             for i = 1, #piece do
-                if #ids >= limit or room <= 0 then
+                if #ids >= limit or room <= 0 or #expired >= CANCELS then
                     done = true
                     break
                 end
-                local id, place, job = piece[i], places[i], found[i]
+                local id, place = piece[i], places[i]
                 local packed, size
                 if dies and dies[i] and tonumber(dies[i]) <= now then
-                    local j = was[i] and read_state(was[i]) or fresh(id, job)
+                    local j = find(id)
                     leave(id, j)
                     finish(id, j, CANCELLED, now, 'expired')
                     expired[#expired + 1] = id
                     place.at = place.at - 1
-                elseif not was[i] then
-                    size = struct.unpack('>I4', job, JOB_SIZE_AT)
-                    packed = leased .. string.sub(job, JOB_SIZE_AT, JOB_SIZE)
-                        .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
+                elseif was[i] and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
+                    passed = true
                 else
-                    local j = read_state(was[i])
-                    if j.lost >= lost_below then
-                        passed = true
-                    else
+                    if not bodies[i] then
+                        read_bodies(piece, i, bodies)
+                    end
+                    if was[i] then
+                        local j = read_state(was[i])
                         j.state, j.epoch, j.cancel, j.instant, j.text = RUNNING, j.epoch + 1, 0, now + lease_for, holder
                         size, packed = j.size, write_state(j)
+                    else
+                        size = struct.unpack('>I4', bodies[i], JOB_SIZE_AT)
+                        packed = leased .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
+                            .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
                     end
-                end
-                if packed then
                     local n = #ids + 1
                     room = room - size
-                    ids[n], jobs[n], states[n] = id, job, packed
+                    ids[n], jobs[n], states[n] = id, bodies[i], packed
                     n = #saved
                     saved[n + 1], saved[n + 2] = id, packed
                     leases[n + 1], leases[n + 2] = till, id
@@ -152,9 +169,8 @@ local function claim(now, holder, queues, limit, lease_for, lost_below, max_byte
                 count(place.qid, AVAILABLE, -#list)
                 count(place.qid, RUNNING, #list)
             end
-            if #ids >= limit or room <= 0 then
-                done = true
-            end
+            done = done or #ids >= limit or room <= 0 or looked >= LOOK
+            most = math.min(CHUNK, math.max(limit - #ids, 4 * #piece))
         end
         for _, line in ipairs(lines) do
             if call('EXISTS', line.key) == 0 then

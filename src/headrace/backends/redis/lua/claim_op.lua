@@ -20,7 +20,7 @@ local function answer_claim(now, first)
                 break
             end
         end
-        if due and not short then
+        if due and (not short or room <= 0) then
             wake(tonumber(qid), 1)
         elseif not due then
             call('DEL', base .. ':g:' .. name_of(tonumber(qid)))
@@ -41,7 +41,7 @@ local function answer_claim(now, first)
     local over = {}
     for _, id in ipairs(expired) do
         over[#over + 1] = id
-        over[#over + 1] = call('HGET', base .. ':j', id)
+        over[#over + 1] = without_cells(call('HGET', base .. ':j', id))
         over[#over + 1] = call('HGET', base .. ':s', id)
     end
     return {ids, jobs, states, patched, errors, known, short and number(next_in) or '-1', passed and 1 or 0, over}

@@ -10,6 +10,7 @@
 --   :l          zset    RUNNING jobs by the end of their lease
 --   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was asked for
 --   :d:STATE    zset    ended jobs of one state by the instant of their end
+--   :dm         string  INSTANT:TILL:ID: those that ended before, and are left, are held until TILL at least
 --   :h          hash    id -> result                     :hx zset  those jobs by the instant until which it is held
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared
 --   :k          hash    Q:KEY -> who last took the key (KEY)
@@ -24,9 +25,9 @@
 -- and where a store is made of several shards, those numbered:
 --
 --   :t:TARGET   list    entries on their way to another shard, oldest first      :tn hash  TARGET -> the last number given out
---   :tr         hash    SOURCE -> the number up to which its entries were taken in
---   :to         hash    jobs on their way -> number of the entry
---   :m          zset    jobs that have left, by the instant; they stay in :a for a while
+--   :tr:SOURCE  hash    history of its server -> the number up to which its entries were taken in
+--   :to         hash    jobs on their way -> mark of the entry, number:history
+--   :m          zset    jobs that have left lately, by the instant
 --
 -- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended, and
 -- PREFIX:holder:NAME when a cancellation waits for a holder.
@@ -44,7 +45,7 @@ local JOB_SIZE = 27
 -- epoch; then the holder or the reason. A lease is the last two.
 local STATE = '>BBI4I8I8I4I4I4i2BI8I8I4'
 local STATE_SIZE = 57
-local ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 23, 27, 31, 54
+local LOST_AT, ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 3, 23, 27, 31, 54
 local JOB_SIZE_AT = 9
 -- After JOB: the length of what follows (4 bytes); key, task, tenant and others (msgpack); five lengths (of the headers and
 -- of each section, NONE: there is none); the bytes of these.

@@ -10,7 +10,7 @@ for i = 1, #ARGV[2] / 16 do
         leave(id, j)
         finish(id, j, CANCELLED, now, 'expired')
         told[#told + 1] = id
-        told[#told + 1] = call('HGET', base .. ':j', id)
+        told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
         told[#told + 1] = call('HGET', base .. ':s', id)
         flat[#flat + 1] = j.qid
         flat[#flat + 1] = name_of(j.qid)

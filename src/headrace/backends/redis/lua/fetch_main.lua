@@ -1,5 +1,5 @@
--- Records of jobs. ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether cells,
--- errors and results are wanted ('1'). Answers now, and per name: id, job, state, replaced cells, error, result, worker, run_at
+-- Records of jobs. ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether errors,
+-- results and cells are wanted ('1'). Answers now, and per name: id, job, state, replaced cells, error, result, worker, run_at
 -- of one that nobody has leased; or nothing. Then the names of the queues by number.
 
 local now = clock(ARGV[1])
@@ -35,7 +35,7 @@ for i, id in ipairs(ids) do
         end
         known[qid] = name_of(qid)
         answers[i] = {
-            id, jobs[i], states[i], call('HGET', base .. ':c', id),
+            id, ARGV[6] == '1' and jobs[i] or without_cells(jobs[i]), states[i], ARGV[6] == '1' and call('HGET', base .. ':c', id),
             ARGV[4] == '1' and call('HGET', base .. ':e', id), ARGV[5] == '1' and call('HGET', base .. ':h', id), worker, run_at,
         }
     end

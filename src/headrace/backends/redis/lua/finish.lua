@@ -215,15 +215,12 @@ local function finish_all(now, first)
                     count(j.qid, state, 1)
                     if state == AVAILABLE then
                         put_ready(id, j)
-                        wake(j.qid, 1)
+                        wake(j.qid, j.run_at > now and SIGNALS or 1)
                     end
                 else
                     local held_until = state == COMPLETED and now + kind.ttl or 0
                     j.state, j.instant, j.held_until, j.text = state, now, held_until, reason
                     if state == COMPLETED and not kind.keep then
-                        if extra and extra[7] and j.keyed == 1 then
-                            send(extra[7], 'key', now, cmsgpack.pack({extra[5], key_of(id)}))
-                        end
                         drop_key(id, j)
                         forgotten[#forgotten + 1] = id
                     else
@@ -250,6 +247,9 @@ local function finish_all(now, first)
     many('HSET', base .. ':s', saved)
     many('HSET', base .. ':h', held)
     many('ZADD', base .. ':hx', expiring)
+    if ended[COMPLETED] then
+        mind_sweep(now)
+    end
     for state, list in pairs(ended) do
         many('ZADD', base .. ':d:' .. state, list)
         weigh(state, list.bytes)

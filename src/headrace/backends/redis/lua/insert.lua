@@ -6,16 +6,21 @@
 local ROW = '>c16I2i2i8i8i8I4'
 local ROW_SIZE = 48
 
+-- Ids of jobs that were here, where the store has several shards.
+local function have_left(ids)
+    return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
+end
+
 local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body, bodies, only)
     local count_rows = #heads / ROW_SIZE
     local ids, queues, priorities, run_ats, expiries, sizes = {}, {}, {}, {}, {}, {}
     for i = 1, count_rows do
         local id, queue, priority, delay, run_at, expires, size = struct.unpack(ROW, heads, (i - 1) * ROW_SIZE + 1)
         ids[i], queues[i], priorities[i], sizes[i] = id, qids[queue], priority, size
-        run_ats[i] = run_at >= 0 and run_at or now + delay
+        run_ats[i] = run_at >= 0 and run_at or math.max(0, now + delay)
         expiries[i] = expires >= 0 and now + expires or 0
     end
-    local known = ask('ZMSCORE', base .. ':a', ids)
+    local known, left = ask('ZMSCORE', base .. ':a', ids), have_left(ids)
     local keys, holds, waits = {}, {}, {}
     for _, one in ipairs(keyed) do
         keys[one[1]], holds[one[1]] = one[2], one[3]
@@ -29,7 +34,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
     for i = 1, count_rows do
         local id, qid, key = ids[i], queues[i], keys[i]
         local fine = not only or only[i]
-        if fine and (known[i] or seen[id]) then
+        if fine and (known[i] or left[i] or seen[id]) then
             fine = false
             answers[#answers + 1] = {i, 1, id}
         elseif fine and key then
@@ -64,6 +69,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
                 last, last_text = run_at, number(run_at)
             end
             line[n + 1], line[n + 2] = last_text, id
+            line.later = line.later or run_at > now
             if expiries[i] > 0 then
                 dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
                 dying[#dying + 1] = id
@@ -87,7 +93,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
             call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
         end
         count(line.qid, AVAILABLE, #line / 2)
-        wake(line.qid, #line / 2)
+        wake(line.qid, line.later and SIGNALS or #line / 2)
     end
     return answers
 end

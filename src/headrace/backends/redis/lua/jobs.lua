@@ -50,3 +50,11 @@ local function described(job)
     local length = struct.unpack('>I4', job, JOB_SIZE + 1)
     return cmsgpack.unpack(string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length)), JOB_SIZE + 5 + length
 end
+
+-- A job with its headers, but without its cells.
+local function without_cells(job)
+    local _, at = described(job)
+    local headers = struct.unpack('>I4', job, at)
+    local length = headers == NONE and 0 or headers
+    return string.sub(job, 1, at + 3) .. NO_CELLS .. string.sub(job, at + 20, at + 19 + length)
+end

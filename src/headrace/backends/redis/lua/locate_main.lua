@@ -1,10 +1,13 @@
--- Where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to another shard; then for each
--- key the id that last took it, or ''.
+-- Where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to another shard, or
+-- when it left; then for each key the id that last took it, or ''.
 
 local told, holders = {}, {}
 for i = 1, #ARGV[1] / 16 do
     local id = string.sub(ARGV[1], (i - 1) * 16 + 1, i * 16)
     told[i] = call('HEXISTS', base .. ':j', id) + call('HEXISTS', base .. ':to', id)
+    if told[i] == 0 then
+        told[i] = tonumber(call('ZSCORE', base .. ':m', id) or 0)
+    end
 end
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
     local qid = call('HGET', base .. ':q', one[1])

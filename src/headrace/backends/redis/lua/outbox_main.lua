@@ -1,36 +1,63 @@
--- What waits for another shard. ARGV: the shard, the number up to which it has taken all in ('0': nothing), how many entries, how
--- many bytes. Drops those that it has, and answers with the next: {number, kind, now, ...} (msgpack).
+-- What waits for another shard. ARGV: the shard, the mark of the last entry that it has taken in ('' : none), how many entries, how
+-- many bytes. Drops those that it has, and answers with the next: {mark, kind, now, ...} (msgpack).
 
-local target, upto = ARGV[1], tonumber(ARGV[2])
+local STEP = 8
+-- Microseconds for which a job that has left is remembered, for an insert that is repeated.
+local MARKED = 3600 * 1000000
+
+local target, upto = ARGV[1], ARGV[2]
 local count_most, bytes_most = tonumber(ARGV[3]), tonumber(ARGV[4])
 local key = base .. ':t:' .. target
 
--- Nothing is left of a job that has arrived but its id, by which an insert that is repeated is known.
+-- The first entries, one after the other; they are not read all at once, as they may be large.
+local function each(visit)
+    for first = 0, count_most - 1, STEP do
+        local piece = call('LRANGE', key, first, first + STEP - 1)
+        for i, packed in ipairs(piece) do
+            if visit(packed, cmsgpack.unpack(packed), first + i) then
+                return
+            end
+        end
+        if #piece < STEP then
+            return
+        end
+    end
+end
+
+-- Nothing is left of a job that has arrived but a mark, for an hour; some that are older go with each that comes.
 local function forget_left(id, mark)
     if call('HGET', base .. ':to', id) == mark then
         leave_tenants({id})
         for _, name in ipairs({':to', ':j', ':s', ':e', ':c', ':w', ':h'}) do
             call('HDEL', base .. name, id)
         end
-        call('ZADD', base .. ':m', number(clock('')), id)
+        call('ZREM', base .. ':a', id)
+        local now = clock('')
+        many('ZREM', base .. ':m', call('ZRANGEBYSCORE', base .. ':m', '-inf', number(now - MARKED), 'LIMIT', 0, 2))
+        call('ZADD', base .. ':m', number(now), id)
+        call('EXPIRE', base .. ':m', MARKED / 1000000)
     end
 end
 
-while upto > 0 do
-    local packed = call('LINDEX', key, 0)
-    local entry = packed and cmsgpack.unpack(packed)
-    if not entry or tonumber(entry[1]) > upto then
-        break
-    end
-    call('LPOP', key)
-    if entry[2] == 'job' then
-        forget_left(entry[4], entry[1])
+if upto ~= '' then
+    local arrived, last = {}, 0
+    each(function(_, entry, at)
+        arrived[at] = entry
+        if entry[1] == upto then
+            last = at
+            return true
+        end
+    end)
+    for i = 1, last do
+        call('LPOP', key)
+        if arrived[i][2] == 'job' then
+            forget_left(arrived[i][4], arrived[i][1])
+        end
     end
 end
 
 local answer, bytes = {}, 0
-for _, packed in ipairs(call('LRANGE', key, 0, count_most - 1)) do
-    local entry = cmsgpack.unpack(packed)
+each(function(packed, entry)
     if entry[2] == 'job' then
         local id = entry[4]
         local state = call('HGET', base .. ':to', id) == entry[1] and call('HGET', base .. ':s', id)
@@ -47,8 +74,6 @@ for _, packed in ipairs(call('LRANGE', key, 0, count_most - 1)) do
     end
     answer[#answer + 1] = packed
     bytes = bytes + #packed
-    if bytes >= bytes_most then
-        break
-    end
-end
+    return bytes >= bytes_most
+end)
 return answer

@@ -1,12 +1,12 @@
 -- What a claim would meet, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
--- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none), and
--- whether there may be more of those that are due than it looked at. It stops at ``limit`` jobs to be claimed.
+-- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none),
+-- whether more are due than it looked at, and whether a queue has due jobs but no signal. It stops at ``limit`` jobs to be claimed.
 
 local MOST = 20000
 
 local now = clock(ARGV[1])
 local limit, lost_below, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local levels, order, seen = {}, {}, {}
+local levels, order, seen, names = {}, {}, {}, {}
 for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     local qid = call('HGET', base .. ':q', name)
     if qid and not seen[qid] and call('SISMEMBER', base .. ':z', qid) == 0 then
@@ -17,13 +17,14 @@ for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
                 order[#order + 1] = priority
             end
             table.insert(levels[priority], base .. ':r:' .. qid .. ':' .. priority)
+            names[base .. ':r:' .. qid .. ':' .. priority] = name
         end
     end
 end
 table.sort(order, function(a, b) return tonumber(a) < tonumber(b) end)
 
-local function before(a, b)
-    return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1])
+local function comes_first(a, b)
+    return a[2] < b[2] or (a[2] == b[2] and before(a[1], b[1]))
 end
 
 -- The first due jobs of some lines, in order; and whether that is all of them.
@@ -34,11 +35,11 @@ local function first_of(lines, want)
         for i = 1, #found, 2 do
             items[#items + 1] = {found[i], tonumber(found[i + 1])}
         end
-        if #found == 2 * want and (not last or before(items[#items], last)) then
+        if #found == 2 * want and (not last or comes_first(items[#items], last)) then
             last = items[#items]
         end
     end
-    table.sort(items, before)
+    table.sort(items, comes_first)
     while last and items[#items] ~= last do
         items[#items] = nil
     end
@@ -68,7 +69,7 @@ local function take(items, from, priority)
         elseif j and j.lost >= lost_below then
             kind = 2
         else
-            size = j and j.size or call('HSTRLEN', base .. ':j', id) + 100
+            size = j and j.size or struct.unpack('>I4', call('HGET', base .. ':j', id), JOB_SIZE_AT)
             taken, room = taken + 1, room - size
         end
         local at = #ids + 1
@@ -91,13 +92,18 @@ for _, priority in ipairs(order) do
     end
 end
 
-local next_in = -1
+local next_in, due, quiet = -1, 0, 0
 for _, lines in pairs(levels) do
     for _, key in ipairs(lines) do
+        local here = call('ZCOUNT', key, '-inf', number(now))
+        due = due + here
+        if here > 0 and call('EXISTS', base .. ':g:' .. names[key]) == 0 then
+            quiet = 1
+        end
         local first = call('ZRANGEBYSCORE', key, '(' .. number(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
         if first[2] and (next_in < 0 or tonumber(first[2]) - now < next_in) then
             next_in = tonumber(first[2]) - now
         end
     end
 end
-return {ids, priorities, run_ats, sizes, kinds, number(next_in), more and 1 or 0}
+return {ids, priorities, run_ats, sizes, kinds, number(next_in), due > #ids and 1 or 0, quiet}

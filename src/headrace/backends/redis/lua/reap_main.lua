@@ -4,6 +4,8 @@
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
+-- Of how many leases, at either end, it is asked whose they are.
+local HOLDERS = 500
 
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -41,11 +43,14 @@ local function is_outage()
         return false
     end
     local first
-    for _, id in ipairs(call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now))) do
-        local holder = read_state(call('HGET', base .. ':s', id)).text
-        first = first or holder
-        if holder ~= first then
-            return true
+    for _, from in ipairs({0, math.max(0, over - HOLDERS)}) do
+        local some = call('ZRANGE', base .. ':l', from, math.min(over, from + HOLDERS) - 1)
+        for _, packed in ipairs(ask('HMGET', base .. ':s', some)) do
+            local holder = string.sub(packed, STATE_SIZE + 1)
+            first = first or holder
+            if holder ~= first then
+                return true
+            end
         end
     end
     return false
@@ -60,7 +65,7 @@ local told = {}
 
 local function answer(id)
     told[#told + 1] = id
-    told[#told + 1] = call('HGET', base .. ':j', id)
+    told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
     told[#told + 1] = call('HGET', base .. ':s', id)
 end
 

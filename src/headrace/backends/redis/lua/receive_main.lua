@@ -1,8 +1,11 @@
 -- Take in what another shard has sent. ARGV: that shard, then entries in the order of their numbers. Those that were taken in before
--- change nothing. Answers the number up to which all are here.
+-- change nothing. Answers the mark of the last entry: it and all before it are here.
+
+-- Of so many histories of a source the last numbers are kept: who carries brings nothing that is older.
+local HISTORIES = 16
 
 local source = ARGV[1]
-local last = tonumber(call('HGET', base .. ':tr', source) or 0)
+local key = base .. ':tr:' .. source
 
 local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     local was = call('HGET', base .. ':s', id)
@@ -40,6 +43,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         put_ready(id, j)
         wake(j.qid, 1)
     elseif j.state >= COMPLETED then
+        mind_sweep(j.instant)
         call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
         weigh(j.state, j.size)
         end_key(id, j, j.held_until)
@@ -60,31 +64,38 @@ local function spawn(now, row)
     insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, 1, {body})
 end
 
--- The job that takes the key here is gone already.
-local function take_and_drop_key(now, packed)
-    local names = cmsgpack.unpack(packed)
-    local qid = qid_of(names[1])
-    local _, taken = key_holder(qid, names[2], now, false)
-    if not taken then
-        call('HDEL', base .. ':k', key_field(qid, names[2]))
-    end
-end
-
+local last, mark = {}, ''
 for i = 2, #ARGV do
     local entry = cmsgpack.unpack(ARGV[i])
-    local mark, kind, now = tonumber(entry[1]), entry[2], tonumber(entry[3])
-    if mark > last then
+    local kind, now = entry[2], tonumber(entry[3])
+    mark = entry[1]
+    local count, history = string.match(mark, '(%d+):(%x+)')
+    last[history] = last[history] or tonumber(call('HGET', key, history) or 0)
+    if tonumber(count) > last[history] then
         if kind == 'job' then
             arrive(now, unpack(entry, 4, 11))
         elseif kind == 'row' then
             spawn(now, entry[4])
-        elseif kind == 'key' then
-            take_and_drop_key(now, entry[4])
         end
-        last = mark
+        last[history] = tonumber(count)
     end
 end
-call('HSET', base .. ':tr', source, number(last))
+for history, count in pairs(last) do
+    call('HSET', key, history, number(count))
+end
+local histories = call('HKEYS', key)
+if #histories > HISTORIES then
+    local lowest
+    for _, history in ipairs(histories) do
+        local count = tonumber(call('HGET', key, history))
+        if not last[history] and (not lowest or count < lowest[2]) then
+            lowest = {history, count}
+        end
+    end
+    if lowest then
+        call('HDEL', key, lowest[1])
+    end
+end
 settle_counts()
 settle_signals()
-return number(last)
+return mark

@@ -8,18 +8,17 @@ local below, limit, look = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local ids
 if ARGV[2] == '1' then
     ids = named(ARGV[3], cmsgpack.unpack(ARGV[4]))
-    table.sort(ids, function(a, b) return a > b end)
+    table.sort(ids, function(a, b) return before(b, a) end)
     look = #ids + 1
 else
     ids = call('ZREVRANGEBYLEX', ids_of(sel), below == '' and '+' or '(' .. below, '-', 'LIMIT', 0, look)
 end
-local answers, known, downto = {}, {}, ''
+local answers, known, downto, bytes = {}, {}, '', 0
 for i, id in ipairs(ids) do
-    local job = (below == '' or id < below) and call('HGET', base .. ':j', id)
-    if job then
-        local packed = call('HGET', base .. ':s', id)
-        local j = packed and read_state(packed) or fresh(id, job)
-        if matches(id, job, j, sel) then
+    if below == '' or before(id, below) then
+        local j, job, packed, size = meet(id, sel)
+        bytes = bytes + size
+        if j then
             local worker = false
             if j.state == RUNNING then
                 local listed = call('ZSCORE', base .. ':X', j.text)
@@ -34,8 +33,9 @@ for i, id in ipairs(ids) do
     if #answers > limit then
         break
     end
-    if i == look then
+    if i == look or bytes > MOST_READ then
         downto = id
+        break
     end
 end
 local flat = {}

@@ -12,19 +12,11 @@ local function ids_of(sel)
     return base .. (sel[2] and sel[2] ~= '' and ':u:' .. sel[2] or ':a')
 end
 
--- A job with its headers, but without its cells.
-local function without_cells(job)
-    local _, at = described(job)
-    local headers = struct.unpack('>I4', job, at)
-    local length = headers == NONE and 0 or headers
-    return string.sub(job, 1, at + 3) .. NO_CELLS .. string.sub(job, at + 20, at + 19 + length)
-end
-
 local function matches(id, job, j, sel)
     if math.floor(sel[4] / 2 ^ j.state) % 2 == 0 then
         return false
     end
-    if sel[6] ~= '' and id <= sel[6] then
+    if sel[6] ~= '' and not before(sel[6], id) then
         return false
     end
     if sel[1] and name_of(j.qid) ~= sel[1] then
@@ -40,6 +32,27 @@ local function matches(id, job, j, sel)
         end
     end
     return true
+end
+
+-- How many bytes of jobs a call reads, about.
+local MOST_READ = 8 * 1024 * 1024
+
+-- A job, if it is one of them: j, itself, its state; and how much was read to find out.
+local function meet(id, sel)
+    local packed = call('HGET', base .. ':s', id)
+    local j = packed and read_state(packed)
+    if j and (math.floor(sel[4] / 2 ^ j.state) % 2 == 0 or (sel[1] and name_of(j.qid) ~= sel[1])) then
+        return nil, nil, nil, 0
+    end
+    local job = call('HGET', base .. ':j', id)
+    if not job then
+        return nil, nil, nil, 0
+    end
+    j = j or fresh(id, job)
+    if matches(id, job, j, sel) then
+        return j, job, packed, #job
+    end
+    return nil, nil, nil, #job
 end
 
 -- Jobs by name: ids, then {queue, key}; each once.

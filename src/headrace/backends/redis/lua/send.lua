@@ -3,13 +3,13 @@
 -- In the place of ``cancel``: the job is on its way.
 local LEFT = 2
 
--- Put an entry into the channel to ``target``. Its number is above all that came before, also where a replica without the
--- last of them has taken over.
+-- The history that the server is part of. It has another one each time it starts or becomes a primary.
+local history
+
+-- Put an entry into the channel to ``target``. Its mark is the number after the last in this server's history.
 local function send(target, kind, now, what)
-    local last = tonumber(call('HGET', base .. ':tn', target) or 0)
-    local time = call('TIME')
-    local mark = number(math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2])))
-    call('HSET', base .. ':tn', target, mark)
+    history = history or string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
+    local mark = number(call('HINCRBY', base .. ':tn', target, 1)) .. ':' .. history
     call('RPUSH', base .. ':t:' .. target, cmsgpack.pack({mark, kind, number(now), what}))
     return mark
 end

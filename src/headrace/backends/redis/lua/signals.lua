@@ -1,4 +1,5 @@
--- One signal wakes one of those who wait for jobs of a queue; whoever finds more than it can take passes it on.
+-- One signal wakes one of those who wait for jobs of a queue; whoever finds more than it can take passes it on. Of a job that is
+-- due later several are told, as who is told may be at work when it is.
 
 local SIGNALS = 8
 local SIGNAL_TTL = 60
