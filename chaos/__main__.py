@@ -11,15 +11,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import freeze_workers, kill_server, kill_workers, poison
+from chaos import freeze_workers, fsync_window, kill_server, kill_workers, poison
 from chaos.outcome import Outcome
-from chaos.stores import STORES
+from chaos.stores import SERVERS, STORES
 
 SCENARIOS = {
     "kill_workers": STORES,
     "poison": STORES,
-    "freeze_workers": ("postgres",),
-    "kill_server": ("postgres",),
+    "freeze_workers": SERVERS,
+    "kill_server": SERVERS,
+    "fsync_window": ("valkey",),
 }
 """On which stores each is run."""
 
@@ -31,7 +32,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=50_000, help="of kill_workers; poison has a fifth of them")
     parser.add_argument("--kills", type=int, help="of workers, default 20; of the server, default 10")
     parser.add_argument("--freezes", type=int, default=10)
-    parser.add_argument("--processes", type=int, help="default 8; 4 where the server is killed or workers are stopped")
+    parser.add_argument("--cuts", type=int, default=10, help="of the power")
+    parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
@@ -61,8 +63,10 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
             return poison.run(folder, jobs=given.jobs // 5, killers=20, backend=store, **many)
         case "freeze_workers":
             return freeze_workers.run(folder, freezes=given.freezes, backend=store, **few)
+        case "kill_server":
+            return kill_server.run(folder, kills=given.kills or 10, backend=store, **few)
         case _:
-            return kill_server.run(folder, kills=given.kills or 10, **few)
+            return fsync_window.run(folder, cuts=given.cuts, **few)
 
 
 if __name__ == "__main__":

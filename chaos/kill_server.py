@@ -1,4 +1,4 @@
-"""SIGKILL the PostgreSQL server itself, under load: its workers and producers find back to it by themselves."""
+"""SIGKILL the server itself, under load: its workers and producers find back to it by themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -15,20 +14,14 @@ from chaos.findings import Findings
 from chaos.fleet import Fleet
 from chaos.jobs import records_of, until_done
 from chaos.ledger import Ledger, latest
+from chaos.load import Load
 from chaos.outcome import Outcome
-from chaos.stores import PostgresStore, postgres
+from chaos.stores import PostgresStore, ValkeyStore, served
 from chaos.worker import LEASE, make_app
-from headrace import App
-from headrace.errors import Unavailable
-from headrace.records import JobId
 
 RECOVERED = 5.0
 """Seconds after the server is ready within which every worker has to work again."""
 MAX_LOST = 2
-PRODUCERS = 2
-CHUNK = 50
-LONG = 40
-"""Every so many jobs comes one that takes two seconds: longer than the server needs to come back."""
 
 
 class Outage(Struct, frozen=True):
@@ -46,6 +39,7 @@ async def run(
     kills: int,
     processes: int,
     seed: int,
+    backend: str = "postgres",
     rate: int = 1_500,
     seconds: float = 0.01,
     lease: float = LEASE,
@@ -55,18 +49,18 @@ async def run(
     rng = random.Random(seed)
     ledger_folder = folder / "ledger"
     ledger_folder.mkdir()
-    with postgres(folder) as store:
+    with served(backend, folder) as store:
         app = make_app(store.url, lease=lease)
         async with app:
             fleet = Fleet(
                 store.url, ledger_folder, size=processes, seconds=seconds, rng=rng, max_lost=MAX_LOST, lease=lease
             )  # fmt: skip
             pids = fleet.pids
-            load = _Load(app, rate / PRODUCERS)
+            load = Load(app, rate)
             try:
                 began = time.monotonic()
                 async with asyncio.TaskGroup() as group:
-                    producers = [group.create_task(load.produce()) for _ in range(PRODUCERS)]
+                    producers = load.start(group)
                     scene = _Scene(store, ledger_folder, pids, load)
                     outages = [await scene.kill(rng, 2 * lease) for _ in range(kills)]
                     load.enough = True
@@ -75,10 +69,10 @@ async def run(
                 crashed = fleet.crashed()
             finally:
                 codes = fleet.stop()
-            records = await records_of(app, load.acknowledged)
+            records = await records_of(app, list(load.acknowledged))
         integrity = store.integrity()
     ledger = Ledger(ledger_folder)
-    found = Findings(load.acknowledged, records, ledger, asked=load.asked)
+    found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
     recoveries = [_recovery(ledger, pid, outage) for outage in outages for pid in pids]
     quick = sum(seconds is not None and seconds <= RECOVERED for seconds in recoveries)
     losses = [record.lost for record in records if record is not None]
@@ -86,7 +80,7 @@ async def run(
         "kills": len(outages),
         "workers consuming again in time": f"{quick} of {len(recoveries)}",
         "slowest worker s": max((round(each, 2) for each in recoveries if each is not None), default=None),
-        "slowest producer s": round(max(load.recoveries(outages), default=0.0), 2),
+        "slowest producer s": round(max(_producers(load, outages), default=0.0), 2),
         "longest outage s": round(max((each.ready - each.killed) / 1e9 for each in outages), 2),
         "attempts burnt": found.burnt,
         "times a job was taken back from its worker": ledger.count("stalled"),
@@ -120,44 +114,10 @@ async def run(
     )
 
 
-class _Load:
-    """Producers, and what they know."""
-
-    def __init__(self, app: App, rate: float) -> None:
-        self._app = app
-        self._pause = CHUNK / rate
-        self.acknowledged: list[JobId] = []
-        self.asked: set[JobId] = set()
-        self.given_up = 0
-        self.enough = False
-        self._answers: list[int] = []
-
-    async def produce(self) -> None:
-        """Enqueue until it is enough."""
-        work: Any = self._app.tasks["work"]
-        walk: Any = self._app.tasks["walk"]
-        while not self.enough:
-            batch = [walk.job(40) if number % LONG == 0 else work.job(number) for number in range(CHUNK)]
-            self.asked |= {job.id for job in batch}
-            try:
-                self.acknowledged += [answer.id for answer in await self._app.client.insert(batch)]
-                self._answers.append(time.monotonic_ns())
-            except Unavailable:
-                self.given_up += 1
-            await asyncio.sleep(self._pause)
-
-    def acknowledges_since(self, instant: int) -> bool:
-        return bool(self._answers) and self._answers[-1] > instant
-
-    def recoveries(self, outages: Sequence[Outage]) -> list[float]:
-        """Seconds from each return of the server to the next acknowledgement."""
-        return [min(at - outage.ready for at in self._answers if at > outage.ready) / 1e9 for outage in outages]
-
-
 class _Scene:
     """Everybody who has to do with the server."""
 
-    def __init__(self, store: PostgresStore, ledger: Path, pids: Sequence[int], load: _Load) -> None:
+    def __init__(self, store: PostgresStore | ValkeyStore, ledger: Path, pids: Sequence[int], load: Load) -> None:
         self._server = store.server
         self._ledger = ledger
         self._pids = pids
@@ -179,11 +139,24 @@ class _Scene:
     async def _everybody_works(self, since: int) -> None:
         patience = time.monotonic() + 3 * RECOVERED
         while time.monotonic() < patience:
-            started = latest(self._ledger, "start")
-            if all(started.get(pid, 0) > since for pid in self._pids) and self._load.acknowledges_since(since):
+            if at_work(self._ledger, self._pids, since) and self._load.acknowledges_since(since):
                 break
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)  # what has come back goes on for a while
+
+
+def at_work(ledger: Path, pids: Sequence[int], since: int) -> bool:
+    """Whether each of these has started a job that the server gave it after ``since``, and after it had found back to
+    it: one that has missed the server may go on for a while with what it had."""
+    started, away, back = (latest(ledger, kind) for kind in ("start", "store_away", "store_back"))
+    return all(
+        away.get(pid, 0) <= back.get(pid, 0) and started.get(pid, 0) > max(since, back.get(pid, 0)) for pid in pids
+    )
+
+
+def _producers(load: Load, outages: Sequence[Outage]) -> list[float]:
+    """Seconds from each return of the server to the next acknowledgement."""
+    return [min(at - outage.ready for at in load.answers if at > outage.ready) / 1e9 for outage in outages]
 
 
 def _recovery(ledger: Ledger, pid: int, outage: Outage) -> float | None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import apsw
 from servers.postgres import Postgres
+from servers.valkey import Valkey
 
-STORES = ("sqlite", "postgres")
+STORES = ("sqlite", "postgres", "valkey")
+SERVERS = ("postgres", "valkey")
+"""Those that are processes of their own."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -43,16 +46,51 @@ class PostgresStore:
         return self.server.check() or "ok"
 
 
+class ValkeyStore:
+    """A server that writes down whatever it does, and is asked for a check of that only when nobody works."""
+
+    name = "valkey"
+
+    def __init__(self, server: Valkey) -> None:
+        self.server = server
+        self.url = server.url()
+
+    def integrity(self) -> str:
+        """Whether the server, started again, makes of its file what it had in memory. What goes by itself is left
+        aside: it may have gone meanwhile."""
+        before = self._digests()
+        self.server.stop()
+        self.server.start()
+        after = self._digests()
+        other = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        return f"{len(other)} keys are not what they were, {other[0]!r} first" if other else "ok"
+
+    def _digests(self) -> dict[bytes, bytes]:
+        call = self.server.call
+        keys = [key for key in call("KEYS", "*") if call("TTL", key) == -1]
+        return dict(zip(keys, call("DEBUG", "DIGEST-VALUE", *keys), strict=True))
+
+
+Store = SqliteStore | PostgresStore | ValkeyStore
+
+
 @contextmanager
-def opened(name: str, folder: Path) -> Iterator[SqliteStore | PostgresStore]:
+def opened(name: str, folder: Path) -> Iterator[Store]:
     """A new store of this kind, for one run."""
-    if name == "postgres":
-        with postgres(folder) as store:
+    if name in SERVERS:
+        with served(name, folder) as store:
             yield store
     elif name == "sqlite":
         yield SqliteStore(folder / "jobs.db")
     else:
-        raise SystemExit(f"no store {name!r}; there are {' and '.join(STORES)}")
+        raise SystemExit(f"no store {name!r}; there are {', '.join(STORES)}")
+
+
+@contextmanager
+def served(name: str, folder: Path) -> Iterator[PostgresStore | ValkeyStore]:
+    """A new store with a server of its own."""
+    with postgres(folder) if name == "postgres" else valkey(folder) as store:
+        yield store
 
 
 @contextmanager
@@ -62,5 +100,17 @@ def postgres(folder: Path) -> Iterator[PostgresStore]:
     try:
         server.start()
         yield PostgresStore(server)
+    finally:
+        server.close()
+
+
+@contextmanager
+def valkey(folder: Path, appendfsync: str = "always") -> Iterator[ValkeyStore]:
+    """A new server, on the same disk as ``folder``; its file is never rewritten."""
+    settings = {"appendonly": "yes", "appendfsync": appendfsync, "auto-aof-rewrite-percentage": "0"}
+    server = Valkey(folder, settings | {"enable-debug-command": "local"})
+    try:
+        server.start()
+        yield ValkeyStore(server)
     finally:
         server.close()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
+from chaos.books import disagreements
 from chaos.findings import Findings
 from chaos.freeze_workers import Freeze, _late
+from chaos.fsync_window import Cut, problems, shorten, told_of
 from chaos.jobs import dashed
-from chaos.kill_server import Outage, _recovery
-from chaos.ledger import Ledger, latest
+from chaos.kill_server import Outage, _recovery, at_work
+from chaos.ledger import Ledger, Run, latest
+from chaos.syncs import Sync
+from chaos.worker import make_app
 
 from headrace import JobState
+from headrace.backends.memory import MemoryBackend
 from headrace.records import JobId, Record
 from headrace.testing.conformance.base import job_id
 
@@ -90,6 +96,22 @@ def test_when_a_worker_consumes_again(
     assert _recovery(ledger(tmp_path, *lines), 7, OUTAGE) == seconds
 
 
+@pytest.mark.parametrize(
+    ("lines", "works"),
+    [
+        ([("start", "a", 1, 7, 21)], True),
+        ([("start", "a", 1, 7, 19)], False),
+        ([("start", "a", 1, 8, 21)], False),  # another worker
+        ([("store_away", "-", 0, 7, 11), ("start", "a", 1, 7, 21)], False),  # from its buffer
+        ([("store_away", "-", 0, 7, 11), ("start", "a", 1, 7, 21), ("store_back", "-", 0, 7, 22)], False),
+        ([("store_away", "-", 0, 7, 11), ("store_back", "-", 0, 7, 22), ("start", "a", 1, 7, 23)], True),
+    ],
+)
+def test_who_is_at_work(lines: list[tuple[str, str, int, int, float]], works: bool, tmp_path: Path) -> None:
+    ledger(tmp_path, ("start", "earlier", 1, 7, 0), *lines)
+    assert at_work(tmp_path, [7], 20 * SECOND) is works
+
+
 def test_which_runs_were_under_way_in_a_frozen_process(tmp_path: Path) -> None:
     found = ledger(
         tmp_path,
@@ -108,3 +130,64 @@ def test_the_last_lines_of_a_ledger_that_is_still_written(tmp_path: Path) -> Non
     (tmp_path / "7.log").write_text("".join(f"start a 1 7 {ns}\nend a 1 7 {ns}\n" for ns in range(5_000)))
     (tmp_path / "8.log").write_text("start a 1 8 5\nstart b 1 8 6\nstart c 1 8 7")
     assert latest(tmp_path, "start") == {7: 4_999, 8: 6}
+
+
+def test_a_file_is_cut_where_its_last_sync_found_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b"synced, and not")
+    assert shorten(path, Sync(6, 0, 1), Random(1), worst=True) == 9
+    assert path.read_bytes() == b"synced"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_or_anywhere_behind_that(seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b"synced, and not")
+    gone = shorten(path, Sync(6, 0, 1), Random(seed), worst=False)
+    assert path.read_bytes() == b"synced, and not"[: 15 - gone]
+    assert 0 <= gone <= 9
+
+
+def test_a_file_tells_of_a_job_when_the_step_that_made_it_is_whole() -> None:
+    made = [
+        b"*1\r\n$5\r\nMULTI\r\n*4\r\n$4\r\nHSET\r\n$1\r\nj\r\n$16\r\n%b\r\n$2\r\n{}\r\n" % name for name in (ONE, TWO)
+    ]
+    end = b"*1\r\n$4\r\nEXEC\r\n"
+    assert told_of(made[0] + end + made[1] + end) == {ONE, TWO}
+    assert told_of(made[0] + end + made[1]) == {ONE}
+    assert told_of(made[0] + end + made[1][:-30] + end) == {ONE}
+    assert told_of(made[0]) == set()
+
+
+@pytest.mark.parametrize(
+    ("kept", "gone", "ended", "said"),
+    [
+        ({ONE, TWO}, set(), 8.5, []),
+        ({ONE}, {TWO}, 12.5, []),
+        ({ONE, TWO}, {TWO}, None, ["1 enqueues are gone that were on the disk"]),
+        ({ONE}, set(), None, ["1 enqueues are there that were not on the disk"]),
+        ({TWO}, {ONE}, None, ["1 enqueues are gone that were acknowledged up to 2.50 s before the cut"]),
+        ({ONE, TWO}, set(), 7.5, ["1 jobs ran again although they had ended long before the cut"]),
+        ({ONE, TWO}, set(), 13.5, ["1 jobs ran again although they had ended long before the cut"]),
+    ],
+)
+def test_what_a_power_cut_explains(kept: set[JobId], gone: set[JobId], ended: float | None, said: list[str]) -> None:
+    told = {ONE: int(8.5 * SECOND), TWO: int(10.5 * SECOND)}
+    cut = Cut(11 * SECOND, 13 * SECOND, 1, told, frozenset(kept), frozenset(gone))
+    again = [Run("a", 7, None if ended is None else int(ended * SECOND))]
+    assert problems([cut], again) == said
+
+
+async def test_a_store_that_disagrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app("memory://")
+    async with app:
+        await app.client.insert([app.tasks["work"].job(number) for number in range(3)])
+        await app.drain()
+        assert await disagreements(app) == []
+        fetch = MemoryBackend.fetch
+
+        async def forgetful(self: MemoryBackend, names: list[JobId]) -> list[Record | None]:
+            return [None, *(await fetch(self, names))[1:]]
+
+        monkeypatch.setattr(MemoryBackend, "fetch", forgetful)
+        assert await disagreements(app) == ["of 3 jobs that are listed, 2 are there"]

@@ -1,0 +1,54 @@
+"""Producers that keep a store busy, whatever happens to it, and remember what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from headrace import App
+from headrace.errors import Unavailable
+from headrace.records import JobId
+
+PRODUCERS = 2
+CHUNK = 50
+LONG = 40
+"""Every so many jobs comes one that takes two seconds: longer than the server needs to come back."""
+
+
+class Load:
+    """``rate`` jobs a second, for as long as nobody says that it is enough."""
+
+    def __init__(self, app: App, rate: float) -> None:
+        self._app = app
+        self._pause = PRODUCERS * CHUNK / rate
+        self.acknowledged: dict[JobId, int] = {}
+        """When the store said that it has each job, by the machine's monotonic clock, in nanoseconds."""
+        self.asked: set[JobId] = set()
+        self.given_up = 0
+        self.enough = False
+        self.answers: list[int] = []
+        """When it said so at all."""
+
+    def start(self, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """All producers."""
+        return [group.create_task(self._produce()) for _ in range(PRODUCERS)]
+
+    async def _produce(self) -> None:
+        work: Any = self._app.tasks["work"]
+        walk: Any = self._app.tasks["walk"]
+        while not self.enough:
+            batch = [walk.job(40) if number % LONG == 0 else work.job(number) for number in range(CHUNK)]
+            self.asked |= {job.id for job in batch}
+            try:
+                stored = await self._app.client.insert(batch)
+            except Unavailable:
+                self.given_up += 1
+            else:
+                self.answers.append(time.monotonic_ns())
+                self.acknowledged |= {answer.id: self.answers[-1] for answer in stored}
+            await asyncio.sleep(self._pause)
+
+    def acknowledges_since(self, instant: int) -> bool:
+        """Whether the store has taken jobs after that."""
+        return bool(self.answers) and self.answers[-1] > instant
