@@ -130,6 +130,7 @@ async def test_an_error_that_nobody_listens_for_is_logged_and_work_goes_on(
             assert await within(queue.enqueue_and_wait(f"{number}", number)) == number
     await queue.client.close()
     assert "in the store" in caplog.text
+    assert "the after hook failed" in caplog.text
 
 
 @pytest.mark.parametrize("store", ["valkey"], indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +20,8 @@ from headrace.errors import CodecError, PayloadError, UnknownTask
 from headrace.job import CancelToken, Completion, Job
 from headrace.records import Leased, Settlement
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
+
+log = logging.getLogger("headrace")
 
 _UNKNOWN = exponential(10, base="10s", cap="10m")
 """A task that this worker does not know may be known to the next deployment: try for a while."""
@@ -247,9 +250,11 @@ class Attempts:
         self._conclude(leased, self._judge.cancelled(leased), None)
 
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
-        """Something happened to this job."""
+        """Something happened to this job. An error that nobody observes is logged."""
         if self._observers:
             self._observers.tell(_event(kind, leased, **more))
+        elif kind is EventKind.ERROR:
+            log.error("%s: %s", leased.task or leased.queue, more.get("detail"), exc_info=more.get("error"))
 
 
 def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:

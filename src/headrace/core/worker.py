@@ -208,7 +208,7 @@ class Worker:
                 duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
                 if self._backend.hints is not None:
                     topics = [*(f"queue:{queue}" for queue in self._queues), f"holder:{self._holder}"]
-                    hearing = listen(self._backend.hints, topics, self._hear, self._rng, self._claimer.wake)
+                    hearing = listen(self._backend.hints, topics, self._hear, self._rng, self._look)
                     duties.append(group.create_task(hearing, name="headrace-listener"))
                 await self._until_stopped()
                 for duty in duties:
@@ -291,6 +291,11 @@ class Worker:
             self._claimer.wake()
         else:
             self._nudge()
+
+    def _look(self) -> None:
+        """Hints are heard from now on; whatever was hinted at before is to be looked for."""
+        self._claimer.wake()
+        self._renewer.hurry()
 
     def _hear(self, hint: Hint) -> None:
         if hint.topic.startswith("queue:"):

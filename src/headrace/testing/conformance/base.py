@@ -26,7 +26,7 @@ CAPABILITIES = ("durable", "hints", "turn")
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',
-    "\\", "ключ", "キー", "🙂", "a\tb", "é", "é", "NULL", "0", "-1", "x" * 1_024,
+    "\\", "ключ", "キー", "🙂", "a\tb", "é", "e\u0301", "NULL", "0", "-1", "x" * 1_024,
 )  # fmt: skip
 """Names that have broken somebody's queue."""
 
