@@ -71,12 +71,13 @@ class Batcher(Generic[T, R]):
 
     async def put(self, item: T) -> R:
         """The answer to an item. Who comes alone after one that came alone makes the trip himself, which saves a task
-        and two turns of the loop; what arrives meanwhile goes with the next."""
+        and a turn of the loop; what arrives meanwhile goes with the next."""
         if self._busy or self._crowd > 1:
             return await self.submit(item)
         self._busy = True
         self._quiet.clear()
         try:
+            await asyncio.sleep(0)  # a store that answers at once must not keep the others from their turn
             [answer] = await self._send_patiently([item], asyncio.get_running_loop().time(), lambda: True)
         finally:
             if self._waiting:
