@@ -7,6 +7,7 @@ import re
 import psycopg
 from psycopg import errors as pg
 
+from headrace.backends.refusal import NotLetIn
 from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
 
 _SCHEMA = (pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedObject)
@@ -42,14 +43,6 @@ _PARTS = {
     "reader": ("fetch_v1", "matching_v1", "stats_v1", "places_v1", "workers_v1", "jobs_v1", "queues_v1"),
 }  # fmt: skip
 """The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""
-
-
-class NotLetIn(Unavailable, ConfigError):
-    """The server turned the login down: as the URL is, or as the server is set up.
-
-    It is both. Who opens a store has a setting to correct. Who is at work was let in before, and waits as in any
-    outage: roles and ``pg_hba.conf`` are also changed by mistake, for a moment.
-    """
 
 
 def translated(error: Exception, where: str) -> Exception:

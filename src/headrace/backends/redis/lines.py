@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 from headrace.backends.redis.keeper import Keeper
 from headrace.backends.redis.line import Line, connect
 from headrace.backends.redis.place import Address, Mode, Place
-from headrace.backends.redis.translate import NotLetIn, Refused, translated
+from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
 LIMIT = 10.0

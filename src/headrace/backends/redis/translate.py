@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from ssl import SSLError
 
+from headrace.backends.refusal import NotLetIn
 from headrace.errors import BackendError, ConfigError, StoreFull, Unavailable
 
 _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
@@ -15,11 +16,6 @@ _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
     )
 ) + r")\b")  # fmt: skip
 """What kind of refusal it is; one from within a script may come with words before the server's own."""
-
-
-class NotLetIn(Unavailable, ConfigError):
-    """The server turned the user down. It is both: who opens a store has a setting to correct; who is at work was let
-    in before, and waits as in any outage, since users are also changed by mistake, for a moment."""
 
 
 class Refused(Exception):
