@@ -65,16 +65,32 @@ def starting(what: str, base: Path | None, core: int | None) -> Iterator[None]:
 
 def seconds_of(server: int) -> float:
     """CPU seconds of a process and of all that it has started."""
-    return sum(_seconds(int(pid), server) for pid in os.listdir("/proc") if pid.isdigit())
+    while True:
+        ended = _seconds_of_ended(server)
+        total = ended + sum(_seconds(int(pid), server) for pid in os.listdir("/proc") if pid.isdigit())
+        if _seconds_of_ended(server) == ended:
+            return total
+        # One has ended meanwhile: it may have been counted twice, or not at all.
+
+
+def _seconds_of_ended(server: int) -> float:
+    """What those have used that the server has started and seen the end of."""
+    return _summed(_fields(server)[13:15])
 
 
 def _seconds(pid: int, server: int) -> float:
-    """What a process of the server has used; those that have ended are on the account of the one that started them."""
+    """What a process has used itself, if it is the server or was started by it."""
+    fields = _fields(pid)
+    return _summed(fields[11:13]) if server in (pid, int(fields[1] if fields else 0)) else 0.0
+
+
+def _fields(pid: int) -> list[str]:
+    """What the system tells of a process, from its state on; nothing, when it is gone."""
     try:
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    parent, used, of_ended = int(fields[1]), fields[11:13], fields[13:15]
-    if server not in (pid, parent):
-        return 0.0
-    return sum(map(int, used + of_ended if pid == server else used)) / os.sysconf("SC_CLK_TCK")
+        return []
+
+
+def _summed(ticks: list[str]) -> float:
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")

@@ -117,6 +117,7 @@ class SyncApp:
         if loop is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(self.app.client.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

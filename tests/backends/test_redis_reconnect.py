@@ -235,21 +235,25 @@ async def test_a_password_is_shown_to_nobody_though_the_server_repeats_it(login:
 # -- giving up
 
 
-async def test_whoever_waits_for_a_connection_is_told_when_the_store_is_closed() -> None:
-    """As of an outage; nobody has cancelled him."""
-    reached = asyncio.Event()
+@pytest.mark.parametrize("login", [f":{SECRET}@", ""], ids=["at the login", "at the look at its role"])
+async def test_whoever_waits_for_a_connection_is_told_when_the_store_is_closed(login: str) -> None:
+    """As of an outage; nobody has cancelled him. And the store has hung up."""
+    reached, left = asyncio.Event(), asyncio.Event()
 
     async def listen(said: asyncio.StreamReader, line: asyncio.StreamWriter) -> None:
         await said.readline()
         reached.set()
-        await say_nothing(said, line)
+        with suppress(ConnectionError):
+            await say_nothing(said, line)
+        left.set()
 
     async with served(listen) as port:
-        store = open_backend(f"redis://:{SECRET}@127.0.0.1:{port}/0")
+        store = open_backend(f"redis://{login}127.0.0.1:{port}/0")
         calls = [asyncio.ensure_future(call) for call in (store.open(), store.stats(T0), store.insert([row(1)], T0))]
         await asyncio.wait_for(reached.wait(), SOON)
         assert not any(call.done() for call in calls)
         await store.close()
+        await asyncio.wait_for(left.wait(), SOON)
         answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), SOON)
         assert [type(answer) for answer in answers] == [Unavailable] * 3
         with pytest.raises(Unavailable, match="closed"):

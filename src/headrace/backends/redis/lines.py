@@ -87,7 +87,11 @@ class ServerLines:
         try:
             [address] = self._place.addresses if self._place.mode is Mode.ONE else [await self._primary()]
             line = await connect(self._place, address, limit=limit)
-            await self._check_role(line)
+            try:
+                await self._check_role(line)
+            except BaseException:
+                await line.close()
+                raise
         except ConfigError as error:
             raise _doubtful(error) if self._good else error from None
         return line
@@ -97,10 +101,8 @@ class ServerLines:
         try:
             said = await line.call("INFO", "replication")
         except Refused as error:
-            await line.close()
             raise translated(error, self._place.where) from error
         if b"role:slave" in said:
-            await line.close()
             raise Unavailable(
                 f"{self._place.where} is a replica just now: the URL must name the primary, or its sentinels"
             )
