@@ -1,13 +1,15 @@
 """Shards act as one store: whoever works with several of them is kept up by none, and overlooks nothing."""
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace.backends.redis import ClusterBackend, parse
@@ -24,11 +26,14 @@ from headrace.records import (
     InsertStatus,
     JobKey,
     Move,
+    Place,
     Reap,
     Renewed,
     Selector,
+    SweepClause,
+    Swept,
 )
-from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, job_id, row, settle
+from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row, settle
 from headrace.types import JobState
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -334,6 +339,22 @@ async def test_a_job_that_goes_while_all_shards_are_asked_is_found(
     assert altered.after is JobState.CANCELLED
 
 
+async def test_whoever_asks_for_a_job_that_never_stays_is_told_so_in_the_end(
+    store: ClusterBackend, stranger: ClusterBackend
+) -> None:
+    """It leaves another mark between any two questions, and is never where it is looked for."""
+    source, _ = parts(store)
+    await store.insert([row(1, queue=HERE)], T0)
+    asked = itertools.count(1)
+
+    async def always_gone(names: Sequence[bytes], keys: Sequence[JobKey]) -> tuple[list[int], list[bytes]]:
+        return [T0 + next(asked)] * len(names), []
+
+    stranger.fleet.parts[source.number].locate = always_gone  # type: ignore[method-assign, assignment]
+    with pytest.raises(Unavailable, match="1 jobs go from queue to queue"):
+        await stranger.fetch([job_id(1)], at=T0)
+
+
 async def test_a_repeated_insert_of_a_job_that_goes_on_just_then_stores_nothing(
     store: ClusterBackend, stranger: ClusterBackend
 ) -> None:
@@ -435,3 +456,63 @@ async def test_a_worker_is_listed_where_its_queues_are(store: ClusterBackend) ->
     assert [worker.worker for worker in (await store.stats(T0)).workers] == ["pod"]
     await store.renew(Beat("w1", "pod", (HERE,), LEASE, leaving=True), T0)
     assert (await store.stats(T0)).workers == []
+
+
+# -- what is swept
+
+
+AGED = SweepClause(place=Place.COMPLETED, older_than=SECOND, limit=10)
+
+
+async def done(store: ClusterBackend, first: int, count: int, *, ttl: int, at: int) -> None:
+    """Jobs of two queues that have completed, with a result that is held for so long."""
+    queues = (HERE, THERE)
+    await store.insert([row(n, queue=queues[n % 2], run_at=at) for n in range(first, first + count)], at)
+    for _ in range(0, count, 500):
+        claimed = await store.claim(Claim("w1", queues, 500, LEASE), at)
+        await store.finish([settle(job, result=b"r", result_ttl=ttl) for job in claimed.jobs], at)
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["by age", "and by count"])
+async def test_a_sweep_gets_past_results_that_are_held(store: ClusterBackend, bounded: bool) -> None:
+    """In bounded steps which say that there is more; whatever lies behind them goes, and they stay."""
+    clause = replace(AGED, max_count=10_000) if bounded else AGED
+    await done(store, 0, 5_000, ttl=HOUR, at=T0)
+    await done(store, 5_000, 25, ttl=0, at=T0 + 1)
+    assert (await store.sweep(replace(clause, dry_run=True), T0 + 2 * SECOND)).more is False
+    removed, calls, more = 0, 0, True
+    while more:
+        swept = await store.sweep(clause, T0 + 2 * SECOND)
+        removed, calls, more = removed + swept.removed, calls + 1, swept.more
+        assert calls < 20
+    assert removed == 25
+    assert (await store.sweep(clause, T0 + 3 * SECOND)) == Swept(0, 0, 5_000, False)
+    await done(store, 6_000, 5, ttl=0, at=T0 + 3 * SECOND)
+    assert (await store.sweep(clause, T0 + 5 * SECOND)).removed == 5
+    swept = await store.sweep(replace(clause, limit=100), T0 + 2 * HOUR)
+    assert (swept.removed, swept.more) == (100, True)
+
+
+def looks(own: ValkeyCluster) -> int:
+    """How often the servers were asked for states of jobs."""
+    said = [node.info("commandstats").get("cmdstat_hmget", "calls=0") for node in own.nodes]
+    return sum(int(one.partition("calls=")[2].partition(",")[0]) for one in said)
+
+
+async def test_what_is_held_is_not_walked_over_each_time(own: ValkeyCluster, store: ClusterBackend) -> None:
+    await done(store, 0, 2_000, ttl=HOUR, at=T0)
+    while (await store.sweep(AGED, T0 + 2 * SECOND)).more:
+        pass
+    before = looks(own)
+    assert (await store.sweep(AGED, T0 + 3 * SECOND)).removed == 0
+    assert looks(own) == before
+
+
+async def test_what_lies_between_held_ones_goes_in_any_number_of_steps(store: ClusterBackend) -> None:
+    queues = (HERE, THERE)
+    await store.insert([row(n, queue=queues[n % 2]) for n in range(100)], T0)
+    claimed = await store.claim(Claim("w1", queues, 100, LEASE), T0)
+    await store.finish([settle(job, result_ttl=n // 2 % 2 * HOUR) for n, job in enumerate(claimed.jobs)], T0)
+    swept = [await store.sweep(AGED, T0 + 2 * SECOND) for _ in range(6)]
+    assert [one.removed for one in swept] == [10, 10, 10, 10, 10, 0]
+    assert [one.more for one in swept] == [True, True, True, True, False, False]

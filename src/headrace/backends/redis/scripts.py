@@ -23,7 +23,7 @@ _PARTS = {
     "fetch": ("queues", "jobs", "keys", "fetch_main"),
     "scan": ("queues", "jobs", "keys", "order", "select", "scan_main"),
     "stats": ("queues", "stats_main"),
-    "sweep": ("goes_on", *_ALL, "sweep_main"),
+    "sweep": ("goes_on", *_ALL, "held", "sweep_main"),
     # What only the shards of a cluster ask each other, and are asked.
     "outbox": ("goes_on", *_ALL, "outbox_main"),
     "receive": ("goes_on", *_ALL, "send", "insert", "receive_main"),
@@ -32,7 +32,7 @@ _PARTS = {
     "peek": ("jobs", "order", "peek_main"),
     "expire": ("goes_on", *_ALL, "expire_main"),
     "overdue": ("jobs", "overdue_main"),
-    "ended": ("jobs", "ended_main"),
+    "ended": ("goes_on", "jobs", "held", "ended_main"),
     "remove": ("goes_on", *_ALL, "remove_main"),
 }
 

@@ -19,6 +19,8 @@ _REMEMBERED = 100_000
 """Jobs of which a process remembers the shard."""
 _LEASES = 10_000
 """Leases of which it remembers that they are its own, and where."""
+_ROUNDS = 10
+"""How often all shards are asked for a job that goes on and on."""
 
 
 @functools.cache
@@ -90,11 +92,13 @@ class Fleet:
     async def locate(self, ids: Collection[JobId]) -> dict[JobId, int]:
         """Which shard each job is in, of those that are anywhere; all are asked. One that is on its way is helped. One
         that went to another shard while they were asked may be overlooked, but has then left a mark: so where there are
-        marks, all are asked again, until there are no new ones."""
+        marks, all are asked again, until there are no new ones; raises ``Unavailable`` when that does not end."""
+        if not ids:
+            return {}
         found: dict[JobId, int] = {}
         missing = set(ids)
         marks: dict[JobId, set[tuple[int, int]]] | None = None
-        while missing:
+        for _ in range(_ROUNDS):
             here, leaving, left = await self._ask_all(missing)
             if leaving:
                 await self.relay.carry_waiting(set(leaving.values()), range(len(self.parts)))
@@ -103,9 +107,11 @@ class Fleet:
             found |= here
             missing = left.keys() - here.keys()
             left = {name: left[name] for name in missing}
-            if left == marks:
+            if not missing or left == marks:
                 break
             marks = left
+        else:
+            raise Unavailable(f"{self.where} cannot serve just now: {len(missing)} jobs go from queue to queue")
         for job_id, number in found.items():
             self.saw([job_id], number)
         return found

@@ -104,6 +104,8 @@ class Ended(NamedTuple):
     total: int
     bytes: int
     jobs: list[EndedJob]
+    more: bool
+    """Whether there are many that it passed over, and maybe others behind them."""
 
 
 class Part(Shard):
@@ -150,9 +152,12 @@ class Part(Shard):
         """What a sweep would find."""
         age = -1 if clause.older_than is None else clause.older_than
         state = CODES[JobState(clause.place.value)]
-        count, size, flat = await self._run("ended", at_arg(at), state, age, clause.limit + 1)
+        bounded = clause.max_count is not None or clause.max_bytes is not None
+        count, size, flat, more = await self._run(
+            "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run)
+        )
         jobs = [EndedJob(int(flat[i + 1]), flat[i], flat[i + 2], bool(flat[i + 3])) for i in range(0, len(flat), 4)]
-        return Ended(count, int(size), jobs)
+        return Ended(count, int(size), jobs, bool(more))
 
     async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob]) -> tuple[int, int]:
         """Remove these, as far as they are as they were; how many went, and their bytes."""

@@ -86,7 +86,7 @@ def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list
                 return doomed, True
             doomed.setdefault(number, []).append(job)
             going, freed = going + 1, freed + job.size
-    return doomed, False
+    return doomed, any(look.more for look in looks)
 
 
 async def _sweep_results(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:

@@ -1,13 +1,17 @@
--- Ended jobs that a sweep may condemn, oldest end first. ARGV: now or '', state, older_than (-1: no bound), limit. Answers how many there
--- are, their bytes, and id, instant, size and whether age condemns it, of the first ``limit`` and of those beyond that age condemns.
+-- Ended jobs that a sweep may condemn. ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds,
+-- whether it only tells. Answers how many there are, their bytes, id, instant, size and whether age condemns it of each that may
+-- go (with other bounds the first ``limit``; those that age condemns, no more than ``limit``), and whether it stopped half way.
 
 local now = clock(ARGV[1])
 local state, age, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local first = ARGV[5] == '1' and limit or 0
+local dry = ARGV[6] == '1'
 local key = base .. ':d:' .. state
-local told, listed, aged, at = {}, 0, 0, 0
-local done = false
-while not done do
-    local piece = call('ZRANGE', key, at, at + MANY / 2 - 1, 'WITHSCORES')
+
+local told, aged = {}, 0
+
+local function look(from, to, pass)
+    local piece = call('ZRANGE', key, from, to, 'WITHSCORES')
     local ids = {}
     for i = 1, #piece, 2 do
         ids[#ids + 1] = piece[i]
@@ -17,19 +21,58 @@ while not done do
         local j = read_state(states[i])
         local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if listed >= limit and (not past or aged >= limit) then
-            done = true
-            break
-        end
-        if old or listed < limit then
-            listed = listed + 1
-            aged = aged + (old and 1 or 0)
-            for _, fact in ipairs({id, piece[2 * i], j.size, old and 1 or 0}) do
-                told[#told + 1] = fact
-            end
+        if not pass(id, piece[2 * i], j, past, old) then
+            return 0
         end
     end
-    at = at + #ids
-    done = done or #ids < MANY / 2 or at > 50 * limit
+    return #ids
 end
-return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', told}
+
+local function tell(id, instant, j, old)
+    aged = aged + (old and 1 or 0)
+    for _, fact in ipairs({id, instant, j.size, old and 1 or 0}) do
+        told[#told + 1] = fact
+    end
+end
+
+if first > 0 then
+    look(0, first - 1, function(id, instant, j, past, old)
+        tell(id, instant, j, old)
+        return true
+    end)
+end
+
+-- What is held is remembered only as far as nothing lies before it that may go: that may still be here next time.
+local at, walked, last, earliest = 0, nil, nil, nil
+if state == COMPLETED then
+    at, walked, last, earliest = after_held(now)
+end
+local known = at
+local budget, more = at + 50 * limit, false
+while age >= 0 and aged < limit do
+    local seen = look(at, at + MANY / 2 - 1, function(id, instant, j, past, old)
+        if not past or aged >= limit then
+            return false
+        end
+        if old then
+            if at >= first then
+                tell(id, instant, j, true)
+            end
+        elseif aged == 0 then
+            walked, last, earliest = instant, id, math.min(earliest or j.held_until, j.held_until)
+        end
+        at = at + 1
+        return true
+    end)
+    if seen < MANY / 2 then
+        break
+    end
+    if at > budget then
+        more = not dry
+        break
+    end
+end
+if not dry and state == COMPLETED and at > known and walked then
+    remember_held(walked, last, earliest)
+end
+return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', told, more and 1 or 0}

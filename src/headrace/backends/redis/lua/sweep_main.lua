@@ -1,9 +1,6 @@
 -- Remove what has ended, oldest end first. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
 -- limit, whether it only tells. Answers removed, bytes, kept, more.
 
--- Seconds.
-local MEMORY = 3600
-
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])
 local age, most, most_bytes, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -38,16 +35,10 @@ local over = most_bytes >= 0 and bytes - most_bytes or 0
 local doomed, freed, more = {}, 0, false
 local at, done = 0, false
 
--- Completed jobs whose results are held stay beyond their age. Up to which of them all that is left is held, and until when at
--- least, is remembered, so that they are not walked over each time.
 local by_age = state == COMPLETED and age >= 0 and excess <= 0 and over <= 0
 local walked, last, earliest
 if by_age then
-    local instant, till, id = string.match(call('GET', base .. ':dm') or '', '^(%d+):(%d+):(.+)$')
-    if till and tonumber(till) > now then
-        local rank = call('ZRANK', key, id)
-        at, walked, last, earliest = rank and rank + 1 or call('ZCOUNT', key, '-inf', '(' .. instant), instant, id, tonumber(till)
-    end
+    at, walked, last, earliest = after_held(now)
 end
 local budget = at + 50 * limit
 while not done do
@@ -88,7 +79,7 @@ if not dry then
     end
     settle_counts()
     if by_age and walked then
-        call('SETEX', base .. ':dm', MEMORY, walked .. ':' .. number(earliest) .. ':' .. last)
+        remember_held(walked, last, earliest)
     end
 end
 return {#doomed, number(freed), jobs - #doomed, more and 1 or 0}
