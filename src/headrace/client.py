@@ -131,6 +131,7 @@ class Client:
                 max_bytes=_MAX_BYTES,
                 weigh=_weight,
                 patience=micros(self.settings.patience) / 1e6,
+                apart=lambda row: row.queue,
                 name="headrace-insert",
             )
             self._changes: Batcher[tuple[Selector, Change], list[Altered]] = Batcher(

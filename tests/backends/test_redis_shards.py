@@ -189,6 +189,19 @@ async def test_a_server_that_hangs_holds_up_nobody_who_has_to_do_with_the_others
         await asyncio.wait([stuck])
 
 
+async def test_a_server_that_is_away_is_no_outage_for_those_who_work_for_others_too(
+    own: ValkeyCluster, store: ClusterBackend
+) -> None:
+    """A claim from queues of several servers brings what those have that are there, and says to look again soon."""
+    sick, fine = two_servers(own, store)
+    async with frozen(own, owner(own, store, sick)):
+        claimed = await store.claim(Claim("w1", (sick, fine), 10, MINUTE))
+        assert (claimed.jobs, claimed.next_in) == ([], SECOND)
+        await store.insert([row(1, queue=fine)])
+        claimed = await store.claim(Claim("w1", (sick, fine), 10, MINUTE))
+        assert [job.id for job in claimed.jobs] == [job_id(1)]
+
+
 async def test_an_end_that_is_stored_does_not_wait_for_a_server_that_hangs(
     own: ValkeyCluster, store: ClusterBackend
 ) -> None:

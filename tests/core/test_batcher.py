@@ -95,6 +95,72 @@ def test_a_store_that_is_away_is_asked_again_with_the_same_batch() -> None:
     assert 0.3 < took < 1
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_wants_another_part_of_the_store_does_not_wait_for_the_one_that_is_away(alone: bool) -> None:
+    """Odd items go to a part that is away until it is told to come back."""
+
+    async def main() -> None:
+        away, trips = True, 0
+
+        async def send(items: list[int]) -> list[int]:
+            nonlocal trips
+            trips += 1
+            if away and any(item % 2 for item in items):
+                raise Unavailable("odd ones are away")
+            return [2 * item for item in items]
+
+        tasks = Tasks()
+        batcher = Batcher(send, tasks, Random(1), max_batch=10, patience=60, apart=lambda item: item % 2)
+        if alone:
+            odd = [asyncio.ensure_future(batcher.put(1))]
+            await asyncio.sleep(0.01)
+            odd.append(asyncio.ensure_future(batcher.put(3)))
+        else:
+            odd = [asyncio.ensure_future(batcher.submit(1)), asyncio.ensure_future(batcher.submit(3))]
+            together = batcher.submit(2)
+        began = asyncio.get_running_loop().time()
+        for number in range(4, 40, 2):
+            assert await batcher.put(number) == 2 * number
+        assert asyncio.get_running_loop().time() < began + 0.2
+        if not alone:
+            async with asyncio.timeout(1):
+                assert await together == 4
+        await asyncio.sleep(20)
+        assert not any(one.done() for one in odd)
+        assert trips < 60
+        away = False
+        assert await asyncio.gather(*odd) == [2, 6]
+        await batcher.flush()
+        await tasks.close()
+
+    run(main())
+
+
+def test_each_has_a_patience_of_his_own() -> None:
+    """Who comes while the store is away waits as long as who came first, and is told when his own time is over."""
+
+    async def main() -> list[float]:
+        store, tasks = Store(*[Unavailable("away")] * 100), Tasks()
+        batcher, loop = make(store, tasks, patience=10), asyncio.get_running_loop()
+        ends = []
+
+        async def ask(number: int) -> None:
+            with pytest.raises(Unavailable):
+                await batcher.put(number)
+            ends.append(loop.time())
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask(1))
+            await asyncio.sleep(5)
+            group.create_task(ask(2))
+        await tasks.close()
+        return ends
+
+    first, second = run(main())
+    assert 7 < first <= 10
+    assert 12 < second <= 15
+
+
 def test_patience_ends() -> None:
     """The error is told to all who wait, and the next batch gets patience of its own."""
 

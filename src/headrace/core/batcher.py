@@ -7,7 +7,7 @@ waits for one trip, at high load trips are full, and nothing ever lingers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from random import Random
 from typing import Generic, TypeVar
 
@@ -25,10 +25,11 @@ _Entry = tuple[T, asyncio.Future[R], float]
 class Batcher(Generic[T, R]):
     """Sends items in batches and hands each its answer.
 
-    A trip that fails with ``Unavailable`` is repeated, the same batch first, until ``patience`` seconds have gone by
-    since its first item came (None: for ever); the operations behind it are safe to repeat. A full store is told at
-    once. A batch that is refused for what is in it is sent item by item: none fails for its neighbours. ``weigh`` and
-    ``max_bytes`` bound a batch by size.
+    A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds have gone by since an item came (None:
+    for ever); the operations behind it are safe to repeat. Meanwhile its items are set aside, by what ``apart`` says of
+    them: of a store that is there in part, who wants another part does not wait for the one that is away. A full store
+    is told at once. A batch that is refused for what is in it is sent item by item: none fails for its neighbours.
+    ``weigh`` and ``max_bytes`` bound a batch by size.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Batcher(Generic[T, R]):
         max_bytes: int | None = None,
         weigh: Callable[[T], int] | None = None,
         patience: float | None = None,
+        apart: Callable[[T], Hashable] = lambda item: None,
         name: str = "batcher",
     ) -> None:
         self._send = send
@@ -50,8 +52,11 @@ class Batcher(Generic[T, R]):
         self._max_bytes = max_bytes
         self._weigh = weigh
         self._patience = patience
+        self._apart = apart
         self._name = name
         self._waiting: list[_Entry[T, R]] = []
+        self._aside: dict[Hashable, list[_Entry[T, R]]] = {}
+        """What waits for its part of the store to come back."""
         self._crowd = 0
         """How many went with the last trip."""
         self._busy = False
@@ -60,32 +65,45 @@ class Batcher(Generic[T, R]):
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Put an item in the buffer; the future is its answer, and its proof that it was stored."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((item, future, loop.time()))
+        entry = self._entry(item)
+        aside = self._aside.get(self._apart(item))
+        if aside is not None:
+            aside.append(entry)
+            return entry[1]
+        self._waiting.append(entry)
         if not self._busy:
             self._busy = True
             self._quiet.clear()
             self._tasks.start(self._run(), self._name)
-        return future
+        return entry[1]
+
+    def _entry(self, item: T) -> _Entry[T, R]:
+        loop = asyncio.get_running_loop()
+        return item, loop.create_future(), loop.time()
 
     async def put(self, item: T) -> R:
         """The answer to an item. Who comes alone after one that came alone makes the trip himself, which saves a task
         and a turn of the loop; what arrives meanwhile goes with the next."""
-        if self._busy or self._crowd > 1:
+        if self._busy or self._crowd > 1 or self._aside:
             return await self.submit(item)
         self._busy = True
         self._quiet.clear()
         try:
             await asyncio.sleep(0)  # a store that answers at once must not keep the others from their turn
-            [answer] = await self._send_patiently([item], asyncio.get_running_loop().time(), lambda: True)
+            [answer] = await self._send([item])
+            return answer
+        except StoreFull:
+            raise
+        except Unavailable as error:
+            entry = self._entry(item)
+            self._set_aside([entry], error)
         finally:
             if self._waiting:
                 self._tasks.start(self._run(), self._name)
             else:
                 self._busy = False
-                self._quiet.set()
-        return answer
+                self._rest()
+        return await entry[1]
 
     async def flush(self) -> None:
         """Return when everything submitted so far has its answer."""
@@ -97,12 +115,22 @@ class Batcher(Generic[T, R]):
                 await self._deliver(batch)
         finally:
             self._busy = False
-            self._quiet.set()
+            self._rest()
             for _, future, _ in self._waiting:
                 future.cancel()
 
+    def _rest(self) -> None:
+        if not self._busy and not self._aside:
+            self._quiet.set()
+
     def _take(self) -> list[_Entry[T, R]]:
-        waiting = [entry for entry in self._waiting if not entry[1].done()]
+        batch, self._waiting = self._split(self._waiting)
+        self._crowd = len(batch) or self._crowd
+        return batch
+
+    def _split(self, entries: list[_Entry[T, R]]) -> tuple[list[_Entry[T, R]], list[_Entry[T, R]]]:
+        """What goes with the next trip, and what is left; nobody waits for the others any more."""
+        waiting = [entry for entry in entries if not entry[1].done()]
         count = min(len(waiting), self._max_batch)
         if self._weigh is not None and self._max_bytes is not None:
             weight = 0
@@ -111,9 +139,7 @@ class Batcher(Generic[T, R]):
                 if weight > self._max_bytes and position > 0:
                     count = position
                     break
-        self._waiting = waiting[count:]
-        self._crowd = count or self._crowd
-        return waiting[:count]
+        return waiting[:count], waiting[count:]
 
     async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
         try:
@@ -132,12 +158,12 @@ class Batcher(Generic[T, R]):
         """Send the batch, and hand out what comes of it; or say why the store refuses it."""
         items = [item for item, _, _ in batch]
         try:
-            answers = await self._send_patiently(
-                items, batch[0][2], lambda: any(not entry[1].done() for entry in batch)
-            )
-            answered = list(zip(batch, answers, strict=True))
-        except Unavailable as error:
+            answered = list(zip(batch, await self._send(items), strict=True))
+        except StoreFull as error:
             _fail(batch, error)
+            return None
+        except Unavailable as error:
+            self._set_aside(batch, error)
             return None
         except Exception as error:
             return error
@@ -146,15 +172,70 @@ class Batcher(Generic[T, R]):
                 future.set_result(answer)
         return None
 
-    async def send(self, items: list[T]) -> Sequence[R]:
-        """Send a batch that is whole already, with the same patience, past the buffer."""
-        return await self._send_patiently(items, asyncio.get_running_loop().time(), lambda: True)
+    # -- while the store is away, or a part of it
 
-    async def _send_patiently(self, items: list[T], since: float, wanted: Callable[[], bool]) -> Sequence[R]:
-        """Send until it gets through, patience ends, or nobody waits for the answers any more."""
+    def _set_aside(self, batch: list[_Entry[T, R]], error: Unavailable) -> None:
+        for entry in batch:
+            part = self._apart(entry[0])
+            if part not in self._aside:
+                self._aside[part] = []
+                self._quiet.clear()
+                self._tasks.start(self._persist(part, error), f"{self._name}-again")
+            self._aside[part].append(entry)
+
+    async def _persist(self, part: Hashable, error: Unavailable) -> None:
+        """Send what waits for a part until it gets through, its patience ends, or nobody waits for it any more."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
-        deadline = None if self._patience is None else since + self._patience
+        batch: list[_Entry[T, R]] = []
+        try:
+            while self._aside[part]:
+                pause = backoff.pause()
+                self._give_up(part, loop.time() + pause, error)
+                if not self._aside[part]:
+                    break
+                await asyncio.sleep(pause)
+                batch, self._aside[part] = self._split(self._aside[part])
+                try:
+                    await self._deliver_again(batch)
+                    backoff.reset()
+                except Unavailable as again:
+                    error = again
+                    self._aside[part][:0] = batch
+        finally:
+            for _, future, _ in (*batch, *self._aside.pop(part)):
+                future.cancel()
+            self._rest()
+
+    def _give_up(self, part: Hashable, by: float, error: Unavailable) -> None:
+        if self._patience is not None:
+            last = by - self._patience
+            _fail([entry for entry in self._aside[part] if entry[2] < last], error)
+            self._aside[part] = [entry for entry in self._aside[part] if entry[2] >= last]
+
+    async def _deliver_again(self, batch: list[_Entry[T, R]]) -> None:
+        """As ``_deliver``; raises ``Unavailable`` if the part is still away."""
+        try:
+            answers = await self._send([item for item, _, _ in batch]) if batch else []
+        except StoreFull as full:
+            _fail(batch, full)
+        except Unavailable:
+            raise
+        except Exception as refused:
+            if len(batch) == 1:
+                _fail(batch, refused)
+            for entry in batch if len(batch) > 1 else ():
+                await self._deliver_again([entry])
+        else:
+            for (_, future, _), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+    async def send(self, items: list[T]) -> Sequence[R]:
+        """Send a batch that is whole already, with the same patience, past the buffer."""
+        backoff = Backoff(self._rng)
+        loop = asyncio.get_running_loop()
+        deadline = None if self._patience is None else loop.time() + self._patience
         while True:
             try:
                 return await self._send(items)
@@ -162,8 +243,7 @@ class Batcher(Generic[T, R]):
                 raise
             except Unavailable:
                 pause = backoff.pause()
-                late = deadline is not None and loop.time() + pause > deadline
-                if late or not wanted():
+                if deadline is not None and loop.time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)
 

@@ -14,6 +14,8 @@ from headrace.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
 """How much of a shard is looked at first, where each gives as much as the others: so many times its share."""
+_SOON = 1_000_000
+"""When to look again for what a shard has that is away, while the others have nothing."""
 
 
 class Plan(NamedTuple):
@@ -44,20 +46,21 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
         return claimed
     if not queues or req.limit <= 0:
         return Claimed([])
-    made, problem = await _look(fleet, req, queues, at)
-    claimed, failed = await _take(fleet, req, queues, made, at)
-    problem = problem or failed
-    if problem is None:
-        return claimed
-    if not claimed.jobs and not claimed.expired:
+    looks, made, problem = await _look(fleet, req, queues, at)
+    if not looks and problem is not None:
         raise problem
-    return replace(claimed, next_in=0)
+    claimed, failed = await _take(fleet, req, queues, made, at)
+    if problem is None and failed is None:
+        return claimed
+    found = bool(claimed.jobs or claimed.expired)
+    return replace(claimed, next_in=0 if found else min(_SOON, claimed.next_in or _SOON))
 
 
 async def _look(
     fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
-) -> tuple[Plan, Unavailable | None]:
-    """At the first jobs of each shard; and deeper where these come before those of the others."""
+) -> tuple[bool, Plan, Unavailable | None]:
+    """At the first jobs of each shard, and deeper where these come before those of the others; whether any shard could
+    be looked at."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
     answers = await attempt(fleet.parts[number].peek(near, names, at) for number, names in queues.items())
     looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
@@ -74,7 +77,7 @@ async def _look(
         else:
             looks[number] = again
         made = plan(looks, req)
-    return made, problem
+    return bool(looks), made, problem
 
 
 def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
