@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import freeze_workers, fsync_window, kill_server, kill_workers, poison
+from chaos import freeze_workers, fsync_window, kill_planners, kill_server, kill_workers, poison
 from chaos.outcome import Outcome
 from chaos.stores import SERVERS, STORES
 
@@ -21,6 +21,7 @@ SCENARIOS = {
     "freeze_workers": SERVERS,
     "kill_server": SERVERS,
     "fsync_window": ("valkey",),
+    "kill_planners": STORES,
 }
 """On which stores each is run."""
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=10, help="of the power")
     parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
+    parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
     if unknown := set(given.scenario) - set(SCENARIOS):
@@ -65,6 +67,10 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
             return freeze_workers.run(folder, freezes=given.freezes, backend=store, **few)
         case "kill_server":
             return kill_server.run(folder, kills=given.kills or 10, backend=store, **few)
+        case "kill_planners":
+            return kill_planners.run(
+                folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few
+            )
         case _:
             return fsync_window.run(folder, cuts=given.cuts, **few)
 

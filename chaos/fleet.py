@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from chaos.worker import LEASE
+from chaos.worker import AHEAD, LEASE
 
 
 class Fleet:
@@ -26,8 +26,9 @@ class Fleet:
         rng: random.Random,
         max_lost: int = 20,
         lease: float = LEASE,
+        ahead: float = AHEAD,
     ) -> None:
-        given = (url, folder, seconds, max_lost, lease)
+        given = (url, folder, seconds, max_lost, lease, ahead)
         self._command = [sys.executable, "-m", "chaos.worker", *map(str, given)]
         self._errors = folder / "stderr.txt"
         self._rng = rng

@@ -1,4 +1,4 @@
-"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE``."""
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from chaos.ledger import LedgerWriter
 from headrace import App, Event, EventKind, Job
+from headrace.instants import from_datetime
 
 LEASE = 3.0
 """Seconds."""
 CONCURRENCY = 8
+AHEAD = 60.0
+"""Seconds that schedules are planned ahead."""
 STEP = 0.05
 """Seconds of a step of ``walk``."""
 _NOTED = (EventKind.STORE_AWAY, EventKind.STORE_BACK, EventKind.LEASE_LOST, EventKind.STALLED)
@@ -25,11 +29,22 @@ KEEP = {"completed": _ALL, "cancelled": _ALL, "failed": _ALL}
 
 
 def make_app(
-    url: str, folder: Path | None = None, seconds: float = 0.0, max_lost: int = 20, lease: float = LEASE
+    url: str,
+    folder: Path | None = None,
+    seconds: float = 0.0,
+    max_lost: int = 20,
+    lease: float = LEASE,
+    ahead: float = AHEAD,
 ) -> App:
     """The app that producers and workers share. Results name the epoch that made them."""
     worker = {"lease": lease, "reap": lease / 3, "poll": lease / 3, "concurrency": CONCURRENCY, "name": "random"}
-    app = App(url, worker=worker | {"max_lost": max_lost}, retention=KEEP, result_ttl="365d")
+    app = App(
+        url,
+        worker=worker | {"max_lost": max_lost},
+        retention=KEEP,
+        planner={"ahead": ahead, "every": ahead / 6},
+        result_ttl="365d",
+    )
     ledger = LedgerWriter(folder) if folder else None
 
     @app.task(name="work", queue="chaos")
@@ -65,6 +80,12 @@ def make_app(
             ledger.write("start", str(job.id), job.lease.epoch)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @app.task(name="tick", queue="chaos")
+    async def tick(job: Job[Any]) -> None:
+        if ledger:
+            late = time.time_ns() // 1_000 - from_datetime(job.run_at)
+            ledger.write("late", str(job.id), late)
+
     def note(event: Event) -> None:
         if ledger and event.kind in _NOTED:
             ledger.write(event.kind.value, event.id.hex() or "-")
@@ -74,8 +95,8 @@ def make_app(
 
 
 def main() -> None:
-    url, folder, seconds, max_lost, lease = sys.argv[1:]
-    make_app(url, Path(folder), float(seconds), int(max_lost), float(lease)).run()
+    url, folder, seconds, max_lost, lease, ahead = sys.argv[1:]
+    make_app(url, Path(folder), float(seconds), int(max_lost), float(lease), float(ahead)).run()
 
 
 if __name__ == "__main__":

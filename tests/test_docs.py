@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -60,6 +62,17 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
         waiting = eval(code, names)
         if inspect.isawaitable(waiting):
             await waiting
+
+
+def test_whole_programs_run_as_files(tmp_path: Path) -> None:
+    """Blocks that end in a ``__main__`` of their own."""
+    programs = [(page, block) for page in WITH_CODE for block in BLOCK.findall(page.read_text()) if "__main__" in block]
+    assert programs
+    for number, (page, block) in enumerate(programs):
+        file = tmp_path / f"program_{number}.py"
+        file.write_text(block.replace(VALKEY, f"//127.0.0.1:{valkey.server().port}"))
+        done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{page.relative_to(ROOT)}: {done.stderr}"
 
 
 def test_links_lead_somewhere() -> None:

@@ -34,6 +34,8 @@ from headrace.records import (
     Watch,
 )
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
+from headrace.testing.conformance.ticks import fires, moved, schedule, uid
+from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 
 
@@ -112,7 +114,39 @@ async def every_operation(store: Backend) -> None:
     page = await store.scan(Selector(queue="q"), None, 2)
     assert (await store.scan(Selector(queue="q"), page.after, 2)).records
     assert len((await store.stats()).queues) == 2
+    await every_operation_on_ticks(store)
     for place in Place:
         for dry_run in (True, False):
             await store.sweep(SweepClause(place=place, older_than=0, max_count=0, max_bytes=0, dry_run=dry_run))
     await store.renew(Beat("w1", "w1", ("q",), LEASE, leaving=True), T0)
+
+
+async def every_operation_on_ticks(store: Backend) -> None:
+    """Schedules of two queues that are made, changed, planned and removed. One is left, and some of its ticks."""
+    hints, ticks = store.hints, store.ticks
+    assert hints is not None
+    assert ticks is not None
+    async with hints.listen(["schedules:all"]) as heard:
+        saves = [Save(schedule(n, tenant="t", bucket=n, rank=n % 2, look_at=T0 + n), 0) for n in range(4)]
+        assert await ticks.save(saves, T0) == [True] * 4
+        assert (await asyncio.wait_for(anext(heard), 10)).topic == "schedules:all"
+    changes = [Save(schedule(0, queue="other", look_at=T0), 1), Save(schedule(3, enabled=False), 1), Drop("s000002", 1)]
+    assert await ticks.save([*changes, Drop("s000001", 9)], T0) == [True, True, True, False]
+    assert [one.name for one in await ticks.find(ScheduleSelector(tenant="t"), "s000000")] == ["s000001"]
+    looked = await ticks.due(Look(1, 0, 3), T0)
+    assert [one.name for one in looked.schedules] == ["s000000"]
+    assert (await ticks.due(Look(), T0)).next_in == 1
+    for n, overlap in enumerate(Overlap):
+        [one] = await ticks.find(ScheduleSelector(names=["s000000"]))
+        fired = [fires(T0 + 2 * n + i, 50 + 2 * n + i, overlap, queue=one.queue) for i in range(2)]
+        missed = NewTick(T0 - 1 - n, T0, count=5)
+        [outcomes] = await ticks.plan([moved(one, *fired, missed, slot=T0 + SECOND)], T0)
+        assert outcomes is not None
+        assert len(outcomes) == 3
+    [one] = await ticks.find(ScheduleSelector(names=["s000001"]))
+    assert await ticks.plan([Plan(one.name, one.uid, None, [fires(T0, 60)])], T0) == [[TickOutcome.FIRED]]
+    await ticks.note([TickNote(uid(0), T0, "completed", 1, 2), TickNote(uid(9), T0, "failed", 0, 0)], T0)
+    assert [tick.state for tick in await ticks.history(uid(0), T0 + 1, 1)] == ["completed"]
+    assert await ticks.save([Drop("s000000", 5)], T0) == [True]
+    place = SweepClause(place=Place.TICKS, max_count=5)
+    assert (await store.sweep(place, T0)).kept == 5

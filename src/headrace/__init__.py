@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from headrace.info import JobInfo
     from headrace.job import CancelToken, Job, Lease
     from headrace.queue import Queue
+    from headrace.schedule import Cron, Every, ScheduleInfo, TickInfo
+    from headrace.schedules import Schedules
     from headrace.sync import SyncApp
     from headrace.task import Task
     from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Retry, Sections
@@ -50,11 +52,13 @@ __all__ = [
     "Cancelled",
     "Client",
     "Completed",
+    "Cron",
     "Done",
     "Duplicate",
     "Ending",
     "Event",
     "EventKind",
+    "Every",
     "Fail",
     "Handle",
     "Job",
@@ -74,12 +78,15 @@ __all__ = [
     "RawSerde",
     "Retry",
     "RetryPolicy",
+    "ScheduleInfo",
+    "Schedules",
     "Sections",
     "Serde",
     "Settings",
     "Stop",
     "SyncApp",
     "Task",
+    "TickInfo",
     "connect",
     "content_id",
     "doubling_to_an_hour",
@@ -100,11 +107,13 @@ _HOMES = {
     "Cancelled": "headrace.types",
     "Client": "headrace.client",
     "Completed": "headrace.answers",
+    "Cron": "headrace.schedule",
     "Done": "headrace.types",
     "Duplicate": "headrace.answers",
     "Ending": "headrace.core.handler",
     "Event": "headrace.core.events",
     "EventKind": "headrace.core.events",
+    "Every": "headrace.schedule",
     "Fail": "headrace.types",
     "Handle": "headrace.handle",
     "Job": "headrace.job",
@@ -124,12 +133,15 @@ _HOMES = {
     "RawSerde": "headrace.core.codec",
     "Retry": "headrace.types",
     "RetryPolicy": "headrace.core.retry",
+    "ScheduleInfo": "headrace.schedule",
+    "Schedules": "headrace.schedules",
     "Sections": "headrace.types",
     "Serde": "headrace.core.codec",
     "Settings": "headrace.config",
     "Stop": "headrace.errors",
     "SyncApp": "headrace.sync",
     "Task": "headrace.task",
+    "TickInfo": "headrace.schedule",
     "connect": "headrace.connection",
     "content_id": "headrace.core.content",
     "doubling_to_an_hour": "headrace.core.retry",

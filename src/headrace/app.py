@@ -20,6 +20,8 @@ from headrace.core.events import Observer
 from headrace.core.executors import ProcessExecutor, ThreadExecutor
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware
+from headrace.core.names import check_name
+from headrace.core.planner import Pace
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
@@ -28,6 +30,8 @@ from headrace.info import JobInfo
 from headrace.job import Job
 from headrace.options import JobOptions
 from headrace.records import JobKey
+from headrace.schedule import Cron, Every, check_job, define, template_of
+from headrace.schedules import Schedules
 from headrace.shown import shown
 from headrace.stopper import Stopper, no_loop
 from headrace.task import Task
@@ -63,6 +67,9 @@ class App:
             raise ConfigError(f"expected a client or settings, got both: {sorted(overrides)[0]!r} beside a Client")
         self.client = url if isinstance(url, Client) else connect(url, **overrides)
         self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
+        self._declared: dict[str, Every | Cron] = {}
+        self._paces: dict[str, Pace] = {}
+        self.schedules = Schedules(self, self._paces)
         self._middleware = list(middleware)
         self._worker: Worker | None = None
         self._working = False
@@ -184,6 +191,41 @@ class App:
             raise ConfigError(f"a task named {task.name!r} is registered already; give one of them another name=")
         self.tasks[task.name] = task
 
+    def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Any) -> str:
+        """Declare a schedule: the job of a task, or one with arguments as by ``task.job(…)``, at equal intervals. Every
+        worker that starts puts it in the store, where it is kept once; options as for ``Every``. Its name."""
+        return self._declare(Every, interval, job, options)
+
+    def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Any) -> str:
+        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, ``tz`` among them."""
+        return self._declare(Cron, expression, job, options)
+
+    def _declare(self, kind: Any, when: object, job: object, options: Mapping[str, Any]) -> str:
+        if unknown := options.keys() - set(kind.__struct_fields__):
+            known = sorted({*kind.__struct_fields__} - {"interval", "expression", "job"})
+            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(known)}")
+        made = check_job(job.job() if isinstance(job, Task) else job)
+        spec = kind(when, made, **options)
+        define(spec, template_of(self.client.packer.pack(made)), 0)
+        name = check_name(made.task if spec.name is None else spec.name, "name")
+        if name in self._declared:
+            raise ConfigError(f"a schedule named {shown(name)} is declared already; give one of them another name=")
+        self._declared[name] = spec
+        return name
+
+    def pace(self, name: str) -> Callable[[Pace], Pace]:
+        """Let a function say how long it is until the next slot of an interval schedule: ``def (name) -> Duration``, or
+        None for the interval itself. It is called by workers of this app when they plan the schedule, and must be
+        quick."""
+
+        def register(function: Pace) -> Pace:
+            if not callable(function):
+                raise ConfigError(f"pace: expected a function of the schedule's name, got {shown(function)}")
+            self._paces[check_name(name, "name")] = function
+            return function
+
+        return register
+
     def middleware(self, middleware: Middleware) -> Middleware:
         """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost. Each job of a
         batch passes through it by itself."""
@@ -278,7 +320,10 @@ class App:
         threads, processes = ThreadExecutor(), ProcessExecutor()
         try:
             await self.client.open()
-            self._worker = self.client.worker(self.handlers(threads, processes), queues or self.queues)
+            for spec in self._declared.values():
+                await self.schedules.put(spec)
+            handlers = self.handlers(threads, processes)
+            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces)
             if self._stopped:
                 self._worker.stop()
             await self._worker.run(burst=burst)

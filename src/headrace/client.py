@@ -22,6 +22,7 @@ from headrace.core.handler import Handler
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
+from headrace.core.planner import Pace
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
 from headrace.core.worker import Worker
@@ -368,7 +369,11 @@ class Client:
     # -- work
 
     def worker(
-        self, handlers: Mapping[str, Handler], queues: Sequence[str], settings: Settings | None = None
+        self,
+        handlers: Mapping[str, Handler],
+        queues: Sequence[str],
+        settings: Settings | None = None,
+        paces: Mapping[str, Pace] | None = None,
     ) -> Worker:
         """A worker on this store; the client must be open."""
         if self._loop is None:
@@ -383,6 +388,7 @@ class Client:
             rng=self._rng,
             observers=self.observers,
             heartbeat_thread=self._heartbeat_thread,
+            paces=paces,
         )
 
 

@@ -67,6 +67,21 @@ class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bytes: int = 256 * 1024 * 1024
 
 
+class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a worker plans schedules."""
+
+    every: Length = "10s"
+    """How often it looks for schedules to plan, at least."""
+    ahead: Length = "60s"
+    """How long before its instant a slot is planned."""
+    batch: int = 100
+    """Schedules in one trip."""
+    shard: int = 0
+    shards: int = 1
+    """Of so many shares of all schedules, plan only this one: for planners with 100,000 and more between them. There
+    must be a worker for every share."""
+
+
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is kept of jobs that have ended."""
 
@@ -74,6 +89,8 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     completed: Keep = Keep()
     cancelled: Keep = Keep(bytes=64 * 1024 * 1024)
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
+    ticks: Keep = Keep(age="7d", count=1_000_000)
+    """What became of slots of schedules."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,6 +108,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     payloads: PayloadSettings = PayloadSettings()
     retention: RetentionSettings = RetentionSettings()
+    planner: PlannerSettings = PlannerSettings()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -163,7 +181,16 @@ def _check(settings: Settings) -> None:
         _check_whole(settings.payloads.compress_over, 0, "payloads.compress_over")
     if micros(settings.retention.every, "retention.every") < 10_000:
         raise ConfigError(f"retention.every: expected at least 10ms, got {settings.retention.every!r}")
-    for place in ("completed", "cancelled", "failed"):
+    for name in ("every", "ahead"):
+        if micros(getattr(settings.planner, name), f"planner.{name}") < 10_000:
+            raise ConfigError(f"planner.{name}: expected at least 10ms, got {getattr(settings.planner, name)!r}")
+    for name, low in (("batch", 1), ("shard", 0), ("shards", 1)):
+        _check_whole(getattr(settings.planner, name), low, f"planner.{name}")
+    if settings.planner.shard >= settings.planner.shards:
+        raise ConfigError(
+            f"planner.shard: expected a share from 0 to {settings.planner.shards - 1}, got {settings.planner.shard}"
+        )
+    for place in ("completed", "cancelled", "failed", "ticks"):
         keep: Keep = getattr(settings.retention, place)
         micros(keep.age, f"retention.{place}.age")
         _check_whole(keep.count, 0, f"retention.{place}.count")
@@ -177,7 +204,7 @@ def _check_whole(given: object, low: int, what: str) -> None:
 
 _LENGTHS = frozenset(
     name
-    for part in (Settings, WorkerSettings, RetentionSettings, Keep)
+    for part in (Settings, WorkerSettings, RetentionSettings, PlannerSettings, Keep)
     for name, kind in get_type_hints(part).items()
     if kind == Length
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -12,11 +14,11 @@ from headrace.config import Settings
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
 from headrace.shown import shown
+from headrace.shown import without_secrets as hidden
 
 if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Migrator
 
-_SECRET = re.compile(r"(?i)([?&][^=&]*(?:password|passwd|token|secret|key)=)[^&]+")
 _REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
 _ENCODE = (
     'Percent-encode what is special in a password or name: "/" is %2F, "%" is %25, "?" is %3F, "#" is %23, "@" is %40'
@@ -81,7 +83,7 @@ def migrator(url: str) -> Migrator | None:
 def _memory(options: dict[str, str], url: str) -> Backend:
     from headrace.backends.memory import MemoryBackend
 
-    _no_more(options, url)
+    _no_more(options, url, _among())
     return MemoryBackend()
 
 
@@ -93,7 +95,7 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
             f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {without_secrets(url)!r}"
         )
     durability = options.pop("durability", "full")
-    _no_more(options, url)
+    _no_more(options, url, _among(["durability"]))
     file = Path(unquote(path[1:]))
     if "\0" in str(file) or any(len(part.encode()) > 255 for part in file.parts):
         raise ConfigError(f"expected a path that a file can have, got {shown(str(file))}")
@@ -141,7 +143,7 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
 
 def _redis(options: dict[str, str], url: str) -> Backend:
     try:
-        from headrace.backends.redis import ClusterBackend, Mode, RedisBackend, parse
+        from headrace.backends.redis import ClusterBackend, Mode, RedisBackend, parse, unknown
     except ImportError as error:
         raise ConfigError(f"Valkey needs hiredis ({error}); install: pip install 'headrace[redis]'") from error
 
@@ -154,7 +156,7 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     listen = _switch(options, "listen", True)
     place = parse(base, options, without_secrets(base))
     shards = options.pop("shards", None) if place.mode is Mode.CLUSTER else None
-    _no_more(options, url)
+    _no_more(options, url, partial(unknown, base.partition("://")[0]))
     if place.mode is not Mode.CLUSTER:
         return RedisBackend(place, prefix=prefix, listen=listen)
     if shards is not None and not (shards.isascii() and shards.isdigit() and 1 <= int(shards) <= 1_024):
@@ -174,7 +176,8 @@ def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
     except ProgrammingError:
         known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
         if "@" not in url.partition("?")[2]:
-            _no_more({name: value for name, value in options.items() if name not in known}, url)
+            others = {name: value for name, value in options.items() if name not in known}
+            _no_more(others, url, _among(["schema", "migrate", "pooled", "listen"], " and those of libpq"))
         raise _unreadable(url) from None
     login, at, _ = conninfo.partition("?")[0].rpartition("@")
     if "@" in login or (at and "/" in login.partition("://")[2]):
@@ -194,9 +197,19 @@ def _switch(options: dict[str, str], name: str, default: bool) -> bool:
     return given == "yes"
 
 
-def _no_more(options: dict[str, str], url: str) -> None:
+_Told = Callable[[str, str], str]
+"""What to say of an option and its value that are not known."""
+
+
+def _among(known: Iterable[str] = (), more: str = "") -> _Told:
+    names = ", ".join(sorted(known))
+    return lambda name, _: f"unknown option {shown(name)}. Known here: {names or 'none'}{more}"
+
+
+def _no_more(options: dict[str, str], url: str, told: _Told) -> None:
     if options:
-        raise ConfigError(f"{without_secrets(url)!r}: unknown option {shown(min(options))}")
+        name = min(options)
+        raise ConfigError(f"{without_secrets(url)!r}: {told(name, options[name])}")
 
 
 def without_secrets(url: str) -> str:
@@ -205,6 +218,4 @@ def without_secrets(url: str) -> str:
     >>> without_secrets("redis://ada:secret@db:6379/0")
     'redis://***@db:6379/0'
     """
-    scheme, separator, rest = url.partition("://")
-    hidden = rest if rest.startswith("/") or "@" not in rest else "***@" + rest.rpartition("@")[2]
-    return _SECRET.sub(r"\1***", scheme + separator + hidden)
+    return hidden("".join("%20" if c.isspace() else c for c in url))

@@ -6,9 +6,10 @@
     ├─ ConfigError               what you asked for cannot be set up
     │  └─ UnknownTask            no handler of that name here
     ├─ InvalidJob                a job that cannot be accepted as it is
+    ├─ ScheduleNotFound          no schedule of that name
     ├─ BackendError              the store
     │  ├─ Unavailable            not now; the core retries it
-    │  │  └─ StoreFull           no room left on the disk
+    │  │  └─ StoreFull           no room left, on the disk or in the server's memory
     │  ├─ SchemaMismatch         made by another version, or not ours
     │  └─ Corrupt                its bytes do not add up
     ├─ LeaseLost                 the job is another worker's by now
@@ -74,6 +75,10 @@ class UnknownTask(ConfigError):
 
 class InvalidJob(HeadraceError, ValueError):
     """The job cannot be accepted as it is; nothing was stored."""
+
+
+class ScheduleNotFound(HeadraceError, LookupError):
+    """There is no schedule of that name."""
 
 
 class BackendError(HeadraceError):

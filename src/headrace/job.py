@@ -18,6 +18,8 @@ from headrace.records import Leased, Settlement
 P = TypeVar("P")
 
 _HEADERS = msgspec.msgpack.Decoder(dict[str, str])
+SLOT = "headrace-slot"
+"""The header in which the job of a slot says which one: the schedule's uid and the instant."""
 
 
 def read_headers(cell: bytes | None) -> dict[str, str]:
@@ -204,6 +206,13 @@ class Job(Generic[P]):
     def headers(self) -> dict[str, str]:
         """The notes that travel with the job."""
         return read_headers(self._leased.headers)
+
+    @property
+    def slot(self) -> datetime | None:
+        """The instant that a schedule made the job for, whatever jitter and retries made of ``run_at``; None for a job
+        that was enqueued."""
+        slot = self.headers.get(SLOT, "").partition(":")[2]
+        return to_datetime(int(slot)) if slot.removeprefix("-").isdecimal() else None
 
     @property
     def lease(self) -> Lease:

@@ -59,6 +59,18 @@ from headrace.records import (
     SweepClause,
     Swept,
 )
+from headrace.ticks import (
+    Drop,
+    Look,
+    Looked,
+    Plan,
+    Save,
+    Schedule,
+    ScheduleSelector,
+    Tick,
+    TickNote,
+    TickOutcome,
+)
 from headrace.types import JobState
 
 
@@ -69,8 +81,8 @@ class Hints(Protocol):
         """Subscribe. Once the context is entered, hints caused from then on are delivered (as far as any are).
 
         Topics: ``queue:NAME`` when a job may have become claimable there, ``inbox:NAME`` with a job's id when a job
-        with that ``reply_to`` ended, ``holder:NAME`` when the next renew would bring a cancellation. Several hints
-        for one topic may arrive as one.
+        with that ``reply_to`` ended, ``holder:NAME`` when the next renew would bring a cancellation, ``schedules:all``
+        when a schedule was saved. Several hints for one topic may arrive as one.
         """
         ...
 
@@ -131,6 +143,56 @@ class Transactions(Protocol):
         ...
 
 
+class TickStore(Protocol):
+    """Schedules, and the ledger of their ticks. What holds for the ten operations holds here too.
+
+    No two planners are ever in step, so nothing here needs a leader: whoever changes a schedule names the version that
+    he has read, and of several one succeeds. A slot is on the ledger once, and its job is stored in the same atomic
+    step: there is no moment at which one of them is there without the other.
+    """
+
+    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+        """Make, change and remove schedules; answer each, in order: whether it was done.
+
+        It is done when the stored version is the expected one (0: there is none of that name). A saved schedule is
+        stored as given, but with the version after the expected one, ``updated_at`` now, and ``created_at`` now if it
+        is new. Those who listen to ``schedules:all`` get a hint.
+        """
+        ...
+
+    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+        """Matching schedules in the order of their names (by code points), those above ``after``."""
+        ...
+
+    async def due(self, req: Look, at: Stamp = None) -> Looked:
+        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(rank, look_at, name)``. The cost depends
+        on ``limit`` and the number of ranks in use, not on how many schedules there are. Nothing changes."""
+        ...
+
+    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+        """Carry out plans, each in one atomic step; answer each, in order, with what became of its ticks, or None: the
+        schedule is not there any more, or not with that version, and nothing was done.
+
+        For each tick, in order: a slot that has FIRED stays as it is (None); another entry of that slot on the ledger
+        is replaced, so that what was missed can be made up for. One without a row is MISSED. One
+        with ``overlap`` SKIP is SKIPPED while the schedule's ``last_job`` is live. Otherwise its row is inserted by the
+        rules of ``Backend.insert`` (a stored id is not stored again), and it is FIRED; with ``overlap`` CANCEL a live
+        ``last_job`` is cancelled first, as by ``alter`` with the reason ``superseded``. ``runs`` counts what FIRED.
+
+        A plan that names a version also moves the schedule on: ``slot`` and ``look_at`` become the plan's, and each
+        FIRED tick becomes ``last_slot`` and ``last_job``. With every plan that is carried out the version rises by one.
+        """
+        ...
+
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
+        """Ticks of a schedule, latest slot first; those of slots earlier than ``before``."""
+        ...
+
+    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+        """Keep with ticks what became of their jobs; those that are not on the ledger are passed over."""
+        ...
+
+
 class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another for another loop."""
 
@@ -142,6 +204,11 @@ class Backend(Protocol):
     @property
     def tx(self) -> Transactions | None:
         """Capability: jobs in the caller's own transactions."""
+        ...
+
+    @property
+    def ticks(self) -> TickStore | None:
+        """Capability: schedules. None means that there can be none."""
         ...
 
     @property
@@ -294,7 +361,8 @@ class Backend(Protocol):
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        """Remove what the clause condemns, in a bounded step: only ended jobs and expired results, never a live job.
+        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results and ticks, never a live
+        job or a schedule.
         A store may remove a whole day at once, if that is a step as small.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.

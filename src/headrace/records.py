@@ -408,6 +408,8 @@ class Place(StrEnum):
     FAILED = "failed"
     RESULTS = "results"
     """Results past their ttl; the records stay."""
+    TICKS = "ticks"
+    """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
 
 
 class SweepClause(Struct, frozen=True, kw_only=True):

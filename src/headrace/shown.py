@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote
+
 _LONGEST = 80
+_WORD = re.compile(r"\S+")
+_AUTHORITY = re.compile("://(?!/)")
+_NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
+_SECRET = re.compile(r"(?i)(password|passwd|token|secret|api[_-]?key)$")
+_KEY = re.compile(r"(?i)key$")
+_AFTER = "'\"),;.:]}"
+"""What may stand after a URL that is part of a sentence."""
 
 
 def shown(value: object) -> str:
@@ -17,3 +27,33 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def without_secrets(text: str) -> str:
+    """The text without what URLs in it, and options of theirs, keep secret: users, passwords, tokens and keys, whatever
+    characters they are made of. A URL ends where a blank is.
+
+    >>> without_secrets("at redis://ada:secret@db:6379/0?sentinel_password=x it said")
+    'at redis://***@db:6379/0?sentinel_password=*** it said'
+    """
+    return _WORD.sub(_without, text) if "=" in text or "://" in text else text
+
+
+def _without(found: re.Match[str]) -> str:
+    word = found[0]
+    if (begin := _AUTHORITY.search(word)) and (end := word.rfind("@")) > begin.end():
+        word = f"{word[: begin.end()]}***{word[end:]}"
+    parts, at = [], 0
+    while (name := _NAME.search(word, at)) is not None:
+        parts.append(word[at : name.end()])
+        at = name.end()
+        if _is_secret(unquote(name[2]), of_url=bool(name[1])):
+            end = word.find("&", at)
+            value = word[at:] if end < 0 else word[at:end]
+            parts.append("***" + value[len(value.rstrip(_AFTER)) :])
+            at += len(value)
+    return "".join((*parts, word[at:]))
+
+
+def _is_secret(name: str, *, of_url: bool) -> bool:
+    return bool(_SECRET.search(name) or (of_url and _KEY.search(name)))

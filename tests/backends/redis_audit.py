@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.backends.redis.blob import JOB, KEPT, NONE, STATE, Head, Job, State
+from headrace.backends.redis.timetable import unpack_schedule, unpack_tick
 
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "w", "q", "qn", "qi",
-    "z", "n", "b", "W", "X", "g:", "v",
+    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8
@@ -63,6 +64,7 @@ class Audit:
             self._check_ids, self._check_tenants, self._check_queues, self._check_ready, self._check_expiring,
             self._check_leases, self._check_ends, self._check_results, self._check_cells, self._check_keys,
             self._check_waiters, self._check_counts, self._check_sizes, self._check_workers, self._check_signals,
+            self._check_schedules, self._check_ledger,
         ):  # fmt: skip
             check()
         return self._problems
@@ -253,6 +255,37 @@ class Audit:
                 (self._call("LLEN", key) <= SIGNALS, 0 < self._call("PTTL", key) <= 60_000),
                 (True, True),
             )
+
+    def _check_schedules(self) -> None:
+        """Who must be looked at is in one line, and the first of each line is known."""
+        definitions, records = self._hash("Sd"), self._hash("S")
+        self._expect(":Sd", definitions.keys(), records.keys())
+        self._expect(":Sn", self._sorted("Sn"), dict.fromkeys(records, 0))
+        lines: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        heads: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for name, packed in records.items():
+            one, past = unpack_schedule(name, packed, definitions.get(name, b""))
+            self._expect(f"other shards of {name!r}", past, ())
+            if one.enabled and one.look_at is not None:
+                lines[f"{one.rank}:{one.bucket}".encode()][name] = one.look_at
+        for line, names in lines.items():
+            look_at, first = min((look_at, name) for name, look_at in names.items())
+            heads[line.partition(b":")[0]][first] = look_at
+        self._expect(":Sl", {name: self._sorted("Sl:", name) for name in self._names["Sl:"]}, lines)
+        self._expect(":Sh", {name: self._sorted("Sh:", name) for name in self._names["Sh:"]}, heads)
+        self._expect(":Sr", self._sorted("Sr"), {rank: int(rank) for rank in heads})
+
+    def _check_ledger(self) -> None:
+        """Each tick is under its slot, and in the list of all."""
+        found: dict[bytes, int] = {}
+        for uid in self._names["T:"]:
+            for packed, slot in self._sorted("T:", uid).items():
+                tick = unpack_tick(packed)
+                self._expect(f":T:{uid.hex()}", tick.slot, slot)
+                name = uid + slot.to_bytes(8, "big")
+                self._expect(f"other ticks of {uid.hex()} {slot}", found.get(name), None)
+                found[name] = tick.planned_at
+        self._expect(":T", self._sorted("T"), found)
 
 
 def _key_field(job: Known) -> bytes:

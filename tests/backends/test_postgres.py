@@ -11,7 +11,7 @@ from tests.postgres import stores
 
 
 class TestPostgres(BackendConformance):
-    capabilities = ("durable", "hints", "turn")
+    capabilities = ("durable", "hints", "ticks", "turn")
 
     def connect(self, place: Path) -> PostgresBackend:
         return stores.connect(place)

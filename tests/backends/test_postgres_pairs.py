@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.backends.interleaving import Stage
-from tests.backends.interleaving.crossing import GATES, GROUNDS, Gate, Ground, cross
+from tests.backends.interleaving.crossing import (
+    GATES,
+    GROUNDS,
+    SCHEDULE_GATES,
+    SCHEDULED,
+    Gate,
+    Ground,
+    cross,
+)
 from tests.backends.interleaving.model import in_order
 from tests.backends.interleaving.scenes import CROWD
 from tests.backends.interleaving.statements import (
@@ -24,6 +32,7 @@ from tests.backends.interleaving.statements import (
     THINNING,
     Statement,
 )
+from tests.backends.interleaving.ticking import MEETING, PLANS, SCHEDULES, SINGLE_SCHEDULES, TICKING
 from tests.backends.interleaving.verdict import (
     REPEATABLE_READ,
     SERIALIZABLE,
@@ -71,6 +80,14 @@ def test_two_at_once_are_as_one_after_the_other(
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.parametrize(("first", "second"), pairs(TICKING, TICKING) + pairs(PLANS, MEETING) + pairs(MEETING, PLANS))
+def test_two_at_once_on_schedules_are_as_one_after_the_other(
+    first: Statement, second: Statement, stage: Stage, run: Run[list[str]]
+) -> None:
+    problems = run(check_pair(stage, first, second, SCHEDULES, SINGLE_SCHEDULES))
+    assert not problems, "\n".join(problems)
+
+
 @pytest.mark.parametrize("second", named(SERVING))
 def test_what_serves_everybody_waits_for_nobody(second: Statement, stage: Stage, run: Run[Any]) -> None:
     """A caller's own transaction may last: it must not keep others from their work."""
@@ -111,6 +128,11 @@ def test_batches_that_cross_never_lock_each_other_out(ground: Ground, gate: Gate
     assert undone == []
 
 
+@pytest.mark.parametrize("gate", named(SCHEDULE_GATES))
+def test_batches_on_schedules_that_cross_never_lock_each_other_out(gate: Gate, stage: Stage, run: Run[Any]) -> None:
+    test_batches_that_cross_never_lock_each_other_out(SCHEDULED, gate, stage, run)
+
+
 @pytest.mark.parametrize("second", named(STATEMENTS))
 def test_a_caller_s_own_transaction_is_as_any_other(second: Statement, stage: Stage, run: Run[list[str]]) -> None:
     problems = run(check_bound(stage, second))
@@ -129,4 +151,10 @@ def test_a_transaction_that_is_overtaken_is_as_one_before_or_after_or_refused(
 @pytest.mark.parametrize("statement", named(STATEMENTS))
 def test_work_goes_on_while_the_store_is_migrated(statement: Statement, stage: Stage, run: Run[list[str]]) -> None:
     problems = run(check_migration(stage, statement))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("statement", named(TICKING))
+def test_planning_goes_on_while_the_store_is_migrated(statement: Statement, stage: Stage, run: Run[list[str]]) -> None:
+    problems = run(check_migration(stage, statement, SCHEDULES))
     assert not problems, "\n".join(problems)

@@ -14,11 +14,12 @@ import pytest
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.connections import Session
 from headrace.records import Beat, Cancel, Claim, Place, Reap, Row, Selector, Settlement, SweepClause
+from headrace.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.postgres import server
 
 BATCH = 100
-BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters"}
+BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters", "schedules", "agenda", "ticks"}
 _FILL = """
     INSERT INTO queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
     INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
@@ -251,3 +252,175 @@ async def _live_once(store: PostgresBackend, count: int) -> None:
     await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs])
     await store.fetch(ids)
     await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+
+
+# -- schedules
+
+NOW = 1_800_000_000_000_000
+LATER = NOW + 1_000_000_000
+"""When all have come up."""
+RANKS = 3
+_SCHEDULES = """
+    INSERT INTO schedules (created_at, updated_at, uid, name, queue, tenant, definition)
+    SELECT 0, 0, plans_id(n), 's' || lpad(n::text, 7, '0'), 'q' || n %% 10, 't' || n %% 1000, 'd'
+    FROM generate_series(1, %(depth)s) AS n;
+    INSERT INTO agenda (slot, look_at, runs, version, uid, rank, bucket, enabled, name)
+    SELECT %(now)s, %(now)s + n * 1000, 0, 1, plans_id(n), n %% 3, n %% 1024, true, 's' || lpad(n::text, 7, '0')
+    FROM generate_series(1, %(depth)s) AS n;
+    INSERT INTO ticks (slot, run_at, planned_at, uid, count, outcome)
+    SELECT n, n, %(now)s + n, plans_id(n %% 100), 1, 2 FROM generate_series(1, %(depth)s) AS n;
+    INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, %(depth)s, 100 * %(depth)s);
+"""
+
+
+def fill_schedules(connection: psycopg.Connection[tuple[object, ...]], count: int) -> None:
+    """So many schedules, one coming up every millisecond from NOW on, and so many ticks."""
+    connection.execute(_IDS)
+    for statement in _SCHEDULES.split(";")[:-1]:
+        connection.execute(statement, {"depth": count, "now": NOW})
+
+
+@pytest.fixture(scope="module", params=[10_000, 100_000], ids=["ten thousand", "a hundred thousand"])
+def planned(request: pytest.FixtureRequest) -> Iterator[int]:
+    count: int = request.param
+
+    async def install() -> None:
+        backend = PostgresBackend(server().url(), schema="ticking")
+        await backend.open()
+        await backend.close()
+
+    asyncio.run(install())
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=ticking") as connection:
+        fill_schedules(connection, count)
+        yield count
+        connection.execute("DROP SCHEMA ticking CASCADE")
+
+
+@pytest.fixture
+async def ticking(planned: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PostgresBackend, Plans]]:
+    async with explained("ticking", monkeypatch) as store:
+        yield store
+
+
+def _fires(one: Schedule, slot: int, number: int, overlap: Overlap = Overlap.ALLOW) -> Plan:
+    fired = Row(id=bytes.fromhex(f"0194{number:028x}"), queue="q", task="t", cells={})
+    return Plan(one.name, one.uid, one.version, [NewTick(slot, slot, fired, overlap=overlap)], slot + 1, 2 * NOW)
+
+
+async def test_nothing_due_costs_a_look_at_each_rank(ticking: tuple[PostgresBackend, Plans], planned: int) -> None:
+    store, plans = ticking
+    looked = await store.ticks.due(Look(), NOW)
+    assert (looked.schedules, looked.next_in) == ([], 1_000)
+    assert plans.ways() == {("agenda", "agenda_due")}
+    assert plans.touched() <= 2 * RANKS
+
+
+@pytest.mark.parametrize(("due", "limit"), [(10, 100), (10_000, 100)], ids=["a few", "all"])
+async def test_a_look_touches_what_is_due_up_to_its_limit(
+    ticking: tuple[PostgresBackend, Plans], planned: int, due: int, limit: int
+) -> None:
+    store, plans = ticking
+    looked = await store.ticks.due(Look(limit), NOW + due * 1_000)
+    found = min(due, limit)
+    assert len(looked.schedules) == found
+    assert plans.ways() == {("agenda", "agenda_due"), ("schedules", "schedules_pkey")}
+    assert plans.touched() <= 2 * found + 2 * RANKS
+
+
+async def test_who_shares_the_buckets_touches_the_others_as_far_as_they_are_due(
+    ticking: tuple[PostgresBackend, Plans], planned: int
+) -> None:
+    store, plans = ticking
+    looked = await store.ticks.due(Look(shard=1, shards=4), NOW + 40_000)
+    assert len(looked.schedules) == 10
+    assert plans.ways() == {("agenda", "agenda_due"), ("schedules", "schedules_pkey")}
+    assert plans.touched() <= 40 + 10 + RANKS * (1 + 4 * 4)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+async def test_planning_touches_what_it_plans(
+    ticking: tuple[PostgresBackend, Plans], planned: int, overlap: Overlap
+) -> None:
+    store, plans = ticking
+    number = [*Overlap].index(overlap) + 1
+    chosen = await store.ticks.find(ScheduleSelector(), f"s{number * 1_000:07d}", 50)
+    await store.ticks.plan([_fires(one, NOW, 10_000 * number + n) for n, one in enumerate(chosen)], LATER)
+    chosen = await store.ticks.find(ScheduleSelector(names=[one.name for one in chosen]))
+    plans.scans.clear()
+    again = [_fires(one, NOW + 1, 10_000 * number + 100 + n, overlap) for n, one in enumerate(chosen)]
+    answers = await store.ticks.plan(again, LATER)
+    assert answers == [[TickOutcome.SKIPPED if overlap is Overlap.SKIP else TickOutcome.FIRED]] * 50
+    await store.ticks.note([TickNote(one.uid, NOW, "completed", 1, 1) for one in chosen])
+    assert not _scans(plans)
+    assert plans.touched() <= 30 * 50
+
+
+async def test_saving_touches_what_it_saves(ticking: tuple[PostgresBackend, Plans], planned: int) -> None:
+    store, plans = ticking
+    [one] = await store.ticks.find(ScheduleSelector(names=["s0005000"]))
+    new = Schedule(name="new", uid=bytes(16), queue="q", definition=b"d")
+    await store.ticks.save([Save(one, one.version), Save(new, 0)])
+    assert not _scans(plans)
+    assert plans.touched() <= 10
+
+
+async def test_schedules_and_ticks_are_found_by_what_they_are_asked_for(
+    ticking: tuple[PostgresBackend, Plans], planned: int
+) -> None:
+    store, plans = ticking
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute("ANALYZE ticking.schedules")
+    plans.scans.clear()
+    for sel, page in (
+        (ScheduleSelector(), 10),
+        (ScheduleSelector(names=["s0000007", "s0000009"]), 2),
+        (ScheduleSelector(tenant="t7"), 10),
+        (ScheduleSelector(queue="q7"), 10),
+    ):
+        assert len(await store.ticks.find(sel, None, 10)) == page
+        assert await store.ticks.find(sel, "s9", 10) == []
+    uid = bytes.fromhex("01900000000070008000000000000001")
+    assert len(await store.ticks.history(uid, NOW, 10)) == 10
+    assert not _scans(plans)
+    assert plans.touched() <= 50 * 10, "a queue that has one in ten may be looked for among all"
+
+
+async def test_a_sweep_of_ticks_touches_what_goes(ticking: tuple[PostgresBackend, Plans], planned: int) -> None:
+    store, plans = ticking
+    few = await store.sweep(SweepClause(place=Place.TICKS, older_than=0, limit=50), NOW + 40)
+    assert (few.removed, few.more) == (40, False)
+    much = await store.sweep(SweepClause(place=Place.TICKS, max_count=few.kept - 200, limit=100), NOW)
+    assert (much.removed, much.kept, much.more) == (100, few.kept - 100, True)
+    assert plans.ways() == {("ticks", "ticks_age"), ("ticks", "Tid Scan")}
+    assert plans.touched() <= 3 * 150
+
+
+async def test_a_plan_that_was_made_for_no_schedules_serves_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=kept_ticking") as connection:
+        async with explained("kept_ticking", monkeypatch) as (store, plans):
+            for table in ("schedules", "agenda", "ticks", "ready", "queues"):
+                connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+            connection.execute("VACUUM ANALYZE")
+            for number in range(3):
+                await _tick_once(store, number, 1)
+            fill_schedules(connection, 20_000)
+            plans.scans.clear()
+            await _tick_once(store, 10, 50)
+            assert not _scans(plans) - {("ticks", "Tid Scan")}
+            assert plans.touched() <= 40 * 50
+        connection.execute("DROP SCHEMA kept_ticking CASCADE")
+
+
+async def _tick_once(store: PostgresBackend, number: int, count: int) -> None:
+    """Everything that happens to schedules, to so many of them."""
+    ticks = store.ticks
+    names = [f"{number}-{n}" for n in range(count)]
+    made = [Schedule(name=name, uid=name.encode().ljust(16), queue="q", definition=b"d", look_at=1) for name in names]
+    assert await ticks.save([Save(one, 0) for one in made], 1) == [True] * count
+    looked = await ticks.due(Look(count), 1)
+    assert [one.name for one in looked.schedules] == sorted(names)
+    found = await ticks.find(ScheduleSelector(names=names))
+    await ticks.plan([_fires(one, 1, 1_000 * number + n, Overlap.SKIP) for n, one in enumerate(found)], 1)
+    await ticks.note([TickNote(one.uid, 1, "completed", 1, 1) for one in made])
+    assert len(await ticks.history(made[0].uid)) == 1
+    assert (await store.sweep(SweepClause(place=Place.TICKS, older_than=0), 1)).removed == count

@@ -15,6 +15,7 @@ from tests.backends.interleaving import Stage
 from tests.backends.interleaving.scenes import ALONE as SINGLE
 from tests.backends.interleaving.scenes import CROWD
 from tests.backends.interleaving.statements import STATEMENTS
+from tests.backends.interleaving.ticking import SCHEDULES, SINGLE_SCHEDULES, TICKING
 from tests.backends.interleaving.verdict import check_pair
 from tests.postgres import server
 
@@ -75,7 +76,38 @@ BETWEEN_TWO = [
     ),
 ]
 
+CAS = "(p_versions[i] IS NULL OR a.version = p_versions[i])"
+
+ON_SCHEDULES = [
+    Fault("a plan under any version", "plan_v1", CAS, "true", ("plan", "plan, skipping")),
+    Fault("a plan that does not look again", "plan_v1", f"{CAS} FOR UPDATE", CAS, ("plan", "plan, skipping")),
+    Fault(
+        "a ledger that takes a slot twice",
+        "plan_v1",
+        "WHERE k.outcome <> 0",
+        "",
+        ("plan", "plan out of turn"),
+    ),
+    Fault("a save over any version", "save_schedules", "AND a.version = n.expect", "", ("plan", "save schedules")),
+    Fault("ticks that nobody counts", "plan_v1", "v_count * 100", "0", ("plan", "note ticks")),
+]
+
 ALONE = [
+    Fault("a plan under any version", "plan_v1", CAS, "true", ("test_a_plan_by_an_old_version_does_nothing",)),
+    Fault(
+        "a ledger that takes a slot twice",
+        "plan_v1",
+        "WHERE k.outcome <> 0",
+        "",
+        ("test_a_slot_is_never_on_the_ledger_twice",),
+    ),
+    Fault(
+        "ranks that are passed over",
+        "due_v1",
+        "EXIT WHEN v_left <= 0",
+        "EXIT",
+        ("test_due_in_the_order_of_rank_then_instant_then_name",),
+    ),
     Fault(
         "a settlement by any holder",
         "finish_v1",
@@ -120,7 +152,7 @@ def stage(run: Run) -> Iterator[Stage]:
     """Its scenes are built before there is any fault: what one leaves wrong must not be kept for the tests after it."""
     stage = Stage(SCHEMA)
     run(stage.open())
-    for scene in (CROWD, *SINGLE):
+    for scene in (CROWD, *SINGLE, SCHEDULES, *SINGLE_SCHEDULES):
         run(stage.set(scene))
     yield stage
     run(stage.close())
@@ -136,6 +168,18 @@ def test_the_pairs_find_it(fault: Fault, stage: Stage, run: Run) -> None:
 
     assert run(problems())
     assert run(check_pair(stage, first, second)) == []
+
+
+@pytest.mark.parametrize("fault", named(ON_SCHEDULES))
+def test_the_pairs_on_schedules_find_it(fault: Fault, stage: Stage, run: Run) -> None:
+    first, second = [next(one for one in TICKING if one.name == name) for name in fault.proof]
+
+    async def problems() -> list[str]:
+        async with stage.fault(fault.function, fault.right, fault.wrong):
+            return await check_pair(stage, first, second, SCHEDULES, SINGLE_SCHEDULES)
+
+    assert run(problems())
+    assert run(check_pair(stage, first, second, SCHEDULES, SINGLE_SCHEDULES)) == []
 
 
 @pytest.mark.parametrize("fault", named(ALONE))

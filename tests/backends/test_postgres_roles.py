@@ -24,7 +24,7 @@ from headrace.backends.postgres.bulk import THRESHOLD
 from headrace.backends.postgres.translate import translated
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, JobFailed, Unavailable
-from headrace.protocol import Backend
+from headrace.protocol import Backend, TickStore
 from headrace.records import (
     Beat,
     Cancel,
@@ -49,6 +49,7 @@ from headrace.records import (
     Watch,
 )
 from headrace.testing.conformance.base import LEASE, SECOND, job_id, row
+from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import Failure, JobState
 from tests.postgres import server
 
@@ -249,6 +250,58 @@ async def cancel_many(store: PostgresBackend, jobs: Jobs) -> None:
     assert len(await store.alter(Selector(queue=jobs.queue), Cancel())) == 3
 
 
+def schedule(queue: str, tenant: str = "", **more: Any) -> Schedule:
+    """A new one, which nobody needs to look at."""
+    number = next(_numbers)
+    return Schedule(name=f"s{number}", uid=job_id(number), queue=queue, definition=b"d", tenant=tenant, **more)
+
+
+def fires(one: Schedule, slot: int, overlap: Overlap = Overlap.ALLOW, **more: Any) -> Plan:
+    """A plan by which a schedule fires."""
+    fired = row(next(_numbers), queue=one.queue, tenant=one.tenant, **more)
+    return Plan(one.name, one.uid, None, [NewTick(slot, slot, fired, overlap=overlap)])
+
+
+async def kept(one: Schedule) -> Schedule:
+    """Saved by the owner, and fired once."""
+    async with opened() as store:
+        assert await store.ticks.save([Save(one, 0)]) == [True]
+        assert await store.ticks.plan([fires(one, 1)]) == [[TickOutcome.FIRED]]
+    return one
+
+
+async def save_schedule(store: PostgresBackend, jobs: Jobs) -> None:
+    one = schedule(jobs.queue)
+    assert await store.ticks.save([Save(one, 0), Save(one, 1), Drop(one.name, 2)]) == [True] * 3
+
+
+async def find_schedule(store: PostgresBackend, jobs: Jobs) -> None:
+    one = await kept(schedule(jobs.queue))
+    assert [found.name for found in await store.ticks.find(ScheduleSelector(queue=jobs.queue))] == [one.name]
+
+
+async def look_for_schedules(store: PostgresBackend, jobs: Jobs) -> None:
+    one = await kept(schedule(jobs.queue, rank=-5, look_at=1))
+    assert one.name in {found.name for found in (await store.ticks.due(Look(1_000))).schedules}
+
+
+async def plan_schedule(store: PostgresBackend, jobs: Jobs) -> None:
+    one = await kept(schedule(jobs.queue))
+    assert await store.ticks.plan([fires(one, 2)]) == [[TickOutcome.FIRED]]
+
+
+async def read_history(store: PostgresBackend, jobs: Jobs) -> None:
+    one = await kept(schedule(jobs.queue))
+    assert [tick.slot for tick in await store.ticks.history(one.uid)] == [1]
+
+
+async def note_tick(store: PostgresBackend, jobs: Jobs) -> None:
+    one = await kept(schedule(jobs.queue))
+    await store.ticks.note([TickNote(one.uid, 1, "completed", 2, 3)])
+    async with opened() as owned:
+        assert [tick.ran for tick in await owned.ticks.history(one.uid)] == [3]
+
+
 def sweep(place: Place) -> Operation:
     return Operation(("janitor",), lambda store, jobs: store.sweep(SweepClause(place=place, older_than=DAY)))
 
@@ -280,6 +333,12 @@ OPERATIONS = {
     "fetch": Operation(EVERYBODY, fetch),
     "scan": Operation(READERS, scan),
     "stats": Operation(READERS, stats),
+    "ticks, save": Operation(PRODUCERS, save_schedule),
+    "ticks, find": Operation(EVERYBODY, find_schedule),
+    "ticks, due": Operation(EVERYBODY, look_for_schedules),
+    "ticks, plan": Operation(PRODUCERS, plan_schedule),
+    "ticks, history": Operation(EVERYBODY, read_history),
+    "ticks, note": Operation(("worker",), note_tick),
 } | {f"sweep, {place.value}": sweep(place) for place in Place}
 
 
@@ -287,8 +346,10 @@ OPERATIONS = {
 
 
 def test_every_operation_is_in_the_matrix() -> None:
-    operations = {name for name, value in vars(Backend).items() if inspect.iscoroutinefunction(value)} | {"turn"}
-    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"}
+    operations = {name for name, value in vars(Backend).items() if inspect.iscoroutinefunction(value)}
+    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {"turn", "ticks"}
+    of_ticks = {f"ticks, {name}" for name, value in vars(TickStore).items() if inspect.iscoroutinefunction(value)}
+    assert {name for name in OPERATIONS if name.startswith("ticks")} == of_ticks
     assert {kind.__name__ for kind in get_args(Change)} <= {part for name in OPERATIONS for part in name.split(", ")}
 
 
@@ -453,7 +514,9 @@ def test_what_a_confined_role_calls_looks_the_same() -> None:
         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
         WHERE n.nspname = %s AND p.proname IN (%s, 'own_' || %s)
     """
-    for name in ("insert_v1", "fetch_v1", "matching_v1"):
+    for name in (
+        "insert_v1", "fetch_v1", "matching_v1", "save_v1", "find_v1", "due_v1", "plan_v1", "history_v1",
+    ):  # fmt: skip
         one, other = ask(OWNER, query, SCHEMA, name, name)
         assert one == other
 
@@ -720,6 +783,80 @@ def test_a_condition_of_ones_own_sees_no_more_than_the_view_shows(acme: str, que
         assert mine.execute(query.format(sql.Identifier(SCHEMA)), (queue,)).fetchall() == [("mine",)]
     assert "mine" in seen
     assert "theirs" not in seen
+
+
+async def test_a_confined_role_keeps_the_schedules_of_its_tenants_alone(acme: str, queue: str) -> None:
+    theirs = await kept(schedule(queue, "other"))
+    mine = schedule(queue, "acme")
+    async with opened(acme) as store:
+        ticks = store.ticks
+        assert await ticks.save([Save(mine, 0)]) == [True]
+        assert await ticks.save([Save(mine, 0)]) == [False]
+        for tenant in ("other", ""):
+            with pytest.raises(ConfigError, match=f'confined to other tenants than "{tenant}".*migrate grant producer'):
+                await ticks.save([Save(schedule(queue, tenant), 0)])
+        changes: list[Save | Drop] = [Drop(theirs.name, expect) for expect in (2, 9)]
+        changes += [Save(msgspec.structs.replace(theirs, tenant="acme"), expect) for expect in (0, 2, 9)]
+        for change in changes:
+            with pytest.raises(ConfigError, match="the one that has this schedule"):
+                await ticks.save([change])
+        with pytest.raises(ConfigError, match="the one that has this uid"):
+            await ticks.save([Save(msgspec.structs.replace(mine, name="other", uid=theirs.uid), 0)])
+        for number in (-1, 2**62):
+            with pytest.raises(ConfigError, match="not within a hundred years"):
+                await ticks.save([Save(schedule(queue, "acme", slot=number), 0)])
+        assert [one.name for one in await ticks.find(ScheduleSelector(queue=queue))] == [mine.name]
+        assert await ticks.find(ScheduleSelector(names=[theirs.name])) == []
+        assert await ticks.find(ScheduleSelector(tenant="other")) == []
+        looked = await ticks.due(Look(), 1)
+        assert (looked.schedules, looked.now) == ([], 1)
+        assert await ticks.save([Drop(mine.name, 1)]) == [True]
+    async with opened() as store:
+        [left] = await store.ticks.find(ScheduleSelector(queue=queue))
+        assert (left.name, left.tenant, left.version) == (theirs.name, "other", 2)
+
+
+async def test_a_confined_role_fires_the_schedules_of_its_tenants_alone(acme: str, queue: str) -> None:
+    theirs, mine = await kept(schedule(queue, "other")), await kept(schedule(queue, "acme"))
+    async with opened(acme) as store:
+        ticks = store.ticks
+        assert await ticks.plan([fires(mine, 2), fires(mine, 1)]) == [[TickOutcome.FIRED], [None]]
+        assert [tick.slot for tick in await ticks.history(mine.uid)] == [2, 1]
+        assert await ticks.history(theirs.uid) == []
+        for plan, told in (
+            (fires(theirs, 2), 'than "other"'),
+            (fires(msgspec.structs.replace(theirs, tenant="acme"), 2), "has this schedule"),
+            (fires(msgspec.structs.replace(mine, tenant="other"), 3), 'than "other"'),
+            (fires(mine, 3, expires=2**62), "not within a hundred years"),
+            (fires(mine, 2**62), "not within a hundred years"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                await ticks.plan([plan])
+        with pytest.raises(ConfigError, match="permission denied"):
+            await ticks.note([TickNote(mine.uid, 1, "completed", 1, 1)])
+    async with opened() as store:
+        assert [tick.slot for tick in await store.ticks.history(theirs.uid)] == [1]
+        assert [tick.slot for tick in await store.ticks.history(mine.uid)] == [2, 1]
+
+
+async def test_a_confined_role_reaches_no_job_of_others_through_its_schedules(acme: str, queue: str) -> None:
+    """Neither as the last one, which is cancelled or looked at, nor as one that is stored already."""
+    jobs = await Jobs(queue).make("other")
+    mine = schedule(queue, "acme", last_job=jobs.available)
+    async with opened(acme) as store:
+        for expect in (0, 1):
+            with pytest.raises(ConfigError, match="not the last one of its schedule"):
+                await store.ticks.save([Save(mine, expect)])
+            await store.ticks.save([Save(msgspec.structs.replace(mine, last_job=None), expect)])
+        for overlap in Overlap:
+            same = NewTick(1, 1, msgspec.structs.replace(of("acme", queue), id=jobs.available), overlap=overlap)
+            with pytest.raises(ConfigError, match="the one that has this id or key"):
+                await store.ticks.plan([Plan(mine.name, mine.uid, None, [same])])
+    async with opened() as store:
+        assert await store.ticks.history(mine.uid) == []
+        [untouched] = await store.fetch([jobs.available])
+        assert untouched is not None
+        assert untouched.state is JobState.AVAILABLE
 
 
 async def test_several_tenants_and_other_ones(queue: str) -> None:

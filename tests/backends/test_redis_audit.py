@@ -1,4 +1,4 @@
-"""Whatever is asked of a Valkey store, in whatever order, its indexes stay true to its jobs."""
+"""Whatever is asked of a Valkey store, in whatever order, its indexes stay true to its jobs and schedules."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from headrace.records import (
     Watch,
 )
 from headrace.testing.conformance.base import MINUTE, SECOND, T0, job_id, row
+from headrace.testing.conformance.ticks import schedule, uid
+from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote
 from headrace.types import JobState
 from tests.backends.redis_audit import Audit
 from tests.valkey import every_operation, server, stores
@@ -44,6 +46,7 @@ JOB = job_id(1)
 QUEUES = ("a", "a:b/{c}", "{x}", "1")
 KEYS = ("k", "1:2", "", "a:b/{c}")
 TENANTS = ("", "t", "a:b/{c}")
+NAMES = ("s", "1:2", "a:b/{c}", "é")
 HOLDERS = ("h1", "a:b/{c}")
 STATES = (
     JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED,
@@ -82,7 +85,7 @@ class Anybody:
         self._now += self._chance.choice([0, 1, SECOND // 2, 2 * SECOND, -SECOND])
         steps = (
             self.insert, self.insert, self.claim, self.claim, self.finish, self.turn, self.reap, self.renew, self.alter,
-            self.alter, self.alter, self.sweep,
+            self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note,
         )  # fmt: skip
         step = self._chance.choice(steps)
         await step()
@@ -212,6 +215,48 @@ class Anybody:
         )
         await self._store.sweep(clause, self._now)
 
+    async def save(self) -> None:
+        choice = self._chance.choice
+        changes: list[Save | Drop] = []
+        for name in self._chance.sample(NAMES, 2):
+            [known] = await self._store.ticks.find(ScheduleSelector(names=[name])) or [None]
+            expect = choice((0, 1)) if known is None else known.version
+            wanted = Schedule(
+                name=name,
+                uid=self._chance.randbytes(16) if known is None else known.uid,
+                queue=choice(QUEUES),
+                definition=choice((b"", b"def")),
+                tenant=choice(TENANTS),
+                rank=choice((0, 0, -3)),
+                bucket=choice((0, 1, 1023)),
+                enabled=choice((True, True, False)),
+                slot=choice((None, T0)),
+                look_at=choice((None, self._now, self._now + SECOND)),
+                last_job=choice((None, *self._known[-3:])),
+            )
+            changes.append(choice((Save(wanted, expect), Save(wanted, expect), Drop(name, expect))))
+        await self._store.ticks.save(changes, self._now)
+
+    async def plan(self) -> None:
+        """What is due, and something out of turn."""
+        choice = self._chance.choice
+        looked = await self._store.ticks.due(Look(choice((1, 3)), 0, choice((1, 2))), self._now)
+        plans: list[Plan] = []
+        for one in looked.schedules:
+            ticks = [
+                NewTick(self._now + n, self._now, choice((None, self._row(), self._row())), overlap=choice([*Overlap]))
+                for n in range(choice((0, 1, 3)))
+            ]
+            look_at = choice((None, self._now + SECOND))
+            version = choice((None, one.version, one.version, one.version, one.version + 1))
+            plans.append(Plan(one.name, one.uid, version, ticks, choice((None, T0)), look_at))
+        await self._store.ticks.plan(plans, self._now)
+
+    async def note(self) -> None:
+        for one in await self._store.ticks.find(ScheduleSelector()):
+            notes = [TickNote(one.uid, tick.slot, "failed", 1, 2) for tick in await self._store.ticks.history(one.uid)]
+            await self._store.ticks.note(notes, self._now)
+
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_indexes_are_true_to_the_jobs_whatever_is_done(seed: int, store: RedisBackend) -> None:
@@ -238,14 +283,20 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
         ("HSET", "c", JOB, bytes(16)), ("HDEL", "k", "1:k"), ("HSET", "w", job_id(2), b"\x91\xa2me"),
         ("HDEL", "q", "q"), ("HDEL", "qn", 1), ("SET", "qi", 0), ("SADD", "z", 7), ("HINCRBY", "n", "1:0", 1),
         ("HINCRBY", "b", 3, 1), ("HSET", "W", "h", "w"), ("ZADD", "X", 1, "h"), ("PERSIST", "g:q"), ("SET", "new", "x"),
+        ("HDEL", "S", "s000001"), ("HDEL", "Sd", "s000001"), ("ZREM", "Sn", "s000001"), ("ZREM", "Sl:0:0", "s000001"),
+        ("ZREM", "Sh:0", "s000001"), ("ZADD", "Sh:0", 1, "s000001"), ("ZREM", "Sr", 0),
+        ("ZREM", "T", uid(1) + T0.to_bytes(8, "big")),
+        ("ZREMRANGEBYRANK", b"T:" + uid(1), 0, 0),
     ],
-    ids=lambda damage: f"{damage[0]} {damage[1]}",
+    ids=lambda damage: f"{damage[0]} {damage[1]!r}",
 )  # fmt: skip
 async def test_an_index_that_is_not_true_is_noticed(
-    damage: tuple[str, str, *tuple[str | int | bytes, ...]], store: RedisBackend
+    damage: tuple[str, str | bytes, *tuple[str | int | bytes, ...]], store: RedisBackend
 ) -> None:
     await store.insert([row(1, tenant="t", key="k", reply_to="me", expires=SECOND)], T0)
+    await store.ticks.save([Save(schedule(1), 0)], T0)
+    await store.ticks.plan([Plan("s000001", uid(1), 1, [NewTick(T0, T0)], T0, T0)], T0)
     assert problems() == []
     command, name, *rest = damage
-    server().call(command, f"headrace{{jobs}}:{name}", *rest)
+    server().call(command, b"headrace{jobs}:" + (name if isinstance(name, bytes) else name.encode()), *rest)
     assert problems()

@@ -16,7 +16,7 @@ from tests.valkey_cluster import stores
 
 
 class TestRedisCluster(BackendConformance):
-    capabilities = ("durable", "hints", "turn")
+    capabilities = ("durable", "hints", "ticks", "turn")
 
     def connect(self, place: Path) -> ClusterBackend:
         return stores.connect(place)

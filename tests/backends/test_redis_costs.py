@@ -14,6 +14,8 @@ import pytest_asyncio
 from headrace.backends.redis import RedisBackend
 from headrace.records import Cancel, Claim, Hold, JobId, Place, Reap, Selector, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row, settle
+from headrace.testing.conformance.ticks import fires, moved, schedule, uid
+from headrace.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.types import JobState
 from tests.valkey import server, stores
 
@@ -319,3 +321,63 @@ async def test_a_second_holder_is_noticed_at_either_end_of_many_leases(store: Re
     await lease(store, 1, holder="w2", lease_for=2 * LEASE)
     [job] = await store.reap(Reap(limit=1), T0 + HOUR)
     assert job.lost == 0
+
+
+# -- schedules
+
+DUE = 10
+
+
+async def keep_schedules(store: RedisBackend, count: int, *, due: int) -> None:
+    """Save schedules, of which the first ``due`` must be looked at."""
+    for first in range(0, count, 1_000):
+        batch = [
+            Save(schedule(n, look_at=T0 if n < due else T0 + HOUR + n, bucket=n % BUCKETS, rank=n % 2), 0)
+            for n in range(first, min(count, first + 1_000))
+        ]
+        assert all(await store.ticks.save(batch, T0))
+
+
+async def cost_of_planning(store: RedisBackend, count: int, look: Look) -> tuple[int, int]:
+    """Commands that it takes to find what is due of so many, and to plan it."""
+    server().call("FLUSHALL")
+    await keep_schedules(store, count, due=DUE)
+    with commands() as looked:
+        found = (await store.ticks.due(look, T0)).schedules
+    plans = [moved(one, fires(T0, one.uid[-1]), slot=T0 + 2 * HOUR) for one in found]
+    with commands() as planned:
+        assert await store.ticks.plan(plans, T0) == [[TickOutcome.FIRED]] * len(found)
+    return looked.count(), planned.count()
+
+
+@pytest.mark.parametrize("look", [Look(), Look(100, 1, 3)], ids=["all", "a share"])
+async def test_what_a_look_and_a_plan_cost_does_not_depend_on_how_many_schedules_there_are(
+    store: RedisBackend, look: Look
+) -> None:
+    await cost_of_planning(store, 10, look)
+    few = await cost_of_planning(store, 1_000, look)
+    many = await cost_of_planning(store, 20_000, look)
+    assert max(*few, *many) < 25 * DUE
+    assert [abs(a - b) <= DUE for a, b in zip(few, many, strict=True)] == [True, True]
+
+
+async def test_when_all_are_due_at_once_a_look_reads_those_that_it_answers_with(store: RedisBackend) -> None:
+    await keep_schedules(store, 20_000, due=20_000)
+    for look in (Look(100), Look(100, 3, 7)):
+        with commands() as asked:
+            found = (await store.ticks.due(look, T0)).schedules
+        numbers = [n for n in range(0, 20_000, 2) if n % BUCKETS % look.shards == look.shard]
+        assert [one.name for one in found] == [f"s{n:06d}" for n in numbers[:100]]
+        assert asked.read("Sd") == 100
+        assert asked.count() < 600
+
+
+async def test_ticks_are_swept_without_a_look_at_those_that_stay(store: RedisBackend) -> None:
+    await keep_schedules(store, 1, due=1)
+    for first in range(0, 5_000, 1_000):
+        ticks = [NewTick(T0 + n, T0) for n in range(first, first + 1_000)]
+        await store.ticks.plan([Plan("s000000", uid(0), None, ticks)], T0 + first)
+    with commands() as asked:
+        swept = await store.sweep(SweepClause(place=Place.TICKS, older_than=HOUR, limit=10), T0 + HOUR)
+    assert (swept.removed, swept.more) == (10, True)
+    assert asked.count() < 60

@@ -16,6 +16,8 @@ from servers.valkey import Valkey
 from headrace.backends.redis import RedisBackend, parse
 from headrace.records import Cancel, Claim, JobId, Selector, Watch
 from headrace.testing.conformance.base import LEASE, T0, row
+from headrace.testing.conformance.ticks import schedule
+from headrace.ticks import Look, Save, ScheduleSelector
 
 _MANY = Random(1).randbytes(200 * 16)
 IDS = sorted(_MANY[at : at + 16] for at in range(0, len(_MANY), 16))
@@ -94,3 +96,14 @@ async def test_a_claim_takes_the_jobs_of_several_queues_in_order(store: RedisBac
     while jobs := (await store.claim(Claim("w1", ("q0", "q1"), 30, LEASE), T0)).jobs:
         taken += [job.id for job in jobs]
     assert taken == IDS
+
+
+async def test_schedules_are_in_the_order_of_their_names(store: RedisBackend) -> None:
+    names = ["Z", "a", "ab", "a b", "z", "ä", "b", "B", "é", "ÿ", "ключ", "\x7f", "-a", "_a"]
+    saves = [Save(schedule(n, name=name, bucket=n % 3), 0) for n, name in enumerate(names)]
+    assert all(await store.ticks.save(saves, T0))
+    found: list[str] = []
+    while page := await store.ticks.find(ScheduleSelector(), found[-1] if found else None, 3):
+        found += [one.name for one in page]
+    assert found == sorted(names)
+    assert [one.name for one in (await store.ticks.due(Look(5), T0)).schedules] == sorted(names)[:5]

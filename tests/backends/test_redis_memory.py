@@ -19,6 +19,8 @@ from headrace.core.retention import Retention
 from headrace.protocol import Backend
 from headrace.records import Beat, Claim, InsertStatus, Place, Reap, Row, Settlement, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, T0, row
+from headrace.testing.conformance.ticks import schedule, uid
+from headrace.ticks import Drop, NewTick, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 JOBS = 5_000
@@ -50,6 +52,10 @@ async def warm_up(valkey: Valkey) -> None:
         await insert(backend, 1_000, keyed=True)
         await finish(backend, end)
         await sweep(backend, T0 + 2 * HOUR)
+    await keep_schedules(backend, 1_000)
+    await fill_ledger(backend, 1, 1_000)
+    await sweep(backend, T0 + 2 * HOUR)
+    await drop_schedules(backend, 1_000)
     await backend.reap(Reap(), T0)
     await backend.renew(Beat("w1", "w1", ("q",), LEASE, leaving=True), T0)
     await backend.stats(T0)
@@ -195,5 +201,58 @@ async def test_workers_that_vanish_are_forgotten(store: Backend, valkey: Valkey)
         await store.renew(Beat(f"holder {number}", f"worker {number}", ("q",), LEASE), T0)
     assert len((await store.stats(T0)).workers) == 1_000
     await store.reap(Reap(), T0 + HOUR)
+    assert left(valkey) <= STAYS
+    assert abs(await at_rest(store, valkey) - before) < SLACK
+
+
+async def keep_schedules(store: Backend, count: int) -> None:
+    assert store.ticks is not None
+    for first in range(0, count, 1_000):
+        numbers = range(first, first + 1_000)
+        saves = [Save(schedule(n, definition=b"d" * PAYLOAD, bucket=n % 1_024, look_at=T0 + n), 0) for n in numbers]
+        assert all(await store.ticks.save(saves, T0))
+
+
+async def drop_schedules(store: Backend, count: int) -> None:
+    assert store.ticks is not None
+    left = await store.ticks.find(ScheduleSelector(), None, count)
+    assert all(await store.ticks.save([Drop(one.name, one.version) for one in left], T0))
+
+
+async def fill_ledger(store: Backend, schedules: int, each: int) -> None:
+    """Ticks of some schedules that are there, with what was noted of them."""
+    assert store.ticks is not None
+    for n in range(schedules):
+        for first in range(0, each, 500):
+            ticks = [NewTick(T0 + slot, T0) for slot in range(first, min(each, first + 500))]
+            await store.ticks.plan([Plan(f"s{n:06d}", uid(n), None, ticks)], T0)
+            await store.ticks.note([TickNote(uid(n), tick.slot, "completed", 1, 2) for tick in ticks], T0)
+
+
+async def test_a_schedule_takes_less_than_half_a_kilobyte_beside_its_definition(store: Backend, valkey: Valkey) -> None:
+    """Measured: 320 bytes."""
+    before = used(valkey)
+    await keep_schedules(store, JOBS)
+    assert (used(valkey) - before) / JOBS < PAYLOAD + 500
+
+
+@pytest.mark.parametrize(("schedules", "each"), [(5, 2_000), (500, 20)], ids=["many of few", "few of many"])
+async def test_a_tick_takes_less_than_a_quarter_of_a_kilobyte(
+    schedules: int, each: int, store: Backend, valkey: Valkey
+) -> None:
+    """Measured: 220 bytes, and 170 while a schedule has few."""
+    await keep_schedules(store, 1_000)
+    before = used(valkey)
+    await fill_ledger(store, schedules, each)
+    assert (used(valkey) - before) / (schedules * each) < 250
+
+
+async def test_schedules_and_ticks_that_are_gone_leave_nothing_behind(store: Backend, valkey: Valkey) -> None:
+    before = await at_rest(store, valkey)
+    await keep_schedules(store, 1_000)
+    await fill_ledger(store, 50, 100)
+    assert used(valkey) - before > 5_000 * 50
+    await sweep(store, T0 + 2 * HOUR)
+    await drop_schedules(store, 1_000)
     assert left(valkey) <= STAYS
     assert abs(await at_rest(store, valkey) - before) < SLACK

@@ -83,9 +83,23 @@ async def test_all_sentinels_away() -> None:
 async def test_a_server_that_is_no_sentinel_is_told(steady: Sentinel) -> None:
     """A mistake that is soon made: the servers' own addresses in the place of the sentinels'."""
     where = f"redis+sentinel://127.0.0.1:{steady.primary.port}/0?master=jobs"
-    with pytest.raises(ConfigError, match=r"sentinel"):
+    with pytest.raises(
+        ConfigError, match=rf"127.0.0.1:{steady.primary.port} is no sentinel: its URL begins with redis://"
+    ):
         async with opened(where):
             pass
+
+
+@pytest.mark.parametrize("database", ["", "/3"])
+async def test_a_sentinel_in_the_place_of_a_server_is_told(steady: Sentinel, database: str) -> None:
+    """The other way round; nothing of what was asked of it is shown."""
+    with pytest.raises(
+        ConfigError, match=r"sentinel.*its URL begins with redis\+sentinel:// and has \?master=NAME"
+    ) as told:
+        async with opened(f"redis://127.0.0.1:{steady.sentinels[0].port}{database}"):
+            pass
+    assert "args" not in str(told.value)
+    assert "local " not in str(told.value)
 
 
 async def test_passwords_of_the_servers_and_of_the_sentinels() -> None:
@@ -99,11 +113,16 @@ async def test_passwords_of_the_servers_and_of_the_sentinels() -> None:
             await store.stats(T0)
         async with opened(where + "&sentinel_password=three%3Ahunter2") as store:
             await store.stats(T0)
-        for wrong in ("", "&sentinel_password=wrong"):
-            with pytest.raises(ConfigError) as told:
+        sentinel = f"the sentinel 127.0.0.1:{servers.sentinels[0].port} refuses this user"
+        for wrong, said in (("", "NOAUTH"), ("&sentinel_password=wrong", "WRONGPASS")):
+            with pytest.raises(ConfigError, match=rf"{sentinel}: {said} .*Give sentinel_password in the URL") as told:
                 async with opened(where + wrong):
                     pass
             assert "hunter2" not in "".join(traceback.format_exception(told.value))
+            assert ".." not in str(told.value)
+        with pytest.raises(ConfigError, match=r"0 refuses this user: WRONGPASS .*Look at the user and password"):
+            async with opened(servers.url().replace("://", "://ada:wrong@") + "&sentinel_password=three%3Ahunter2"):
+                pass
     finally:
         servers.close()
 

@@ -16,6 +16,7 @@ from headrace.backends.redis import ClusterBackend, parse
 from headrace.backends.redis.cluster.fleet import tags
 from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.lines import SLOTS, slot_of
+from headrace.backends.redis.timetable import Alteration
 from headrace.errors import StoreFull, Unavailable
 from headrace.records import (
     Beat,
@@ -34,6 +35,8 @@ from headrace.records import (
     Swept,
 )
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row, settle
+from headrace.testing.conformance.ticks import fires, moved, schedule, uid
+from headrace.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -529,3 +532,50 @@ async def test_what_lies_between_held_ones_goes_in_any_number_of_steps(store: Cl
     swept = [await store.sweep(AGED, T0 + 2 * SECOND) for _ in range(6)]
     assert [one.removed for one in swept] == [10, 10, 10, 10, 10, 0]
     assert [one.more for one in swept] == [True, True, True, True, False, False]
+
+
+# -- schedules
+
+
+async def test_what_the_others_have_is_planned_while_a_shard_is_away(own: ValkeyCluster, store: ClusterBackend) -> None:
+    """But nobody can say then that a name is free, or which schedules there are."""
+    queues = (HERE, THERE)
+    assert all(await store.ticks.save([Save(schedule(n, queue=queue), 0) for n, queue in enumerate(queues)], T0))
+    async with moving(own, parts(store)[0]):
+        [one] = (await store.ticks.due(Look(), T0)).schedules
+        assert one.queue == THERE
+        assert await store.ticks.plan([moved(one, fires(T0, 1, queue=THERE))], T0) == [[TickOutcome.FIRED]]
+        with pytest.raises(Unavailable):
+            await store.ticks.find(ScheduleSelector())
+        with pytest.raises(Unavailable):
+            await store.ticks.save([Save(schedule(3, queue=THERE), 0)], T0)
+        with pytest.raises(Unavailable):
+            await store.ticks.history(uid(0))
+    assert [one.queue for one in (await store.ticks.due(Look(), T0)).schedules] == [HERE]
+
+
+async def test_a_schedule_is_not_planned_while_the_shard_is_away_that_has_its_earlier_ticks(
+    own: ValkeyCluster, store: ClusterBackend
+) -> None:
+    await store.ticks.save([Save(schedule(1, queue=HERE), 0)], T0)
+    await store.ticks.plan([Plan("s000001", uid(1), 1, [fires(T0, 1)], T0, T0)], T0)
+    await store.ticks.save([Save(schedule(1, queue=THERE), 2)], T0)
+    async with moving(own, parts(store)[0]):
+        [one] = (await store.ticks.due(Look(), T0)).schedules
+        assert await store.ticks.plan([moved(one, fires(T0, 2, queue=THERE))], T0) == [None]
+    assert await store.ticks.plan([moved(one, fires(T0, 2, queue=THERE))], T0) == [[None]]
+
+
+async def test_a_schedule_for_a_shard_that_is_away_arrives_later(own: ValkeyCluster, store: ClusterBackend) -> None:
+    """Where it was it is not planned any more, and nobody makes another one of its name meanwhile."""
+    await store.ticks.save([Save(schedule(1, queue=HERE), 0)], T0)
+    source, target = parts(store)
+    gone = Alteration("s000001", 1, schedule(1, queue=THERE), (source.number,), target.number)
+    async with moving(own, target):
+        assert await source.ticks.change([gone], T0) == [True]
+        assert (await store.ticks.due(Look(), T0)).schedules == []
+        with pytest.raises(Unavailable):
+            await store.ticks.save([Save(schedule(1, queue=HERE), 0)], T0)
+    await store.reap(Reap(), T0)
+    [one] = (await store.ticks.due(Look(), T0)).schedules
+    assert (one.queue, one.version) == (THERE, 2)

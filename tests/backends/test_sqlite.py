@@ -7,7 +7,7 @@ from headrace.testing.conformance import BackendConformance
 
 
 class TestSqlite(BackendConformance):
-    capabilities = ("durable", "hints", "turn")
+    capabilities = ("durable", "hints", "ticks", "turn")
 
     def connect(self, place: Path) -> SqliteBackend:
         return SqliteBackend(place / "jobs.db")

@@ -19,6 +19,8 @@ from headrace.backends.sqlite.statements import migrations
 from headrace.errors import ConfigError, Corrupt, HeadraceError, SchemaMismatch, StoreFull, Unavailable
 from headrace.records import Claim, InsertStatus, Place, Settlement, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
+from headrace.testing.conformance.ticks import fires, moved, schedule
+from headrace.ticks import Drop, Look, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 PATIENCE = 30.0
@@ -100,6 +102,38 @@ async def test_a_fresh_file_is_marked_as_ours(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     await (await opened(path)).close()
     assert look(path, "PRAGMA application_id") == schema.APPLICATION_ID
+    assert look(path, "PRAGMA user_version") == len(migrations())
+    assert look(path, "PRAGMA integrity_check") == "ok"
+
+
+@pytest.mark.parametrize("version", range(1, len(migrations())))
+async def test_an_older_file_is_brought_up_to_date_with_its_jobs(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "jobs.db"
+    connection = apsw.Connection(str(path))
+    for script in migrations()[:version]:
+        connection.execute(script).fetchall()
+    connection.pragma("user_version", version)
+    connection.pragma("application_id", schema.APPLICATION_ID)
+    connection.execute("INSERT INTO queues (qid, name, available) VALUES (1, 'q', 1)")
+    connection.execute(
+        "INSERT INTO jobs (seq, id, qid, priority, run_at, task, tenant, enqueued_at, far, parameters) "
+        "VALUES (1, ?1, 1, 0, ?2, 't', '', ?2, 0, x'7b7d')",
+        (job_id(1), T0),
+    )
+    connection.execute("INSERT INTO ready VALUES (1, 0, ?2, ?1, 1, 0, 0, 0, 200, NULL)", (job_id(1), T0))
+    connection.close()
+    backend = await opened(path)
+    try:
+        assert await backend.ticks.save([Save(schedule(1, last_job=job_id(1)), 0)], T0) == [True]
+        [due] = (await backend.ticks.due(Look(), T0)).schedules
+        assert await backend.ticks.plan([moved(due, fires(T0, 2))], T0) == [[TickOutcome.FIRED]]
+        assert [job.id for job in (await backend.claim(Claim("w", ("q",), 5, LEASE), T0)).jobs] == [
+            job_id(1),
+            job_id(2),
+        ]
+        assert (await backend.sweep(SweepClause(place=Place.TICKS, max_count=0), T0)).removed == 1
+    finally:
+        await backend.close()
     assert look(path, "PRAGMA user_version") == len(migrations())
     assert look(path, "PRAGMA integrity_check") == "ok"
 
@@ -317,6 +351,8 @@ async def test_the_last_room_on_the_volume_is_kept_for_work_under_way(
     backend = await opened(tmp_path / "jobs.db")
     try:
         await backend.insert([row(n) for n in range(3)])
+        await backend.ticks.save([Save(schedule(1), 0)], T0)
+        [known] = await backend.ticks.find(ScheduleSelector())
         monkeypatch.setattr(room, "_GOOD_FOR", 0.0)
         monkeypatch.setattr(os, "statvfs", lambda _: volume(4096, 131_072, 19_000))
         backend._writer._room._good_until = 0.0  # type: ignore[union-attr]
@@ -327,6 +363,15 @@ async def test_the_last_room_on_the_volume_is_kept_for_work_under_way(
         assert "Free some space" in str(error)
         [job] = answer.jobs
         assert await backend.finish([Settlement(job.id, job.epoch, "w", JobState.COMPLETED, spawn=[row(11)])])
+        ticks = backend.ticks
+        with pytest.raises(StoreFull):
+            await ticks.plan([moved(known, fires(T0, 12))], T0)
+        with pytest.raises(StoreFull):
+            await ticks.save([Save(schedule(2), 0)], T0)
+        assert await ticks.find(ScheduleSelector()) == [known]
+        assert await ticks.plan([moved(known)], T0) == [[]]
+        assert await ticks.save([Save(schedule(1, enabled=False), 2)], T0) == [True]
+        assert await ticks.save([Drop(known.name, 3)], T0) == [True]
         monkeypatch.setattr(os, "statvfs", lambda _: volume(4096, 131_072, 20_000))
         assert [a.status for a in await backend.insert([row(10)])] == [InsertStatus.NEW]
     finally:
@@ -392,6 +437,33 @@ async def test_the_footprint_stays_flat_when_jobs_come_and_go(tmp_path: Path) ->
     finally:
         await backend.close()
     assert sorted(os.listdir(tmp_path)) == ["jobs.db", "jobs.db-latch"]
+
+
+async def test_the_footprint_stays_flat_when_schedules_and_ticks_come_and_go(tmp_path: Path) -> None:
+    backend = await opened(tmp_path / "jobs.db", durability="normal")
+    ticks = backend.ticks
+    sizes = []
+    try:
+        for turn in range(8):
+            now = T0 + turn * HOUR
+            big = [schedule(n, definition=b"d" * 2_000, look_at=now) for n in range(100)]
+            await ticks.save([Save(one, 0) for one in big], now)
+            await ticks.save([Save(one, 1) for one in big], now)
+            due = (await ticks.due(Look(), now)).schedules
+            plans = [moved(one, *(fires(now + n, one.uid[-1] * 10 + n) for n in range(10))) for one in due]
+            assert await ticks.plan(plans, now) == [[TickOutcome.FIRED] * 10] * 100
+            jobs = (await backend.claim(Claim("w", ("q",), 1_000, LEASE), now + SECOND)).jobs
+            await backend.finish([Settlement(j.id, j.epoch, "w", JobState.COMPLETED, keep=False) for j in jobs], now)
+            assert await ticks.save([Drop(one.name, 3) for one in big], now) == [True] * 100
+            assert (await backend.sweep(SweepClause(place=Place.TICKS, older_than=0), now)).removed == 1_000
+            sizes.append(await backend._read(lambda session, _: session.one("PRAGMA page_count")[0], now))
+        assert sizes[-1] <= sizes[2] * 1.1
+        for table in ("jobs", "cells", "schedules", "ticks"):
+            sql = f"SELECT count(*) FROM {table}"
+            assert await backend._read(lambda session, _, sql=sql: session.one(sql)[0], now) == 0, table
+        assert {(place.count, place.bytes) for place in (await backend.stats(now)).places} == {(0, 0)}
+    finally:
+        await backend.close()
 
 
 async def test_the_log_is_copied_and_begun_anew(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
-"""The plans of the SQL statements: what grows with the number of jobs is reached through an index, never scanned."""
+"""The plans of the SQL statements: what grows with the number of jobs, schedules or ticks is reached through an index,
+never scanned."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import apsw
 import apsw.ext
@@ -13,8 +16,10 @@ import pytest
 
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.statements import load, load_all
-from headrace.records import Claim, Settlement
-from headrace.testing.conformance.base import HOUR, LEASE, T0, row
+from headrace.records import Claim, Place, Settlement, SweepClause
+from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, T0, row
+from headrace.testing.conformance.ticks import fires, moved, schedule, uid
+from headrace.ticks import BUCKETS, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 STATEMENTS = load_all()
@@ -40,9 +45,13 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
         yield opened
 
 
-def plan(connection: apsw.Connection, sql: str) -> list[str]:
+def explained(connection: apsw.Connection, how: str, sql: str) -> list[Any]:
     bindings = apsw.ext.query_info(connection, sql).bindings_count
-    return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", (None,) * bindings)]
+    return connection.execute(f"{how} {sql}", (None,) * bindings).fetchall()
+
+
+def plan(connection: apsw.Connection, sql: str) -> list[str]:
+    return [str(row[3]) for row in explained(connection, "EXPLAIN QUERY PLAN", sql)]
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
@@ -73,6 +82,17 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
         ("sweep.oldest", ["SEARCH ended USING INDEX ended_age (state=?)"]),
         ("insert.key_holder", ["SEARCH k USING PRIMARY KEY (qid=? AND key=?)",
                                "SEARCH e USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
+        ("schedule.due", ["SEARCH schedules USING INDEX schedules_due (rank=? AND look_at>? AND look_at<?)"]),
+        ("schedule.coming", ["SEARCH schedules USING INDEX schedules_due (rank=? AND look_at>?)"]),
+        ("schedule.of_tenant", ["SEARCH schedules USING INDEX schedules_tenant (tenant=? AND name>?)"]),
+        ("schedule.of_queue", ["SEARCH schedules USING INDEX schedules_queue (queue=? AND name>?)"]),
+        ("schedule.standings", ["SCAN wanted VIRTUAL TABLE INDEX 1:",
+                                "SEARCH s USING INDEX sqlite_autoindex_schedules_1 (name=?)"]),
+        ("tick.known", ["SEARCH ticks USING PRIMARY KEY (uid=? AND slot=?)", "LIST SUBQUERY 1",
+                        "SCAN carray VIRTUAL TABLE INDEX 1:"]),
+        ("tick.history", ["SEARCH ticks USING PRIMARY KEY (uid=? AND slot<?)"]),
+        ("tick.aged", ["SEARCH ticks USING COVERING INDEX ticks_age (planned_at<?)"]),
+        ("tick.forget", ["SEARCH ticks USING INDEX ticks_age ((planned_at,uid,slot)<(?,?,?))"]),
     ],
 )  # fmt: skip
 def test_hot_statements_use_the_index_meant_for_them(
@@ -91,6 +111,29 @@ def test_the_heads_of_the_queues_are_found_by_seeking(connection: apsw.Connectio
         "SEARCH r USING PRIMARY KEY (qid=? AND priority>?)",
         "SEARCH r USING PRIMARY KEY (qid=? AND priority=?)",
     ]
+
+
+def test_the_heads_of_the_ranks_are_found_by_seeking(connection: apsw.Connection) -> None:
+    steps = [step for step in plan(connection, STATEMENTS["schedule.heads"]) if "SUBQUERY" not in step]
+    assert steps == [
+        "CO-ROUTINE level",
+        "SETUP",
+        "SEARCH s USING INDEX schedules_due",
+        "RECURSIVE STEP",
+        "SCAN l",
+        "SEARCH s USING INDEX schedules_due (rank>?)",
+        "SCAN l",
+        "SEARCH s USING INDEX schedules_due (rank=? AND look_at>?)",
+    ]
+
+
+@pytest.mark.parametrize("name", ["schedule.heads", "schedule.due", "schedule.coming", "tick.oldest", "tick.aged"])
+def test_looks_for_what_is_due_or_old_stay_inside_the_index(connection: apsw.Connection, name: str) -> None:
+    """A table that is opened along with its index is only sought in where a column is read from it."""
+    code = [row[:6] for row in explained(connection, "EXPLAIN", STATEMENTS[name])]
+    tables = {cursor for _, opcode, cursor, _, _, columns in code if opcode == "OpenRead" and str(columns).isdigit()}
+    assert [opcode for _, opcode, cursor, *_ in code if opcode == "Column" and cursor in tables] == []
+    assert [opcode for _, opcode, *_ in code if opcode in ("SeekRowid", "NotExists", "FinishSeek")] == []
 
 
 def test_every_statement_says_what_it_relies_on() -> None:
@@ -134,3 +177,78 @@ async def test_a_claim_costs_the_same_in_a_big_store(tmp_path: Path) -> None:
     small = await _claim_steps(tmp_path / "small.db", waiting=100, scheduled=0, ended=0)
     big = await _claim_steps(tmp_path / "big.db", waiting=6_000, scheduled=6_000, ended=6_000)
     assert big <= small * 1.1
+
+
+async def _tick_steps(path: Path, *, number: int, ticks_of_each: int) -> dict[str, int]:
+    """How many steps of SQLite's machine the operations on schedules and ticks take in such a store."""
+    backend = SqliteBackend(path, durability="normal")
+    await backend.open()
+    ticks = backend.ticks
+    steps = 0
+
+    def step() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    async def taken(work: Awaitable[object]) -> int:
+        nonlocal steps
+        steps = 0
+        await work
+        return steps
+
+    try:
+        kept = [
+            schedule(
+                n,
+                rank=n % 3,
+                bucket=crc32(b"%d" % n) % BUCKETS,
+                look_at=T0 + (n % 2) * MINUTE,
+                tenant=f"t{n % 2}",
+                queue=f"q{n % 2}",
+            )
+            for n in range(number)
+        ]
+        for start in range(0, number, 1_000):
+            await ticks.save([Save(one, 0) for one in kept[start : start + 1_000]], T0)
+        for one in kept:
+            missed = [NewTick(T0 - slot, T0 - slot) for slot in range(ticks_of_each)]
+            await ticks.plan([Plan(one.name, one.uid, None, missed)], T0)
+        assert backend._writer is not None
+        assert backend._reader is not None
+        for side in (backend._writer._connection, backend._reader._connection):
+            assert side is not None
+            side.set_progress_handler(step, 1)
+        sweep = SweepClause(place=Place.TICKS, max_count=0, limit=10)
+        aged = SweepClause(place=Place.TICKS, older_than=HOUR, limit=10)
+        notes = [TickNote(uid(n), T0, "completed", 1, 1) for n in range(10)]
+        first, *_ = found = await ticks.find(ScheduleSelector(), limit=10)
+        plans = [moved(one, fires(T0 + 1, n, Overlap.SKIP)) for n, one in enumerate(found)]
+        return {
+            "due": await taken(ticks.due(Look(limit=10), T0)),
+            "due, and none is": await taken(ticks.due(Look(limit=10), T0 - 1)),
+            "due of a share": await taken(ticks.due(Look(limit=2, shard=1, shards=4), T0)),
+            "find": await taken(ticks.find(ScheduleSelector(), first.name, 10)),
+            "find by tenant": await taken(ticks.find(ScheduleSelector(tenant="t1"), first.name, 10)),
+            "find by queue": await taken(ticks.find(ScheduleSelector(queue="q1"), first.name, 10)),
+            "plan": await taken(ticks.plan(plans, T0)),
+            "plan too late": await taken(ticks.plan(plans, T0)),
+            "note": await taken(ticks.note(notes, T0)),
+            "history": await taken(ticks.history(first.uid, T0, 10)),
+            "sweep nothing": await taken(backend.sweep(aged, T0)),
+            "sweep": await taken(backend.sweep(sweep, T0)),
+            "sweep what is old": await taken(backend.sweep(aged, T0 + HOUR)),
+            "save": await taken(ticks.save([Save(schedule(number), 0)], T0)),
+            "stats": await taken(backend.stats(T0)),
+        }
+    finally:
+        await backend.close()
+
+
+async def test_schedules_and_ticks_cost_the_same_in_a_big_store(tmp_path: Path) -> None:
+    small = await _tick_steps(tmp_path / "small.db", number=30, ticks_of_each=20)
+    big = await _tick_steps(tmp_path / "big.db", number=2_000, ticks_of_each=20)
+    long = await _tick_steps(tmp_path / "long.db", number=30, ticks_of_each=1_000)
+    assert min(small.values()) > 0
+    for other in (big, long):
+        assert {name: steps for name, steps in other.items() if steps > small[name] * 1.1} == {}

@@ -17,11 +17,14 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from headrace.backends.sqlite import SqliteBackend
 from headrace.errors import ConfigError
 from headrace.records import Beat, Claim, Hint, InsertStatus, Reap, Settlement
-from headrace.testing.conformance.base import HOUR, LEASE, job_id, row
+from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row
+from headrace.testing.conformance.ticks import fires, moved, schedule
+from headrace.ticks import Drop, Look, Save, Schedule
 from headrace.types import JobState
 
 PATIENCE = 60.0
@@ -133,6 +136,39 @@ async def test_a_hint_reaches_another_process(tmp_path: Path) -> None:
     assert not os.path.exists(backend.hints._directory)
 
 
+async def _listen_for_schedules(path: str, pipe: Connection) -> None:
+    backend = SqliteBackend(path)
+    await backend.open()
+    assert backend.hints is not None
+    async with backend.hints.listen(["schedules:all"]) as hints:
+        pipe.send("listening")
+        for _ in range(2):
+            pipe.send(await anext(hints))
+            pipe.send([known.name for known in (await backend.ticks.due(Look(), T0)).schedules])
+    await backend.close()
+
+
+async def test_a_schedule_that_is_saved_or_removed_wakes_the_planners_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    backend = SqliteBackend(path)
+    await backend.open()
+    child = Child(_listen_for_schedules, path)
+    changes: list[tuple[Save | Drop, list[str]]] = [
+        (Save(schedule(1), 0), ["s000001"]),
+        (Drop("s000001", 1), []),
+    ]
+    try:
+        assert await asyncio.to_thread(child.hear) == "listening"
+        assert await backend.ticks.save([Drop("s000001", 7)], T0) == [False]
+        for change, due in changes:
+            assert await backend.ticks.save([change], T0) == [True]
+            assert await asyncio.to_thread(child.hear) == Hint("schedules:all")
+            assert await asyncio.to_thread(child.hear) == due
+    finally:
+        child.end()
+        await backend.close()
+
+
 @pytest.mark.parametrize("by", ["sending", "closing"])
 async def test_the_socket_of_a_process_that_was_killed_is_removed(tmp_path: Path, by: str) -> None:
     path = tmp_path / "jobs.db"
@@ -234,6 +270,62 @@ def test_a_process_killed_while_it_writes_loses_nothing_and_leaves_nothing_by_ha
     batches = {number // BATCH for number in ids}
     assert len(ids) == len(batches) * BATCH
     assert acknowledged <= batches
+
+
+def _slot_job(known: Schedule) -> int:
+    """The number of the job of a schedule's next slot, whoever plans it."""
+    return known.uid[-1] * 1_000_000 + ((known.slot or 0) - T0)
+
+
+async def _plan_for_ever(path: str, pipe: Connection) -> None:
+    """All schedules must always be looked at."""
+    backend = SqliteBackend(path)
+    await backend.open()
+    while True:
+        plans = [
+            replace(moved(known, fires(known.slot or 0, _slot_job(known))), slot=(known.slot or 0) + 1, look_at=T0)
+            for known in (await backend.ticks.due(Look(), T0)).schedules
+        ]
+        answers = await backend.ticks.plan(plans, T0)
+        pipe.send([(plan.name, plan.ticks[0].slot) for plan, answer in zip(plans, answers, strict=True) if answer])
+
+
+async def test_planners_that_contend_and_are_killed_leave_one_job_for_each_slot(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    backend = SqliteBackend(path)
+    await backend.open()
+    await backend.ticks.save([Save(schedule(n), 0) for n in range(5)], T0)
+    await backend.close()
+    acknowledged: list[tuple[str, int]] = []
+    children = [Child(_plan_for_ever, path) for _ in range(3)]
+    try:
+        for child in children:
+            for _ in range(15):
+                acknowledged += child.hear()
+        for child in children:
+            child.process.kill()
+            child.process.join()
+            while child.pipe.poll():
+                try:
+                    acknowledged += child.pipe.recv()
+                except EOFError:
+                    break
+    finally:
+        for child in children:
+            child.end()
+    assert integrity(path) == "ok"
+    assert len(acknowledged) == len(set(acknowledged))
+    with closing(apsw.Connection(str(path))) as connection:
+        stored = set(connection.execute("SELECT s.name, t.slot FROM ticks AS t JOIN schedules AS s USING (uid)"))
+        assert set(acknowledged) <= stored
+        assert sorted(connection.execute("SELECT job FROM ticks")) == sorted(connection.execute("SELECT id FROM jobs"))
+        planned = "SELECT name, runs, version - 1, slot - ?1, last_slot + 1 - ?1 FROM schedules ORDER BY name"
+        counts = {name: sum(known == name for known, _ in stored) for name, _ in stored}
+        assert connection.execute(planned, (T0,)).fetchall() == [
+            (name, count, count, count, count) for name, count in sorted(counts.items())
+        ]
+        assert connection.execute("SELECT count FROM places WHERE state = 6").get == len(stored)
+        assert connection.execute("SELECT available FROM queues").get == len(stored)
 
 
 # -- contending

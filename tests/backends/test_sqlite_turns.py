@@ -17,7 +17,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.transaction import INLINE
 from headrace.backends.sqlite.writer import Writer
-from headrace.protocol import Backend
+from headrace.protocol import Backend, TickStore
 from headrace.records import (
     Beat,
     Cancel,
@@ -41,6 +41,8 @@ from headrace.records import (
     Swept,
 )
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row
+from headrace.testing.conformance.ticks import fires, schedule, uid
+from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 A, C, X, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED
@@ -56,7 +58,8 @@ def rows(*numbers: int, **changes: Any) -> list[Row]:
 
 
 async def prepare(store: Backend) -> None:
-    """Jobs in all states; leases that have expired; a queue with one ended job only, and one with none at all."""
+    """Jobs in all states; leases that have expired; a queue with one ended job only, and one with none at all;
+    schedules whose last jobs are among these jobs, and ticks."""
     await _end(store, 40, key="ended", result=BIG, result_ttl=2 * HOUR)
     await _end(store, 41, result=BIG, result_ttl=SECOND)
     await _end(store, 42)
@@ -78,6 +81,17 @@ async def prepare(store: Backend) -> None:
     await store.insert([row(1, key="waiting"), row(2, priority=-1), row(3), row(4, expires=MINUTE)], T0)
     await store.insert([row(5, delay=2 * HOUR, key="later"), row(6, queue="stopped")], T0)
     await store.alter(Selector(queue="stopped"), Configure(paused=True), T0)
+    waiting, running = job_id(1), job_id(20)
+    kept = (schedule(1), schedule(2, last_job=running), schedule(3, last_job=waiting, definition=BIG), schedule(4))
+    await ticks(store).save([Save(one, 0) for one in kept], T0)
+    for at, slot in ((T0, T0), (NOW - SECOND, T0 + SECOND)):
+        plans = [Plan(one.name, one.uid, None, [NewTick(slot, slot)]) for one in kept[:3]]
+        await ticks(store).plan(plans, at)
+
+
+def ticks(store: Backend) -> TickStore:
+    assert store.ticks is not None
+    return store.ticks
 
 
 async def _end(
@@ -121,6 +135,22 @@ def sweep(place: Place, max_count: int | None = None) -> Operation:
     return lambda store: store.sweep(SweepClause(place=place, max_count=max_count), NOW)
 
 
+def save(*given: Save | Drop) -> Operation:
+    return lambda store: ticks(store).save(given, NOW)
+
+
+def plan(*given: Plan) -> Operation:
+    return lambda store: ticks(store).plan(given, NOW)
+
+
+def planned(number: int, *given: NewTick, version: int | None = 1) -> Plan:
+    return Plan(f"s{number:06d}", uid(number), version, given, NOW + HOUR, NOW + MINUTE)
+
+
+def note(*given: TickNote) -> Operation:
+    return lambda store: ticks(store).note(given, NOW)
+
+
 async def finish_and_claim(store: Backend) -> object:
     assert store.turn is not None
     return await store.turn([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
@@ -161,9 +191,32 @@ OPERATIONS: dict[str, Operation] = {
     "pause": configure("q", paused=True),
     "pause a new queue": configure("fresh", paused=True),
     "unpause": configure("stopped", paused=False),
+    "save schedules": save(
+        Save(schedule(1, queue="lone", definition=BIG, look_at=NOW + 1), 1),
+        Save(schedule(9, definition=BIG), 0),
+        Save(schedule(3, definition=b"small", last_job=job_id(31)), 1),
+        Save(schedule(4, definition=BIG), 7),
+    ),
+    "remove schedules": save(Drop("s000002", 1), Drop("s000003", 1), Drop("s000009", 1)),
+    "plan": plan(
+        planned(1, NewTick(NOW - HOUR, NOW - HOUR, count=9), fires(NOW, 112, queue="fresh", cells={"parameters": BIG})),
+        planned(2, fires(NOW, 113, Overlap.SKIP), fires(NOW + 1, 114, Overlap.SKIP)),
+        planned(3, fires(NOW, 115, Overlap.CANCEL, key="waiting"), fires(NOW + 1, 116, Overlap.CANCEL, key="waiting")),
+        planned(4, fires(NOW, 100)),
+    ),
+    "plan out of turn": plan(
+        planned(1, fires(T0, 117), fires(NOW, 118, queue="idle"), version=None),
+        planned(2, fires(NOW + 2, 119, Overlap.SKIP, queue="lone", key="lone"), version=None),
+        planned(4, fires(NOW, 100, queue="fresh"), version=None),
+    ),
+    "note": note(TickNote(uid(1), T0, "completed", 1, 2), TickNote(uid(1), NOW, "failed", 3, 4)),
+    "sweep ticks": lambda store: store.sweep(SweepClause(place=Place.TICKS, older_than=MINUTE), NOW),
 }
-ADDING = ("insert into a new queue", "insert into known queues", "again, with spawned jobs", "move to a new queue")
-SWEEPS = ("sweep completed", "sweep results")
+ADDING = (
+    "insert into a new queue", "insert into known queues", "again, with spawned jobs", "move to a new queue",
+    "plan out of turn",
+)  # fmt: skip
+SWEEPS = ("sweep completed", "sweep results", "sweep ticks")
 PAIRS = [(first, second) for first in OPERATIONS for second in OPERATIONS]
 TRIPLES = [(first, between, last) for first in ADDING for between in SWEEPS for last in ADDING]
 
@@ -240,13 +293,18 @@ async def one_by_one(store: Backend, names: Sequence[str]) -> list[object]:
 
 
 async def told(store: Backend, answers: Sequence[object]) -> dict[str, object]:
-    """The answers; every record, by id and by key; the numbers; and what later claims find in the indexes."""
+    """The answers; every record, by id and by key; schedules and ticks; the numbers; and what later looks and claims
+    find in the indexes."""
     stats = await store.stats(NOW)
     found: dict[str, object] = {f"answer {number}": _plain(answer) for number, answer in enumerate(answers)}
     found |= {f"job {n}": record for n, record in enumerate(await store.fetch(IDS, WANT, NOW))}
     found |= {f"{k.queue}/{k.key}": r for k, r in zip(KEYS, await store.fetch(KEYS, WANT, NOW), strict=True)}
     found |= {f"queue {queue.queue}": queue for queue in stats.queues}
     found |= {f"place {place.place}": place for place in stats.places}
+    found |= {f"schedule {one.name}": one for one in await ticks(store).find(ScheduleSelector())}
+    found |= {f"ticks of {number}": await ticks(store).history(uid(number)) for number in range(10)}
+    for later in (0, HOUR):
+        found[f"due {later} from now"] = await ticks(store).due(Look(), NOW + later)
     for queue in QUEUES:
         found[f"claim from {queue}"] = _plain(await store.claim(Claim("last", (queue,), 100, LEASE), NOW + 3 * HOUR))
     return found

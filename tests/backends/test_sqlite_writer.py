@@ -30,6 +30,8 @@ from headrace.records import (
     SweepClause,
 )
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
+from headrace.testing.conformance.ticks import fires, moved, schedule
+from headrace.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 PATIENCE = 30.0
@@ -100,6 +102,32 @@ async def test_a_command_that_fails_fails_alone(store: SqliteBackend) -> None:
     assert (await store.stats()).queues[0].available + (await store.stats()).queues[0].running == 2
 
 
+async def test_a_plan_that_fails_fails_alone_and_leaves_nothing_by_halves(store: SqliteBackend) -> None:
+    ticks = store.ticks
+    await ticks.save([Save(schedule(n), 0) for n in range(3)])
+    one, two, three = before = await ticks.find(ScheduleSelector())
+    good, bad = fires(T0, 1), fires(T0 + 1, 2, cells={"nonsense": b""})
+    with turn_taken(store):
+        first = asyncio.ensure_future(store.insert([row(0)]))
+        await asyncio.sleep(0)
+        calls = asyncio.gather(
+            ticks.plan([moved(one, fires(T0, 3))]),
+            ticks.plan([moved(two, good, bad), moved(three, fires(T0, 4))]),
+            store.claim(CLAIM),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(0)
+    await first
+    planned, failed, claimed = await calls
+    assert planned == [[TickOutcome.FIRED]]
+    assert isinstance(failed, InvalidJob)
+    assert not isinstance(claimed, BaseException)
+    assert (await ticks.find(ScheduleSelector()))[1:] == before[1:]
+    assert [len(await ticks.history(known.uid)) for known in before] == [1, 0, 0]
+    assert await store.fetch([job_id(1), job_id(2), job_id(4)]) == [None] * 3
+    assert [place.count for place in (await store.stats()).places if place.place == Place.TICKS] == [1]
+
+
 async def test_callers_that_give_up_break_nothing(store: SqliteBackend) -> None:
     with turn_taken(store):
         tasks = [asyncio.ensure_future(store.insert([row(n)])) for n in range(20)]
@@ -130,6 +158,25 @@ async def test_what_finds_nothing_to_write_needs_no_lock(store: SqliteBackend, o
             assert len((await store.stats()).queues) == 2
             assert await store.alter(Selector(states=frozenset({JobState.FAILED})), Requeue()) == []
             assert await store.insert([]) == await store.finish([]) == []
+
+
+@pytest.mark.parametrize("obstacle", [turn_taken, database_locked])
+async def test_looks_at_schedules_and_plans_that_come_too_late_need_no_lock(
+    store: SqliteBackend, obstacle: object
+) -> None:
+    ticks = store.ticks
+    await ticks.save([Save(schedule(1), 0)])
+    [before] = await ticks.find(ScheduleSelector())
+    plan = moved(before, fires(T0, 1), slot=T0 + SECOND)
+    gone = Plan("gone", before.uid, None, [fires(T0, 2)])
+    assert await ticks.plan([plan]) == [[TickOutcome.FIRED]]
+    with obstacle(store):  # type: ignore[operator]
+        async with asyncio.timeout(PATIENCE):
+            assert await ticks.plan([plan, gone]) == [None, None]
+            assert (await ticks.due(Look())).next_in == SECOND
+            assert len(await ticks.find(ScheduleSelector())) == len(await ticks.history(before.uid)) == 1
+            assert await ticks.save([]) == await ticks.plan([]) == []
+            await ticks.note([])
 
 
 async def test_a_turn_that_does_not_come_is_told_and_passes(

@@ -195,7 +195,7 @@ def test_doctor_masks_secrets_in_settings(run_json: RunJson, project: Path) -> N
         "app = App(Client(MemoryBackend(), Settings(url='memory://me:hunter2@x/?token=abc')))\n"
     )
     report = run_json("doctor", "--app", "odd")
-    assert report["settings"]["url"] == "memory://me:***@x/?token=***"
+    assert report["settings"]["url"] == "memory://***@x/?token=***"
 
 
 def test_the_wal_gate(monkeypatch: pytest.MonkeyPatch) -> None:

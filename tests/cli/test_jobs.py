@@ -15,7 +15,7 @@ import pytest
 from headrace import JobInfo, JobState, NewJob, connect
 from headrace.cli.jobs import why_waiting
 from headrace.cli.times import now
-from headrace.records import Selector, Stats
+from headrace.records import Claim, Reap, Selector, Stats
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -45,6 +45,18 @@ def insert(*jobs: NewJob) -> None:
     async def main() -> None:
         async with connect(URL[1]) as client:
             await client.insert(jobs)
+
+    asyncio.run(main())
+
+
+def lose(spread: int) -> None:
+    """Let a worker take what is due and vanish with it, and another one take it back."""
+
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            backend, at = await client.backend(), client.clock.now()
+            await backend.claim(Claim("gone", ("default",), 10, 1), at)
+            await backend.reap(Reap(spread=spread), at + 2)
 
     asyncio.run(main())
 
@@ -446,3 +458,13 @@ def test_nothing_shows_a_holder(run: Run, project: Path) -> None:
             output = run(*command, *URL, *form).output
             assert "5ec4e7" not in output
             assert "worker-1" in output or command[0] in ("queue", "job")
+
+
+def test_a_job_that_lost_its_worker_says_so(run: Run, run_json: RunJson) -> None:
+    ids = [run("enqueue", "hello", *APP, "--arg", 'who="ada"').stdout.strip() for _ in range(2)]
+    lose(spread=3_600_000_000)
+    told = [run("job", "show", job, *APP).stdout for job in ids]
+    for text in told:
+        assert "its worker vanished while it held the job, once" in text
+    assert any("it was taken back from a worker that vanished, and is due again" in text for text in told)
+    assert run_json("job", "show", ids[0], *APP)["lost"] == 1

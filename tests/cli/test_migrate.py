@@ -272,14 +272,14 @@ def test_the_shortest_and_the_longest_lock_timeout(run: Run, url: str, length: s
     run("migrate", "up", "--url", url, "--lock-timeout", length)
 
 
-def test_a_login_in_vain_is_no_outage(run: Run) -> None:
-    """Nor is it a wrong command: a supervisor starts the worker again, as the server may let it in later."""
+def test_a_login_in_vain_is_told_as_such(run: Run) -> None:
+    """It is no wrong command: a supervisor starts the worker again, as the server may let it in later."""
     for user, database, remedy in (
         ("nobody", "postgres", "Look at the user and password in the URL"),
         ("headrace", "nowhere", "Look at the database in the URL, or create it"),
     ):
         for command in ("status", "plan", "up"):
-            told = run("migrate", command, "--url", server().url(database, user), code=FAILED).stderr
+            told = run("migrate", command, "--url", server().url(database, user), code=UNAVAILABLE).stderr
             assert remedy in told
             assert "the store is away" not in told
 

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from headrace.backends.refusal import NotLetIn
 from headrace.cli.__main__ import cli
-from headrace.cli.problems import Problem, explain, report, scrub
-from headrace.errors import Corrupt, JobNotFound, StoreFull, Unavailable, UnknownTask
+from headrace.cli.problems import Problem, explain, report
+from headrace.errors import ConfigError, Corrupt, JobNotFound, SchemaMismatch, StoreFull, Unavailable, UnknownTask
+from headrace.shown import without_secrets
 from tests.cli.conftest import Run
 
 COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]
+SCHEDULE = ("list", "show", "next", "run", "pause", "resume", "backfill", "delete")
 LEAVES = [
-    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead", "migrate")),
+    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead", "schedule", "migrate")),
     *(("job", verb) for verb in ("list", "show", "retry", "cancel")),
     *(("queue", verb) for verb in ("list", "pause", "resume", "purge")),
     *(("dead", verb) for verb in ("list", "show", "requeue", "purge")),
+    *(("schedule", verb) for verb in SCHEDULE),
     *(("migrate", verb) for verb in ("status", "plan", "sql", "up", "grant", "revoke")),
 ]
 READS = [
     ("job", "list"), ("job", "show"), ("queue", "list"), ("dead", "list"), ("dead", "show"), ("health",),
-    ("migrate", "status"), ("migrate", "plan"),
+    ("migrate", "status"), ("migrate", "plan"), *(("schedule", verb) for verb in SCHEDULE),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [(), ("job",), ("queue",), ("dead",), ("migrate",), *LEAVES], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [(), ("job",), ("queue",), ("dead",), ("schedule",), ("migrate",), *LEAVES], ids=" ".join
+)
 def test_help_tells_what_it_does(run: Run, command: tuple[str, ...]) -> None:
     text = run(*command, "--help").stdout
     assert text.startswith(f"Usage: headrace {' '.join(command)}".rstrip())
@@ -153,21 +160,80 @@ def test_secrets_are_not_told(run: Run) -> None:
 
 
 @pytest.mark.parametrize("password", ["hun/ter2", "hun@ter2", "hun?ter2", "hun:ter2"])
-def test_scrub_knows_where_a_password_ends(password: str) -> None:
-    assert scrub(f"at 'postgres://me:{password}@db/jobs', it said") == "at 'postgres://me:***@db/jobs', it said"
-
-
-def test_scrub_leaves_other_text_alone() -> None:
-    assert scrub("sqlite:///a/b@c.db and 12:30@noon") == "sqlite:///a/b@c.db and 12:30@noon"
+def test_it_is_known_where_a_password_ends(password: str) -> None:
+    told = without_secrets(f"at 'postgres://me:{password}@db/jobs', it said")
+    assert told == "at 'postgres://***@db/jobs', it said"
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(Unavailable(), 75), (StoreFull(), 75), (Corrupt(), 1), (UnknownTask(), 3), (JobNotFound(), 3)]
+    ("text", "told"),
+    [
+        ("redis+sentinel://a,b?master=jobs&sentinel_password=hunter2", "redis+sentinel://a,b?master=jobs&sentinel_password=***"),
+        ("'redis+sentinel://a?sentinel_password=hunter2&master=x'.", "'redis+sentinel://a?sentinel_password=***&master=x'."),
+        ("redis+sentinel://a?Sentinel_P%61ssword=hunter2", "redis+sentinel://a?Sentinel_P%61ssword=***"),
+        ("redis+sentinel://a?sentinel_password=hun'ter2", "redis+sentinel://a?sentinel_password=***"),
+        ("rediss://db?cert=/a.pem&key=/a.key", "rediss://db?cert=/a.pem&key=***"),
+        ("host=db password=hunter2 user=me", "host=db password=*** user=me"),
+        ("connect(user='me',password='hunter2')", "connect(user='me',password=***')"),
+        ("one redis://a:hunter2@h and another redis://:hunter2@h", "one redis://***@h and another redis://***@h"),
+    ],
+)  # fmt: skip
+def test_secrets_are_left_out_wherever_they_stand(text: str, told: str) -> None:
+    assert without_secrets(text) == told
+
+
+@pytest.mark.parametrize(
+    "text", ["sqlite:///a/b@c.db and 12:30@noon", "key=order:7 max_tokens=100", "redis://db/0?prefix=x"]
 )
+def test_other_text_is_left_alone(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000 + "=", "a=b" * 30_000, "://" * 30_000, "token=" * 20_000 + "@"])
+def test_a_long_text_takes_no_long_time(text: str) -> None:
+    before = time.process_time()
+    without_secrets(text)
+    assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Unavailable(), 75), (StoreFull(), 75), (NotLetIn(), 75), (ConfigError(), 2), (Corrupt(), 1),
+        (UnknownTask(), 3), (JobNotFound(), 3),
+    ],
+)  # fmt: skip
 def test_exit_codes(error: Exception, code: int) -> None:
     problem = explain(error)
     assert isinstance(problem, Problem)
     assert problem.code == code
+
+
+@pytest.mark.parametrize("url", ["redis://db/0", "valkeys+cluster://a,b", "postgresql://***@db/shop"])
+def test_hints_fit_the_kind_of_the_store(url: str) -> None:
+    away = explain(Unavailable(f"{url} cannot serve just now: Connection refused"))
+    assert "the server does not run" in away.cause
+    assert "directory" not in away.cause
+    assert "its directory is not writable" in explain(Unavailable("/srv/jobs.db is locked")).cause
+
+
+def test_a_message_that_says_all_about_a_server_gets_no_guess_beside_it() -> None:
+    told = "redis://db/0: expected maxmemory-policy noeviction, got allkeys-lru"
+    assert (explain(ConfigError(told)).cause, explain(NotLetIn(told)).cause) == ("", "")
+    assert "HEADRACE_*" in explain(ConfigError("worker.lease: expected a duration")).cause
+
+
+def test_a_full_memory_is_no_full_disk() -> None:
+    memory, disk = explain(StoreFull("redis://db/0 is full: …")), explain(StoreFull("/srv/jobs.db has no room left"))
+    assert ("memory" in memory.cause, disk.cause) == (True, "the disk is full")
+    for word in ("HEADRACE_RETENTION__COMPLETED__COUNT", "headrace dead purge", "maxmemory"):
+        assert word in memory.run
+
+
+def test_a_store_that_does_not_fit_is_not_sent_to_a_command_that_is_not_for_it() -> None:
+    assert "migrate" not in explain(SchemaMismatch("redis://db/0: the store has the layout 2")).run
+    assert "prefix" in explain(SchemaMismatch("redis://db/0: the store has the layout 2")).run
+    assert "headrace migrate status" in explain(SchemaMismatch("postgresql://db/shop lacks …")).run
 
 
 @pytest.mark.parametrize(

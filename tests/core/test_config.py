@@ -89,7 +89,7 @@ def test_the_real_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_lead_to_the_place() -> None:
     with pytest.raises(ConfigError, match=r"\$\.worker\.concurrency"):
         load({"worker": {"concurrency": "many"}})
-    with pytest.raises(ConfigError, match=r"unknown setting 'bogus'; there are: url, result_ttl, .*retention$"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'bogus'; there are: url, .*retention, planner$"):
         load({"bogus": 1})
     with pytest.raises(ConfigError, match="expected a whole number of at least 1, got 0"):
         load({"worker": {"concurrency": 0}})
@@ -104,7 +104,7 @@ def test_messages_lead_to_the_place() -> None:
         ({"worker": {"concurency": 5}}, "unknown setting 'worker.concurency'; did you mean 'concurrency'?"),
         ({"wroker": {"concurrency": 5}}, "unknown setting 'wroker'; did you mean 'worker'?"),
         ({"retention": {"failed": {"agee": 5}}}, "unknown setting 'retention.failed.agee'; did you mean 'age'?"),
-        ({"retention": {"age": "1d"}}, """or failed={"age": '1d'}?"""),
+        ({"retention": {"age": "1d"}}, """or ticks={"age": '1d'}?"""),
     ],
 )
 def test_what_may_have_been_meant(given: dict[str, Any], said: str) -> None:

@@ -18,6 +18,7 @@ from headrace.core.events import Observers
 from headrace.core.leases import Leases
 from headrace.core.listener import listen
 from headrace.core.middleware import Next, compose
+from headrace.core.notes import Notes
 from headrace.core.settler import Settler
 from headrace.job import CancelToken
 from headrace.records import Hint, Leased, Settlement
@@ -174,7 +175,7 @@ class TestSettler:
         """5.3-2: a job lost and claimed again by the same worker is held under its new epoch, whatever comes of the
         old one; without its lease it would not be renewed, and would be lost once more."""
         leases = Leases(10)
-        settler = Settler(leases, Observers(), lambda: None, lambda: None)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
         leases.grant([leased(1, epoch=1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         leases.grant([leased(1, epoch=2)], now=101)
@@ -183,7 +184,7 @@ class TestSettler:
 
     async def test_the_answer_to_a_run_ends_its_lease(self) -> None:
         leases = Leases(10)
-        settler = Settler(leases, Observers(), lambda: None, lambda: None)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
         leases.grant([leased(1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         assert (len(settler), len(leases), settler.quiet.is_set()) == (1, 1, False)

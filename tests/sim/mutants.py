@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from headrace.backends.memory import MemoryBackend
 from headrace.protocol import Backend
-from headrace.testing.sim.casts import CORE, SCRIPTED
+from headrace.testing.sim.casts import CORE, SCRIPTED, TICKS
 from headrace.testing.sim.scenarios import Cast
 from tests.sim import broken_core as core
 from tests.sim import broken_stores as stores
+from tests.sim import broken_ticks as ticks
 from tests.sim import broken_workers as workers
 from tests.sim.broken_workers import main_of
 
@@ -25,7 +26,7 @@ class Mutant(Struct, frozen=True):
     """The one that must be found broken; others may be as well."""
     store: Callable[[], Backend] = MemoryBackend
     cast: Cast = SCRIPTED
-    patch: tuple[type, str, Any] | None = None
+    patch: tuple[Any, str, Any] | None = None
     """Class, attribute and replacement, for bugs in the core."""
 
 
@@ -78,4 +79,6 @@ MUTANTS = [
     *(Mutant(w.__name__, i, cast=Cast(worker=main_of(w))) for i, found in _WORKERS.items() for w in found),
     Mutant("NewIdOnRetry", "I13", cast=Cast(producer=workers.NewIdOnRetry)),
     *(Mutant(f"core: {name}", i, cast=CORE, patch=patch) for name, i, patch in core.PATCHES),
+    *(Mutant(store.__name__, "I10", store=store, cast=TICKS) for store in ticks.STORES),
+    *(Mutant(f"ticks: {name}", "I10", cast=TICKS, patch=patch) for name, patch in ticks.PATCHES),
 ]

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
+from headrace.core.planning import Definition, Template, make_plan, unpack
+from headrace.core.rules import EveryRule
 from headrace.records import (
     Beat,
     Cancel,
@@ -29,12 +31,15 @@ from headrace.testing.sim.checker import check
 from headrace.testing.sim.history import History, Run, Snapshot, Wait
 from headrace.testing.sim.observer import Audit, snapshot
 from headrace.testing.sim.verdict import Verdict
+from headrace.ticks import Look, Looked, Plan, Save, Schedule
 from headrace.types import JobState
 
 T = TypeVar("T")
 SECOND = 1_000_000
 LEASE = 3 * SECOND
 TRUE: Any = object()
+TICKING = ("save", "due", "plan", "note")
+UID = b"a schedule's uid"
 
 
 def done(coroutine: Awaitable[T]) -> T:
@@ -77,7 +82,7 @@ class Tale:
         for _ in range(times):
             audit = Audit(self.store, op, self.now)
             done(audit.before())
-            answer = done(getattr(self.store, op)(*args, at=self.now))
+            answer = done(getattr(self.store.ticks if op in TICKING else self.store, op)(*args, at=self.now))
             seen = done(audit.after(answer))
             answer = answer if lie is TRUE else lie
             self.history.applied(number, self.now, answer, seen)
@@ -167,6 +172,23 @@ class Tale:
         self.claim(node)
         self.start(node, number)
         self.wait(4)
+
+    def schedule(self, **options: Any) -> None:
+        """A schedule of every ten seconds, the first of them ten seconds from now."""
+        rule = EveryRule(10 * SECOND, self.now)
+        definition = Definition(rule=rule, template=Template("t", {"parameters": b"p"}), **options)
+        slot = definition.first(self.now)
+        made = Schedule(name="s", uid=UID, queue="q", definition=definition.pack(), slot=slot, look_at=slot)
+        self.call("k", "save", (Save(made, 0),))
+
+    def planned(self, node: str = "w1", ahead: int = 0) -> Plan:
+        """Look, and work out what to do."""
+        looked: Looked = self.call(node, "due", Look())
+        [one] = looked.schedules
+        return make_plan(one, unpack(one.definition), looked.now, ahead)
+
+    def plan(self, plan: Plan | None = None, node: str = "w1", **how: Any) -> Any:
+        return self.call(node, "plan", (self.planned(node) if plan is None else plan,), **how)
 
     def verdict(self) -> Verdict:
         return check(self.history)

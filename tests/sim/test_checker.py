@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.backends.memory.store import Entry
+from headrace.core.planning import Misfire, tick, unpack
+from headrace.core.rules import EveryRule
 from headrace.records import (
     Altered,
     Claim,
@@ -29,10 +31,12 @@ from headrace.records import (
     Swept,
 )
 from headrace.testing.sim.invariants import INVARIANTS
+from headrace.ticks import Drop, Look, Looked, Overlap, Plan, TickOutcome
 from headrace.types import JobState
-from tests.sim.tale import SECOND, Tale, job, leased, row
+from tests.sim.tale import SECOND, UID, Tale, job, leased, row
 
 A, R, P = JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED
+FIRED = TickOutcome.FIRED
 C, X, F = JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED
 
 LEGAL: list[Callable[[Tale], None]] = []
@@ -339,6 +343,46 @@ def a_turn_settles_and_claims(t: Tale) -> None:
     again = Settlement(held.id, held.epoch, "w1", A, delay=0)
     t.call("w1", "turn", (again,), Claim("w1", ("q",), 1, 3 * SECOND))
     t.look()
+
+
+@legal
+def slots_are_fired_missed_and_made_up_for(tale: Tale) -> None:
+    tale.schedule(misfire=Misfire.SKIP, grace=0)
+    tale.wait(10)
+    tale.plan()
+    tale.wait(35)
+    tale.plan()
+    tale.call("k", "plan", (_made_up(tale, 2),), times=2)
+    tale.look()
+
+
+@legal
+def the_second_of_two_planners_has_done_nothing(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    plan = tale.planned("w2")
+    tale.plan(reply="lost")
+    assert tale.plan(plan, "w2") == [None]
+    tale.plan(plan, "w2", times=2)
+    tale.look()
+
+
+@legal
+def the_job_of_the_slot_before_is_cancelled(tale: Tale) -> None:
+    tale.schedule(overlap=Overlap.CANCEL)
+    for _ in range(2):
+        tale.wait(10)
+        tale.plan()
+    tale.look()
+
+
+@legal
+def a_slot_is_skipped_while_the_job_before_it_is_alive(tale: Tale) -> None:
+    tale.schedule(overlap=Overlap.SKIP)
+    for _ in range(2):
+        tale.wait(10)
+        tale.plan()
+    tale.look()
 
 
 # -- what may not
@@ -744,3 +788,111 @@ def a_paused_job_is_given_out(t: Tale) -> None:
     [held] = t.claim()
     t.finish(state=P)
     t.grant("w2", replace(held, epoch=2))
+
+
+# -- schedules
+
+
+def _made_up(tale: Tale, nth: int) -> Plan:
+    """Its nth slot out of turn."""
+    [one] = tale.store.store.ledger.schedules.values()
+    definition = unpack(one.definition)
+    assert isinstance(definition.rule, EveryRule)
+    slot = definition.rule.anchor + nth * definition.rule.interval
+    return Plan("s", UID, None, [tick(one, definition, slot, slot, tale.now)])
+
+
+@illegal("I10")
+def a_plan_for_an_old_version_is_carried_out(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    plan = tale.planned()
+    tale.plan(plan)
+    tale.plan(plan, lie=[[FIRED]])
+
+
+@illegal("I10")
+def a_plan_for_the_current_version_is_refused(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    tale.plan(lie=[None])
+
+
+@illegal("I10")
+def a_slot_fires_twice(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    tale.plan()
+    tale.call("k", "plan", (_made_up(tale, 1),), lie=[[FIRED]])
+
+
+@illegal("I10")
+def a_slot_is_left_out(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(20)
+    plan = tale.planned()
+    tale.plan(replace(plan, ticks=plan.ticks[1:]), lie=[[FIRED]])
+
+
+@illegal("I10")
+def a_slot_lies_beside_the_grid(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    plan = tale.planned()
+    tale.plan(replace(plan, ticks=[replace(one, slot=one.slot + 1) for one in plan.ticks]))
+
+
+@illegal("I10")
+def a_job_is_due_far_from_its_slot(tale: Tale) -> None:
+    tale.schedule(jitter=0.1)
+    tale.wait(11)
+    plan = tale.planned()
+    tale.plan(replace(plan, ticks=[replace(one, run_at=one.slot + 2 * SECOND) for one in plan.ticks]))
+
+
+@illegal("I10")
+def a_schedule_stands_where_it_should_not(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    plan = tale.planned()
+    assert plan.slot is not None
+    tale.plan(replace(plan, slot=plan.slot + 10 * SECOND))
+
+
+@illegal("I10")
+def late_slots_fire_that_should_not(tale: Tale) -> None:
+    tale.schedule(misfire=Misfire.SKIP, grace=0)
+    tale.wait(60)
+    [one] = tale.call("w1", "due", Look()).schedules
+    definition = unpack(one.definition)
+    assert one.slot is not None
+    late = [tick(one, definition, one.slot + n * 10 * SECOND, one.slot + n * 10 * SECOND, tale.now) for n in range(5)]
+    tale.plan(Plan("s", UID, one.version, late, one.slot + 50 * SECOND, tale.now))
+
+
+@illegal("I10")
+def a_slot_is_missed_that_was_in_time(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    plan = tale.planned()
+    tale.plan(replace(plan, ticks=[replace(one, row=None) for one in plan.ticks]))
+
+
+@illegal("I10")
+def nobody_plans_any_more(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(60)
+    tale.look(final=True)
+
+
+@illegal("I10")
+def a_change_is_made_on_top_of_another(tale: Tale) -> None:
+    tale.schedule()
+    tale.call("k", "save", (Drop("s", 7),), lie=[True])
+
+
+@illegal("I10")
+def a_schedule_is_not_shown_that_is_due(tale: Tale) -> None:
+    tale.schedule()
+    tale.wait(10)
+    tale.call("w1", "due", Look(), lie=Looked(tale.now, []))

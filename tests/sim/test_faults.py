@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from headrace.backends.memory import MemoryBackend
+from headrace.core.planning import Definition, Template
+from headrace.core.rules import EveryRule
 from headrace.errors import Unavailable
 from headrace.records import Beat, Cancel, Claim, Configure, Place, Reap, Selector, Settlement, SweepClause
-from headrace.testing.sim import FaultyBackend, History, Node, Plan, SimClock, SimLoop, check, run
+from headrace.testing.sim import FaultyBackend, History, Node, SimClock, SimLoop, check, run
+from headrace.testing.sim import Plan as Network
 from headrace.testing.sim.history import Kind
+from headrace.ticks import Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.sim.tale import SECOND, job, row
 
@@ -27,7 +31,7 @@ class Rig:
         self.node = Node(loop, "n")
         self.store = MemoryBackend()
         self.history = History(SimClock(loop).now)
-        self.seen = FaultyBackend(self.store, Random(1), Plan(**plan), self.history, self.node)
+        self.seen = FaultyBackend(self.store, Random(1), Network(**plan), self.history, self.node)
 
     def kinds(self, op: str) -> list[str]:
         return [event.kind.value for event in self.history if event.op == op]
@@ -170,6 +174,51 @@ def test_every_operation_passes_and_is_recorded() -> None:
         "insert", "claim", "finish", "turn", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep",
     }  # fmt: skip
     assert check(rig.history).ok
+
+
+def test_every_operation_on_schedules_passes_and_is_recorded() -> None:
+    async def main(rig: Rig) -> None:
+        ticks = rig.seen.ticks
+        assert ticks is not None
+        schedule = _schedule()
+        assert await ticks.save([Save(schedule, 0)]) == [True]
+        [one] = (await ticks.due(Look())).schedules
+        assert await ticks.find(ScheduleSelector()) == [one]
+        late = NewTick(5, 5, row(1))
+        assert await ticks.plan([Plan("s", bytes(16), 1, [late], 7, 7)]) == [[TickOutcome.FIRED]]
+        assert [(tick.slot, tick.job) for tick in await ticks.history(bytes(16))] == [(5, job(1))]
+        await ticks.note([TickNote(bytes(16), 5, "completed", 1, 2)])
+
+    rig = rigged(main)
+    assert {event.op for event in rig.history} == {"save", "due", "find", "plan", "history", "note"}
+
+
+def test_a_plan_whose_answer_is_lost_was_carried_out() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.store.ticks.save([Save(_schedule(), 0)])
+        ticks = rig.seen.ticks
+        assert ticks is not None
+        with pytest.raises(Unavailable):
+            await ticks.plan([Plan("s", bytes(16), 1, [NewTick(5, 5, row(1))], 7, 7)])
+        await asyncio.sleep(10)
+
+    rig = rigged(main, mute=1.0)
+    assert rig.kinds("plan") == ["invoke", "applied", "unknown"]
+    assert list(rig.store.store.jobs) == [job(1)]
+
+
+def test_a_store_without_schedules_keeps_none() -> None:
+    async def main(rig: Rig) -> None:
+        seen = FaultyBackend(rig.store, Random(1), Network(), rig.history, rig.node, schedules=False)
+        assert seen.ticks is None
+        assert seen.sibling().ticks is None
+
+    rigged(main)
+
+
+def _schedule() -> Schedule:
+    definition = Definition(rule=EveryRule(2, 1), template=Template("t", {}))
+    return Schedule(name="s", uid=bytes(16), queue="q", definition=definition.pack(), slot=5, look_at=5)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ it is an error when the checker no longer complains.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
@@ -21,11 +22,13 @@ from headrace import (
     CancelToken,
     Client,
     Completed,
+    Cron,
     Done,
     Duplicate,
     Ending,
     Event,
     EventKind,
+    Every,
     Fail,
     Handle,
     Job,
@@ -45,12 +48,15 @@ from headrace import (
     RawSerde,
     Retry,
     RetryPolicy,
+    ScheduleInfo,
+    Schedules,
     Sections,
     Serde,
     Settings,
     Stop,
     SyncApp,
     Task,
+    TickInfo,
     connect,
     content_id,
     doubling_to_an_hour,
@@ -193,6 +199,59 @@ async def batches(image: Image) -> None:
     assert_type(await batch.enqueue(image, priority=1), Handle[Any])
     batch.job("not an image")  # type: ignore[arg-type]
     await batch.enqueue(5)  # type: ignore[arg-type]
+
+
+# -- schedules
+
+
+@app.task
+async def nightly(region: str = "all") -> None: ...
+
+
+assert_type(app.every("30s", nightly.job("north"), name="north", jitter=0), str)
+assert_type(app.cron("@daily", nightly.job(), tz="Europe/Madrid"), str)
+
+
+@app.pace("north")
+def pace(name: str) -> str | None:
+    return "5s"
+
+
+async def schedules(schedules: Schedules, when: datetime) -> None:
+    assert_type(app.schedules, Schedules)
+    assert_type(await schedules.put(Every("30s", nightly.job(), overlap="skip", start=when)), ScheduleInfo)
+    assert_type(await schedules.put(Cron("0 6 * * *", nightly.job(), tz="UTC", misfire="all")), ScheduleInfo)
+    assert_type(await schedules.update("north", every=timedelta(minutes=1)), ScheduleInfo)
+    assert_type(await schedules.enable("north"), ScheduleInfo)
+    assert_type(await schedules.disable("north", cancel_pending=True), ScheduleInfo)
+    assert_type(await schedules.get("north"), ScheduleInfo)
+    assert_type(await schedules.list(tenant="acme", queue="mail", after="a", limit=10), Sequence[ScheduleInfo])
+    assert_type(await schedules.next("north", 3), Sequence[datetime])
+    assert_type(await schedules.history("north", 3, before=when), Sequence[TickInfo])
+    assert_type(await schedules.run("north"), UUID)
+    assert_type(await schedules.backfill("north", when, when, dry_run=True), int)
+    assert_type(await schedules.delete("north"), None)
+    assert_type(await schedules.delete_tenant("acme"), int)
+
+    Every("30s")  # type: ignore[call-arg]
+    Every("30s", nightly)  # type: ignore[arg-type]
+    Every("30s", nightly.job(), tz="UTC")  # type: ignore[call-arg]
+    Every("30s", nightly.job(), overlap="queue")  # type: ignore[arg-type]
+    Cron(5, nightly.job())  # type: ignore[arg-type]
+    Cron("@daily", nightly.job(), delivery="twice")  # type: ignore[arg-type]
+    app.every("30s", "nightly")  # type: ignore[arg-type]
+    app.cron(5, nightly.job())  # type: ignore[arg-type]
+    await schedules.put("every minute")  # type: ignore[arg-type]
+    await schedules.backfill("north")  # type: ignore[call-arg]
+
+
+def stored(info: ScheduleInfo, tick: TickInfo) -> None:
+    assert_type(info.next_slot, datetime | None)
+    assert_type(info.last_job, UUID | None)
+    assert_type(info.to_dict(), dict[str, Any])
+    assert_type(tick.slot, datetime)
+    assert_type(tick.waited, float | None)
+    assert_type(tick.to_dict(), dict[str, Any])
 
 
 # -- jobs and outcomes

@@ -15,6 +15,7 @@ class Plain:
         self._inner = inner
         self.limits = inner.limits
         self.tx = None
+        self.ticks = None
         self.hints = None
         self.turn = None
         self.away = False

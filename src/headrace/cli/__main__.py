@@ -13,6 +13,7 @@ _COMMANDS = {
     "job": "Look at jobs, run them again, cancel them.",
     "queue": "Look at queues, pause, resume and purge them.",
     "dead": "Look at dead letters, requeue and purge them.",
+    "schedule": "Look at schedules, run, pause, resume, make up for and delete them.",
     "migrate": "Bring a store up to date, and say who may use it.",
     "health": "Check store, workers and backlog; for probes.",
     "doctor": "Check the whole set-up, and say what to do.",

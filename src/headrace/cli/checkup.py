@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from headrace import App, Settings
-from headrace.cli.problems import scrub
 from headrace.cli.times import length
 from headrace.protocol import Backend
 from headrace.records import QueueStats, Selector, Stats, WorkerStats
+from headrace.shown import without_secrets
 from headrace.types import JobState
 
 _LOOKED_AT = 2_000
@@ -57,7 +57,7 @@ def effective(settings: Settings) -> dict[str, Any]:
             for key, inner in value.items():
                 walk(inner, f"{name}.{key}" if name else key)
         else:
-            flat[name] = scrub(value) if isinstance(value, str) else value
+            flat[name] = without_secrets(value) if isinstance(value, str) else value
 
     walk(msgspec.to_builtins(settings), "")
     return flat
@@ -83,10 +83,12 @@ def store(backend: Backend, url: str) -> list[Finding]:
     ]
 
 
-async def server(backend: Backend) -> list[Finding]:
+async def server(backend: Backend, settings: Settings) -> list[Finding]:
     """What a store on a server finds out about that; others have nothing to say."""
     checks = getattr(backend, "checks", None)
-    return [] if checks is None else [Finding(*fact) for fact in await checks()]
+    keep = settings.retention
+    kept = keep.completed.bytes + keep.cancelled.bytes + keep.failed.bytes
+    return [] if checks is None else [Finding(*fact) for fact in await checks(kept)]
 
 
 def _yes(capability: object) -> str:

@@ -17,9 +17,10 @@ from headrace.cli.loading import Store, load_target, shown_url, store_file
 from headrace.cli.options import json_option, store_options
 from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
-from headrace.cli.problems import FAILED, OK, Problem, explain, scrub
+from headrace.cli.problems import FAILED, OK, Problem, explain
 from headrace.durations import micros
 from headrace.errors import ConfigError, HeadraceError
+from headrace.shown import without_secrets
 
 _SELF = re.compile("^headrace doctor(; then |, or )?")
 """Advice that has been taken."""
@@ -74,7 +75,7 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
     async with store.opened() as client:
         backend = await client.backend()
         findings += checkup.store(backend, shown_url(client.settings.url))
-        findings += await checkup.server(backend)
+        findings += await checkup.server(backend, client.settings)
         if path is not None:
             findings.append(disk.journal(path))
         now = client.clock.now()
@@ -88,12 +89,16 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
 def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
     """Why there is not even a client."""
     wrong = error if isinstance(error, ConfigError) else error.__cause__
+    if isinstance(wrong, ConfigError) and isinstance(wrong.__cause__, ImportError):
+        return Finding("fail", "packages", str(wrong))
     if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
         told = f"{wrong}; it comes from {where}".removeprefix("settings: ")
-        return Finding("fail", "settings", scrub(told), f"correct {where}")
+        return Finding("fail", "settings", without_secrets(told), f"correct {where}")
     return _failed(error, "app" if store.app is not None else "settings")
 
 
 def _failed(error: Problem | HeadraceError, check: str) -> Finding:
     problem = error if isinstance(error, Problem) else explain(error)
-    return Finding("fail", check, scrub(problem.what), scrub(_SELF.sub("", problem.run) or problem.cause))
+    return Finding(
+        "fail", check, without_secrets(problem.what), without_secrets(_SELF.sub("", problem.run) or problem.cause)
+    )

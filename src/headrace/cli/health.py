@@ -14,11 +14,12 @@ from headrace.cli.lazy import Command
 from headrace.cli.loading import Store, shown_url
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import print_json, print_level
-from headrace.cli.problems import FAILED, OK, UNAVAILABLE, Problem, explain, scrub
+from headrace.cli.problems import FAILED, OK, UNAVAILABLE, Problem, explain
 from headrace.cli.times import length, seconds
 from headrace.durations import micros
 from headrace.errors import HeadraceError, Unavailable
 from headrace.records import QueueStats, Stats, WorkerStats
+from headrace.shown import without_secrets
 
 
 class Wish(Struct, frozen=True):
@@ -82,9 +83,9 @@ async def _examine(store: Store, wish: Wish) -> Report:
             return judge(url, await client.stats(), wish, client.clock.now())
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
-        return Report(False, url, False, [scrub(problem.what)])
+        return Report(False, url, False, [without_secrets(problem.what)])
     except HeadraceError as error:
-        return Report(False, url, True, [scrub(str(error))])
+        return Report(False, url, True, [without_secrets(str(error))])
 
 
 def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:

@@ -70,7 +70,7 @@ def print_job(job: JobInfo, why: str) -> None:
             ("worker", job.worker),
             ("lease until", exact(job.lease_until, at)),
             ("attempts", f"{job.attempt} failed" + (f" of {job.max_attempts}" if job.max_attempts else "")),
-            ("lost", job.lost or ""),
+            ("lost", _losses(job)),
             ("headers", shorten(job.headers) if job.headers else ""),
             ("args", shorten(job.args)),
             ("result", shorten(job.result) if job.held else ""),
@@ -81,6 +81,12 @@ def print_job(job: JobInfo, why: str) -> None:
         print(f"\nattempt {failure.attempt}, {when}: {clean(failure.type)}: {clean(failure.message)}")
         if failure.traceback:
             print_block(failure.traceback)
+
+
+def _losses(job: JobInfo) -> str:
+    if not job.lost:
+        return ""
+    return f"its worker vanished while it held the job, {'once' if job.lost == 1 else f'{job.lost} times in a row'}"
 
 
 def as_json_text(value: Any) -> str:
@@ -110,6 +116,8 @@ def why_waiting(job: JobInfo, stats: Stats) -> str:
         return f"queue {job.queue} is paused: headrace queue resume {job.queue}"
     if job.run_at is not None and job.run_at > at:
         reason = "waits for its next attempt" if job.attempt else "is scheduled"
+        if job.lost:
+            reason = "was taken back from a worker that vanished, and is due again"
         return f"it {reason}, {relative(job.run_at, at)}"
     workers = [worker for worker in stats.workers if job.queue in worker.queues]
     if not workers:

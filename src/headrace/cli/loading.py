@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from headrace.cli.lazy import ENV_PREFIX
 from headrace.cli.output import note
-from headrace.cli.problems import UNAVAILABLE, USAGE, Problem, scrub
+from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
+from headrace.shown import without_secrets
 
 if TYPE_CHECKING:
     from headrace import App, Client, Queue
@@ -175,4 +176,4 @@ def missing_file(url: str) -> Path | None:
 
 def shown_url(url: str) -> str:
     """A store URL without its secrets."""
-    return scrub(url)
+    return without_secrets(url)

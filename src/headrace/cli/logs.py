@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from headrace.cli.output import clean, hush, note, paint, terminal
-from headrace.cli.problems import scrub
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
+from headrace.shown import without_secrets
 
 FORMATS = ("auto", "text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -80,7 +80,7 @@ class _Text(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text += f"\n{self.formatException(record.exc_info)}"
-        line = f"{record.levelname.lower():<7} {clean(scrub(text))}"
+        line = f"{record.levelname.lower():<7} {clean(without_secrets(text))}"
         return f"{paint(when, 'dim', self._stream)} {paint(line, _LEVEL_COLOURS[record.levelname], self._stream)}"
 
 
@@ -91,7 +91,9 @@ def _json() -> logging.Formatter:
         """One object to a line; fields of events beside the message."""
 
         def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-            return {name: scrub(value) if isinstance(value, str) else value for name, value in log_data.items()}
+            return {
+                name: without_secrets(value) if isinstance(value, str) else value for name, value in log_data.items()
+            }
 
         def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
             return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

@@ -8,11 +8,13 @@ import traceback
 
 import click
 
+from headrace.shown import without_secrets
+
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = 0, 1, 2, 3, 4, 75
 INTERRUPTED = 130
 
-_PASSWORD = re.compile(r"(://[^/@\s:]*:)\S*@")
-_SECRET = re.compile(r"(?i)\b(password|passwd|token|secret|api_?key)=[^&\s'\"]+")
+_SCHEME = re.compile(r"'?(redis|valkey|postgres)[a-z]*(\+[a-z]+)?://")
+"""How a message begins that names a store on a server."""
 
 
 class Problem(Exception):
@@ -32,16 +34,7 @@ class Problem(Exception):
         stream = sys.stderr
         for label, text, colour in (("error", self.what, "red"), ("cause", self.cause, ""), ("run", self.run, "")):
             if text:
-                print(f"{paint(f'{label}:', colour, stream)} {clean(scrub(text))}", file=stream)
-
-
-def scrub(text: str) -> str:
-    """The text without the secrets that a URL may hold.
-
-    >>> scrub("postgres://me:hunter2@db/jobs?token=x")
-    'postgres://me:***@db/jobs?token=***'
-    """
-    return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1***@", text))
+                print(f"{paint(f'{label}:', colour, stream)} {clean(without_secrets(text))}", file=stream)
 
 
 def explain(error: Exception) -> Problem:
@@ -49,22 +42,31 @@ def explain(error: Exception) -> Problem:
     from headrace import errors
 
     text = str(error)
+    store = _store(text)
     match error:
-        case errors.StoreFull():
-            return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
-        case errors.Unavailable() if isinstance(error, errors.ConfigError):
-            return Problem(
-                FAILED,
-                text,
-                cause="the user, the password, the database or an option in the store's URL, or the server's settings",
-                run="headrace doctor",
-            )
-        case errors.Unavailable():
+        case errors.StoreFull() if store == "valkey":
             return Problem(
                 UNAVAILABLE,
                 text,
-                cause="the store is away, locked by another program, or its directory is not writable",
-                run="headrace doctor",
+                cause="the memory that the server may use is full, not a disk",
+                run="headrace dead purge, or a worker with HEADRACE_RETENTION__COMPLETED__COUNT=1000 for a while, or "
+                "CONFIG SET maxmemory on the server",
+            )
+        case errors.StoreFull():
+            return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
+        case errors.Unavailable() if isinstance(error, errors.ConfigError):
+            cause = "the user, the password, the database or an option in the store's URL, or the server's settings"
+            return Problem(UNAVAILABLE, text, cause="" if store else cause, run="headrace doctor")
+        case errors.Unavailable():
+            away = "the store is away, locked by another program, or its directory is not writable"
+            server = "the server does not run, is not reachable from here, or cannot serve for the moment"
+            return Problem(UNAVAILABLE, text, cause=server if store else away, run="headrace doctor")
+        case errors.SchemaMismatch() if store == "valkey":
+            return Problem(
+                FAILED,
+                text,
+                cause="another release made the store, or the keys are those of another program",
+                run="the same command with the release that made it, or with another ?prefix=NAME in the URL",
             )
         case errors.SchemaMismatch():
             return Problem(
@@ -81,15 +83,15 @@ def explain(error: Exception) -> Problem:
             return Problem(NOT_FOUND, text, cause="a typing error, or the task is in another app")
         case errors.InvalidJob() | errors.PayloadTooLarge() | errors.CodecError():
             return Problem(USAGE, text, cause="what was given does not fit; nothing was stored")
+        case errors.ConfigError() if isinstance(error.__cause__, ImportError):
+            return Problem(USAGE, text)
         case errors.ConfigError():
-            return Problem(
-                USAGE,
-                text,
-                cause="an option, a HEADRACE_* variable, headrace.toml or the app's own settings",
-                run="headrace doctor",
-            )
+            cause = "an option, a HEADRACE_* variable, headrace.toml or the app's own settings"
+            return Problem(USAGE, text, cause="" if store else cause, run="headrace doctor")
         case errors.JobNotFound():
             return Problem(NOT_FOUND, text, run="headrace job list")
+        case errors.ScheduleNotFound():
+            return Problem(NOT_FOUND, text, run="headrace schedule list")
         case errors.WaitTimeout():
             return Problem(FAILED, text, cause="no worker took it yet, or it takes longer", run="headrace health")
         case errors.JobFailed():
@@ -98,12 +100,20 @@ def explain(error: Exception) -> Problem:
             return Problem(FAILED, text)
 
 
+def _store(text: str) -> str:
+    """What kind of server a message is about: ``valkey`` or ``postgres``; empty if of none."""
+    found = _SCHEME.match(text)
+    if found is None:
+        return ""
+    return "postgres" if found[1] == "postgres" else "valkey"
+
+
 def report(error: BaseException, *, debug: bool) -> int:
     """Tell the person about an error; the exit code for it."""
     from headrace.errors import HeadraceError
 
     if debug and not isinstance(error, click.Abort | click.UsageError):
-        print(scrub("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     told = _alone(error)
     if isinstance(told, click.Abort):
         print("interrupted", file=sys.stderr)

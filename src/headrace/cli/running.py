@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headrace import Queue, Settings
+from headrace.cli.checkup import server
 from headrace.cli.loading import shown_url
 from headrace.cli.output import hush
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.summary import Summary
 from headrace.durations import micros, spell
+from headrace.errors import Unavailable
 from headrace.stopper import Stopper
 
 if TYPE_CHECKING:
@@ -114,15 +116,29 @@ async def _work(target: Target, queues: Sequence[str], *, burst: bool) -> None:
 
 
 async def _introduce(target: Target, queues: Sequence[str]) -> None:
-    backend = await target.client.backend()
-    url, durable = shown_url(target.client.settings.url), backend.limits.durable
-    log.info("store %s: %s", url, durable, extra={"store": url, "durable": durable})
+    url = shown_url(target.client.settings.url)
+    level, durable = await _durability(target)
+    log.log(level, "store %s: %s", url, durable, extra={"store": url, "durable": durable})
     if isinstance(target, Queue):
         log.info("queue: %s", target.name)
         return
     log.info("tasks: %s", ", ".join(sorted(target.tasks)) or "none")
     for queue in sorted(set(queues) - set(target.queues)):
         log.warning("no task of this app belongs to queue %s; is that the right name?", queue)
+
+
+async def _durability(target: Target) -> tuple[int, str]:
+    """What survives what, and how loud that is to be said: a server may have been set up to keep nothing."""
+    backend = await target.client.backend()
+    try:
+        found = [one for one in await server(backend, settings(target)) if one.check == "persistence"]
+    except Unavailable:
+        found = []
+    if not found:
+        return logging.INFO, backend.limits.durable
+    level = logging.INFO if all(one.level == "ok" for one in found) else logging.WARNING
+    said = [f"{one.what} -> {one.advice}" if one.advice and one.level != "ok" else one.what for one in found]
+    return level, "; ".join(said)
 
 
 def flush() -> None:

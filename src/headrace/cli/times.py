@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from headrace.durations import spell
+from headrace.durations import micros, spell
+from headrace.errors import ConfigError
+from headrace.shown import shown
 
 
 def now() -> datetime:
@@ -21,10 +23,10 @@ def relative(instant: datetime | None, at: datetime) -> str:
     """
     if instant is None:
         return ""
-    micros = round((at - instant).total_seconds()) * 1_000_000
-    if not micros:
+    distance = round((at - instant).total_seconds()) * 1_000_000
+    if not distance:
         return "just now" if instant <= at else "in a moment"
-    return f"{spell(micros)} ago" if micros > 0 else f"in {spell(-micros)}"
+    return f"{spell(distance)} ago" if distance > 0 else f"in {spell(-distance)}"
 
 
 def exact(instant: datetime | None, at: datetime) -> str:
@@ -34,18 +36,48 @@ def exact(instant: datetime | None, at: datetime) -> str:
     return f"{instant.astimezone().isoformat(sep=' ', timespec='milliseconds')} ({relative(instant, at)})"
 
 
-def length(micros: int | None) -> str:
+def by_clock(instant: datetime | None, zone: tzinfo | None = None) -> str:
+    """What the clocks of a zone show, to the second; those of this machine unless told.
+
+    >>> by_clock(datetime(2030, 1, 1, 12, 0, 0, 5, tzinfo=UTC), UTC)
+    '2030-01-01 12:00:00 UTC'
+    """
+    return "" if instant is None else instant.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def read_instant(text: str, at: datetime, zone: tzinfo) -> datetime:
+    """An instant as people write it: a date, a date and a time (without an offset by the clocks of ``zone``), or how
+    long ago it was. Raises ``ConfigError``.
+
+    >>> noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    >>> read_instant("2030-01-01T06:30", noon, UTC).isoformat(), read_instant("90m", noon, UTC).isoformat()
+    ('2030-01-01T06:30:00+00:00', '2030-01-01T10:30:00+00:00')
+    """
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return at - timedelta(microseconds=micros(text))
+        except (ConfigError, OverflowError):
+            raise ConfigError(
+                f"expected an instant like 2030-01-31T06:00 or 2030-01-31T06:00+01:00, or how long ago it was like 6h, "
+                f"got {shown(text)}"
+            ) from None
+    return given if given.utcoffset() is not None else given.replace(tzinfo=zone)
+
+
+def length(span: int | None) -> str:
     """A length of time without its small change, or a dash for none.
 
     >>> length(202_698), length(5_400_123_456), length(None)
     ('202ms', '1h30m', '-')
     """
-    if micros is None:
+    if span is None:
         return "-"
-    coarse = next(unit for unit in (1_000_000, 1_000, 1) if micros >= unit or unit == 1)
-    return spell(micros // coarse * coarse)
+    coarse = next(unit for unit in (1_000_000, 1_000, 1) if span >= unit or unit == 1)
+    return spell(span // coarse * coarse)
 
 
-def seconds(micros: int | None) -> float | None:
+def seconds(span: int | None) -> float | None:
     """For programs."""
-    return None if micros is None else micros / 1e6
+    return None if span is None else span / 1e6

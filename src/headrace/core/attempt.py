@@ -12,6 +12,7 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
 from headrace.core.judge import UNSTORABLE, Judge, failures, unwrap
+from headrace.core.notes import at_most_once
 from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
@@ -28,6 +29,7 @@ _UNKNOWN = exponential(10, base="10s", cap="10m")
 
 
 _UNUSABLE = "payload cannot be used"
+_NOT_AGAIN = "not started again: at most once"
 
 
 class _Unstorable(CodecError):
@@ -69,6 +71,9 @@ class Attempts:
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job."""
         [leased] = slot.jobs
+        if leased.epoch > 1 and at_most_once(leased):
+            self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
+            return
         observed = bool(self._observers)
         if observed:
             self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
@@ -95,7 +100,7 @@ class Attempts:
             ended = unwrap(error) or error
         else:
             if not isinstance(value, OUTCOMES):
-                if handler.after is None and not observed:
+                if handler.after is None and not observed and leased.headers is None:
                     self._settler.add(self._judge.done(leased, handler, value))
                     return
                 value = Done(value)
@@ -110,6 +115,9 @@ class Attempts:
         loaded: list[Leased] = []
         jobs: list[Job[Any]] = []
         for leased in slot.jobs:
+            if leased.epoch > 1 and at_most_once(leased):
+                self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
+                continue
             self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
             try:
                 jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
@@ -218,6 +226,8 @@ class Attempts:
         return max(0.0, (self._clock.now() - leased.run_at) / 1e6)
 
     def _conclude(self, leased: Leased, settlement: Settlement, ended: Ended | None, slot: Slot | None = None) -> None:
+        if leased.headers is not None:
+            self._settler.notes.ended(leased, settlement, _ran(slot) if slot else 0.0)
         if not self._observers:
             self._settler.add(settlement)
             return

@@ -36,6 +36,7 @@ class Retention:
             _clause(Place.COMPLETED, settings.completed),
             _clause(Place.CANCELLED, settings.cancelled),
             _clause(Place.FAILED, settings.failed),
+            *([] if backend.ticks is None else [_clause(Place.TICKS, settings.ticks)]),
         ]
 
     async def run(self) -> None:

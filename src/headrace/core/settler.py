@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.leases import Leases
+from headrace.core.notes import Notes
 from headrace.records import JobId, Settlement
 from headrace.types import JobState
 
@@ -18,9 +19,15 @@ class Settler:
     """Settlements that the store has not answered yet."""
 
     def __init__(
-        self, leases: Leases, observers: Observers, nudge: Callable[[], None], idle: Callable[[], None]
+        self,
+        leases: Leases,
+        observers: Observers,
+        notes: Notes,
+        nudge: Callable[[], None],
+        idle: Callable[[], None],
     ) -> None:
         self._leases = leases
+        self.notes = notes
         self._observers = observers
         self._nudge = nudge
         self._idle = idle
@@ -104,6 +111,8 @@ class Settler:
             drop(settlement.id, settlement.epoch)
             if self._news:
                 self._tell(settlement, state)
+            if self.notes.expected:
+                self.notes.answered(settlement, state)
         if not len(self):
             self.quiet.set()
             if not len(self._leases):

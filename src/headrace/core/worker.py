@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from random import Random
 
 from headrace.config import Settings
@@ -20,15 +21,17 @@ from headrace.core.lane import Lane
 from headrace.core.leases import Leases
 from headrace.core.listener import listen
 from headrace.core.names import check_name, worker_name
+from headrace.core.notes import Notes
 from headrace.core.outage import Outage
 from headrace.core.payloads import Packer
+from headrace.core.planner import Pace, Planner
 from headrace.core.reaper import Reaper
 from headrace.core.renewer import Renewer, RenewerThread
 from headrace.core.retention import Retention
 from headrace.core.runner import Runner
 from headrace.core.settler import Settler
 from headrace.durations import micros
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claim, Hint, Renewed
 
@@ -37,6 +40,8 @@ log = logging.getLogger("headrace")
 _PARTING = 2.0
 """Seconds that the store has to take back what a worker holds that is cancelled."""
 _ALL = sys.maxsize
+SCHEDULES = "schedules:all"
+"""The topic of changes to schedules."""
 
 
 class Health:
@@ -74,6 +79,7 @@ class Worker:
         rng: Random,
         observers: Observers,
         heartbeat_thread: bool = True,
+        paces: Mapping[str, Pace] | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
@@ -88,6 +94,9 @@ class Worker:
         self._stop = asyncio.Event()
         self._started = 0.0
         self._burst = False
+        self._planner = (
+            None if backend.ticks is None else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
+        )
         self._build(handlers, packer)
 
     def _build(self, handlers: Mapping[str, Handler], packer: Packer) -> None:
@@ -95,7 +104,8 @@ class Worker:
         self._holder = holder
         last_chance = max(worker.max_lost, 1)
         self._leases = Leases(micros(worker.lease) / 1e6)
-        self._settler = Settler(self._leases, self._observers, self._nudge, self._idle)
+        self._notes = Notes(self._backend.ticks, self._clock, self._rng)
+        self._settler = Settler(self._leases, self._observers, self._notes, self._nudge, self._idle)
         self._judge = judge = Judge(holder, packer, self._clock, self._rng)
         attempts = Attempts(handlers, judge, packer, self._settler, self._observers, self._clock, holder)
         self._runner = Runner(
@@ -195,6 +205,8 @@ class Worker:
         self._burst = burst
         self._runner.start()
         self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
+        if burst and self._planner is not None:
+            await self._planner.plan_due()
         thread = RenewerThread(self._renewer, self._backend) if self._threaded else None
         if thread:
             thread.start()
@@ -206,8 +218,13 @@ class Worker:
                 lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
                 duties = [group.create_task(self._reaper.run(), name="headrace-reaper")]
                 duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
+                duties.append(group.create_task(self._notes.run(), name="headrace-notes"))
+                if self._planner is not None:
+                    duties.append(group.create_task(self._planner.run(), name="headrace-planner"))
                 if self._backend.hints is not None:
                     topics = [*(f"queue:{queue}" for queue in self._queues), f"holder:{self._holder}"]
+                    if self._planner is not None:
+                        topics.append(SCHEDULES)
                     hearing = listen(self._backend.hints, topics, self._hear, self._rng, self._look)
                     duties.append(group.create_task(hearing, name="headrace-listener"))
                 await self._until_stopped()
@@ -259,6 +276,9 @@ class Worker:
                 await self._settler.quiet.wait()
         except TimeoutError:
             log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
+        with suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(_PARTING):
+                await self._notes.write()
 
     async def _leave_behind(self) -> None:
         """Broken off: store the outcomes that are there, give back everything else; or leave it to the leases' end.
@@ -300,6 +320,8 @@ class Worker:
     def _hear(self, hint: Hint) -> None:
         if hint.topic.startswith("queue:"):
             self._claimer.wake()
+        elif hint.topic == SCHEDULES and self._planner is not None:
+            self._planner.wake()
         else:
             self._renewer.hurry()
 

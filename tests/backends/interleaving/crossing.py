@@ -33,10 +33,12 @@ from headrace.records import (
     SweepClause,
     Watch,
 )
+from headrace.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.types import JobState
 from tests.backends.interleaving.scenes import HOUR, NOW, QUEUES, SECOND, START, WORKER, job_id
 from tests.backends.interleaving.session import Paired, within
 from tests.backends.interleaving.stage import Stage
+from tests.backends.interleaving.ticking import ticks_of
 
 Send = Callable[[Backend, Sequence[int]], Awaitable[Any]]
 
@@ -170,6 +172,69 @@ GROUNDS = (
 )
 
 
+def _schedule(number: int, **changes: Any) -> Schedule:
+    """The order of the names is not that of the jobs."""
+    return Schedule(name=f"s{9 - number}", uid=job_id(number), queue="q", definition=b"d", **changes)
+
+
+async def _scheduled(store: Backend) -> None:
+    await _running(store)
+    changes = [Save(_schedule(number, last_job=job_id(number)), 0) for number in KEYS]
+    await ticks_of(store).save(changes, START)
+    await _plan(Overlap.ALLOW, START)(store, list(KEYS))
+
+
+def _plan(overlap: Overlap, slot: int) -> Send:
+    """Out of turn, so that every one finds something to do."""
+
+    async def send(store: Backend, numbers: Sequence[int]) -> Any:
+        rows = {number: Row(job_id(number + 30), "other", "t", {}) for number in numbers}
+        ticks = {number: NewTick(slot, slot, rows[number], overlap=overlap) for number in numbers}
+        plans = [Plan(f"s{9 - number}", job_id(number), None, [ticks[number]]) for number in numbers]
+        return await ticks_of(store).plan(plans, NOW)
+
+    return send
+
+
+async def _save(store: Backend, numbers: Sequence[int]) -> Any:
+    return await ticks_of(store).save([Save(_schedule(number), 2) for number in numbers], NOW)
+
+
+async def _make(store: Backend, numbers: Sequence[int]) -> Any:
+    new = [Schedule(name=f"new{9 - number}", uid=job_id(number + 50), queue="q", definition=b"d") for number in numbers]
+    return await ticks_of(store).save([Save(one, 0) for one in new], NOW)
+
+
+async def _drop(store: Backend, numbers: Sequence[int]) -> Any:
+    return await ticks_of(store).save([Drop(f"s{9 - number}", 2) for number in numbers], NOW)
+
+
+async def _note(store: Backend, numbers: Sequence[int]) -> Any:
+    return await ticks_of(store).note([TickNote(job_id(number), START, "failed", 1, 1) for number in numbers], NOW)
+
+
+async def _sweep_ticks(store: Backend, numbers: Sequence[int]) -> Any:
+    return await store.sweep(SweepClause(place=Place.TICKS, max_count=0), NOW)
+
+
+SCHEDULED = Ground(
+    "schedules, their last jobs running",
+    _scheduled,
+    (
+        Batch("plan", _plan(Overlap.ALLOW, NOW)),
+        Batch("plan, cancelling", _plan(Overlap.CANCEL, NOW + 1)),
+        Batch("save", _save),
+        Batch("make", _make),
+        Batch("drop", _drop),
+        Batch("note", _note),
+        Batch("sweep ticks", _sweep_ticks),
+        Batch("complete", _finish(JobState.COMPLETED, result_ttl=HOUR)),
+        _REAP,
+        _CANCEL,
+    ),
+)
+
+
 class Gate(NamedTuple):
     """What the third session has in hand."""
 
@@ -178,6 +243,12 @@ class Gate(NamedTuple):
 
 
 GATES = (Gate("a job", _alter(Watch("in:4"))), Gate("a key", _insert))
+SCHEDULE_GATES = (
+    GATES[0],
+    Gate("a schedule", _save),
+    Gate("a new schedule", _make),
+    Gate("a tick", _note),
+)
 
 
 async def cross(stage: Stage, ground: Ground, gate: Gate, first: Batch, second: Batch) -> tuple[bool, list[str]]:

@@ -68,6 +68,7 @@ async def _in_order(scene: Scene, statements: tuple[Run, ...]) -> Outcome:
         [(name, inbox) for name, inboxes in store.inboxes.items() for inbox in inboxes],
         [stats.worker for stats, until in store.workers.values() if until > NOW],
         list(store.paused_queues),
+        list({one.uid for one in store.ledger.schedules.values()} | store.ledger.slots.keys()),
     )
     return Outcome(tuple(told), await view(memory, traces))
 

@@ -156,13 +156,14 @@ class Stage:
 
     async def look(self) -> tuple[list[str], Traces]:
         """What is wrong with the store, and what it keeps beside the records."""
-        [[wrong, jobs, keys, waiters, workers, paused]] = await self.watch.ask(self._sql["truth"])
+        [[wrong, jobs, keys, waiters, workers, paused, uids]] = await self.watch.ask(self._sql["truth"])
         return wrong, Traces(
             jobs,
             [(JobKey(queue, key), bytes.fromhex(name)) for queue, key, name in keys],
             [(bytes.fromhex(name), inbox) for name, inbox in waiters],
             workers,
             paused,
+            uids,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.records import Altered, Record
@@ -26,26 +27,28 @@ def clash(scene: Scene, first: Statement, second: Statement) -> bool:
     )
 
 
-async def check_pair(stage: Stage, first: Statement, second: Statement) -> list[str]:
+async def check_pair(
+    stage: Stage, first: Statement, second: Statement, crowd: Scene = CROWD, alone: Sequence[Scene] = ALONE
+) -> list[str]:
     """What is wrong when the second statement comes while the first is done but not committed.
 
     If the second has to wait then, the two are played once more for each strand alone, and once with the first rolled
     back. Else neither would bring anything new: the second came to its end before the first did.
     """
-    waited, problems = await _check(stage, CROWD, first, second, commit=True)
+    waited, problems = await _check(stage, crowd, first, second, commit=True)
     if waited:
-        problems += (await _check(stage, CROWD, first, second, commit=False))[1]
-        for scene in ALONE:
+        problems += (await _check(stage, crowd, first, second, commit=False))[1]
+        for scene in alone:
             if clash(scene, first, second):
                 problems += (await _check(stage, scene, first, second, commit=True))[1]
     return problems
 
 
-async def check_migration(stage: Stage, statement: Statement) -> list[str]:
+async def check_migration(stage: Stage, statement: Statement, crowd: Scene = CROWD) -> list[str]:
     """What is wrong when a step of a migration is done but not committed when a statement comes; and the other way
     round."""
-    _, problems = await _check(stage, CROWD, migration(), statement, commit=True)
-    return problems + (await _check(stage, CROWD, statement, migration(), commit=True))[1]
+    _, problems = await _check(stage, crowd, migration(), statement, commit=True)
+    return problems + (await _check(stage, crowd, statement, migration(), commit=True))[1]
 
 
 async def check_bound(stage: Stage, second: Statement) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.protocol import Backend
 from headrace.records import JobId, JobKey
+from headrace.ticks import ScheduleSelector
 from headrace.types import SECTIONS
 from tests.backends.interleaving.scenes import NOW, strand_of
 from tests.backends.interleaving.statements import Facts
@@ -27,11 +28,13 @@ class Traces(NamedTuple):
     waiters: list[tuple[JobId, str]]
     workers: list[str]
     paused: list[str]
+    uids: list[bytes]
+    """Of schedules, and of those that ticks are left of."""
 
 
 async def view(store: Backend, traces: Traces) -> Strands:
-    """The records, whom each key leads to, and who waits; and for no strand: the workers, and the queues that are
-    paused."""
+    """The records, whom each key leads to, who waits, and the schedules with their ticks; and for no strand: the
+    workers, and the queues that are paused."""
     seen: defaultdict[int, list[Any]] = defaultdict(list)
     jobs = sorted(traces.jobs)
     for name, record in zip(jobs, await store.fetch(jobs, _EVERYTHING, NOW), strict=True):
@@ -40,6 +43,11 @@ async def view(store: Backend, traces: Traces) -> Strands:
         seen[strand_of(name)].append((key, name))
     for name, inbox in sorted(traces.waiters):
         seen[strand_of(name)].append((name, inbox))
+    if traces.uids and store.ticks is not None:
+        for schedule in await store.ticks.find(ScheduleSelector(), None, 1_000):
+            seen[int.from_bytes(schedule.uid)].append(schedule)
+        for uid in sorted(traces.uids):
+            seen[int.from_bytes(uid)].append(await store.ticks.history(uid))
     seen[0] = [sorted(traces.workers), sorted(traces.paused)]
     return dict(seen)
 

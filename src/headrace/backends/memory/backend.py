@@ -9,6 +9,7 @@ from heapq import merge, nlargest, nsmallest
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.store import LIVE, Entry, MemoryStore
+from headrace.backends.memory.ticks import MemoryTicks
 from headrace.records import (
     Altered,
     Beat,
@@ -77,6 +78,7 @@ class MemoryBackend:
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store
         self._now = now
+        self.ticks = MemoryTicks(self.store, now, self._insert, self._cancel)
 
     @property
     def hints(self) -> MemoryBackend:
@@ -370,6 +372,9 @@ class MemoryBackend:
             )
             return [self._alter(e, change, now) for e in nsmallest(sel.limit, eligible, key=lambda e: e.id)]
 
+    def _cancel(self, job_id: JobId, change: Cancel, now: int) -> None:
+        self._alter(self.store.jobs[job_id], change, now)
+
     def _named(self, sel: Selector) -> list[Entry]:
         by_id = [self.store.jobs.get(job_id) for job_id in sel.ids or ()]
         by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
@@ -467,8 +472,11 @@ class MemoryBackend:
                 [self._queue_stats(queue, now) for queue in sorted(names)],
                 [stats for stats, until in self.store.workers.values() if until > now],
                 [
-                    PlaceStats(state.value, len(ended), self.store.sizes[state])
-                    for state, ended in self.store.ended.items()
+                    *(
+                        PlaceStats(state.value, len(ended), self.store.sizes[state])
+                        for state, ended in self.store.ended.items()
+                    ),
+                    PlaceStats(Place.TICKS.value, *self.ticks.size()),
                 ],
             )
 
@@ -495,6 +503,8 @@ class MemoryBackend:
             now = self._now() if at is None else at
             if clause.place is Place.RESULTS:
                 return self._sweep_results(clause, now)
+            if clause.place is Place.TICKS:
+                return self.ticks.sweep(clause, now)
             state = JobState(clause.place.value)
             place = self.store.ended[state]
             doomed: list[Entry] = []

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.ledger import Ledger
 from headrace.records import Cells, Hint, JobId, Record, Row, WorkerStats
 from headrace.types import JobState
 
@@ -83,6 +84,7 @@ class MemoryStore:
         self._expiring = Agenda()
         self._holding = Agenda()
         """Kept results by the end of their ttl."""
+        self.ledger = Ledger()
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
 
     # -- jobs and places

@@ -21,6 +21,7 @@ from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
+from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.statements import read
 from headrace.records import (
     Altered,
@@ -81,7 +82,10 @@ _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Hold: (3,),
     Delete: (0, 2, 3, 4, 5),
 }
-_UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1)\b")
+_PLACES = {CODES[JobState(place)]: place.value for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED)} | {
+    6: Place.TICKS.value
+}
+_UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|find_v1|due_v1|plan_v1|history_v1)\b")
 """What a role that is confined to tenants calls by another name."""
 
 
@@ -110,6 +114,7 @@ class PostgresBackend:
         self._notifier = Notifier(self._connections, schema)
         self._listener = Listener(self._connections, schema) if listen else None
         self.tx = PostgresTransactions(schema, where)
+        self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
@@ -255,6 +260,8 @@ class PostgresBackend:
         ]
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        if clause.place is Place.TICKS:
+            return await self.ticks.sweep(clause, at)
         if clause.place is Place.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
@@ -299,7 +306,7 @@ class PostgresBackend:
         return Stats(
             [QueueStats(*row) for row in sorted(queues)],
             [WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers],
-            [PlaceStats(STATES[state].value, jobs, size) for state, jobs, size in places],
+            [PlaceStats(_PLACES[state], count, size) for state, count, size in places],
         )
 
     # -- inside

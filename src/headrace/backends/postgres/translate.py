@@ -32,15 +32,20 @@ _PASSES = re.compile(r"the database system is|too many (clients|connections)|con
 _POOLED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
 
 _PARTS = {
-    "producer": ("insert_v1", "enqueue_v1", "ask_v1", "fetch_v1"),
+    "producer": (
+        "insert_v1", "enqueue_v1", "ask_v1", "fetch_v1", "save_v1", "find_v1", "due_v1", "plan_v1", "history_v1",
+    ),
     "worker": (
-        "claim_v1", "turn_v1", "complete_v1", "complete_bound_v1", "finish_v1", "renew_v1", "reap_v1",
+        "claim_v1", "turn_v1", "complete_v1", "complete_bound_v1", "finish_v1", "renew_v1", "reap_v1", "note_v1",
     ),
     "janitor": (
         "sweep_v1", "sweep_day_v1", "sweep_results_v1", "forget_queues", "make_days_v1", "alter_v1", "configure_v1",
-        "matching_v1",
+        "matching_v1", "sweep_ticks_v1",
     ),
-    "reader": ("fetch_v1", "matching_v1", "stats_v1", "places_v1", "workers_v1", "jobs_v1", "queues_v1"),
+    "reader": (
+        "fetch_v1", "matching_v1", "stats_v1", "places_v1", "places_v2", "workers_v1", "jobs_v1", "queues_v1",
+        "find_v1", "due_v1", "history_v1",
+    ),
 }  # fmt: skip
 """The least that gives the right to each; ``matching_v1`` is asked for first by whoever changes jobs."""
 

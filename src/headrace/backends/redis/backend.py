@@ -11,6 +11,7 @@ from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
 from headrace.backends.redis.place import Place
 from headrace.backends.redis.shard import Shard
+from headrace.backends.redis.translate import Refused, translated
 from headrace.records import Claim, Claimed, Settlement, Stamp
 from headrace.types import JobState
 
@@ -44,9 +45,13 @@ class RedisBackend(Shard):
             await self.close()
             raise
 
-    async def checks(self) -> list[Fact]:
-        """What is worth knowing of the server, for those who look after it."""
-        return await facts(partial(self._lines.call, self._base))
+    async def checks(self, kept: int = 0) -> list[Fact]:
+        """What is worth knowing of the server, for those who look after it; ``kept`` is how many bytes of ended jobs
+        retention may keep."""
+        try:
+            return await facts(partial(self._lines.call, self._base), kept)
+        except Refused as error:
+            raise translated(error, self._place.where) from error
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)

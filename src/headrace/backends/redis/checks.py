@@ -13,11 +13,19 @@ SETTINGS = ("appendfsync", "save")
 _APPENDONLY = "CONFIG SET appendonly yes, and the same in its configuration"
 _FSYNC = {
     "always": "what was acknowledged is on the disk",
-    "everysec": "a crash may take what was acknowledged in the last two seconds",
+    "everysec": "a crash of the machine may take what was acknowledged in the last two seconds; a server process that "
+    "is killed usually loses nothing",
     "no": "a crash of the machine may take what was acknowledged in the last half minute",
 }
+_LESS = (
+    "a larger maxmemory, or on the workers smaller HEADRACE_RETENTION__COMPLETED__BYTES, …__CANCELLED__BYTES and "
+    "…__FAILED__BYTES"
+)
 _DISK = "look at the room on its disk, and at its log"
 _FULL = 0.9
+_ROOM = 1.25
+"""How many times what is kept of ended jobs the memory should be: their bytes are counted without what each takes on
+the server beside them, and there are others."""
 
 
 class Fact(NamedTuple):
@@ -29,8 +37,8 @@ class Fact(NamedTuple):
     advice: str = ""
 
 
-async def facts(call: Callable[..., Awaitable[Any]]) -> list[Fact]:
-    """What one server tells of itself."""
+async def facts(call: Callable[..., Awaitable[Any]], kept: int = 0) -> list[Fact]:
+    """What one server tells of itself; ``kept`` is how many bytes of ended jobs may be kept there."""
     info = read_info(await call("INFO"))
     settings: dict[str, str] = {}
     try:
@@ -39,7 +47,7 @@ async def facts(call: Callable[..., Awaitable[Any]]) -> list[Fact]:
             settings |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     except Refused:
         settings = {}
-    return examine(info, settings)
+    return examine(info, settings, kept)
 
 
 def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
@@ -53,17 +61,18 @@ def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
     return "no append-only file: a crash takes all that was acknowledged since the last snapshot"
 
 
-def examine(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Fact]:
+def examine(info: Mapping[str, str], settings: Mapping[str, str], kept: int = 0) -> list[Fact]:
     """What INFO and CONFIG GET tell of one server; ``settings`` is empty where the user may not ask for them."""
-    return [_server(info), *_persistence(info, settings), *_memory(info)]
+    return [_server(info), *_persistence(info, settings), *_memory(info, kept)]
 
 
 def _server(info: Mapping[str, str]) -> Fact:
     name = "valkey" if "valkey_version" in info else "redis"
     role = "replica" if info.get("role") == "slave" else "primary"
-    mode = "in a cluster" if info.get("cluster_enabled") == "1" else "alone"
-    replicas = info.get("connected_slaves", "0")
-    return Fact("ok", "server", f"{name} {info.get(f'{name}_version', '?')}, a {role} {mode}, {replicas} replica(s)")
+    mode = " in a cluster" if info.get("cluster_enabled") == "1" else ""
+    count = info.get("connected_slaves", "0")
+    replicas = {"0": "no replica", "1": "1 replica"}.get(count, f"{count} replicas")
+    return Fact("ok", "server", f"{name} {info.get(f'{name}_version', '?')}, a {role}{mode}, {replicas}")
 
 
 def _persistence(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Fact]:
@@ -90,7 +99,7 @@ def _durability(info: Mapping[str, str], settings: Mapping[str, str]) -> Fact:
     return Fact("warn", "persistence", phrase, "CONFIG SET appendfsync everysec, and the same in its configuration")
 
 
-def _memory(info: Mapping[str, str]) -> list[Fact]:
+def _memory(info: Mapping[str, str], kept: int) -> list[Fact]:
     policy = info.get("maxmemory_policy", "?")
     found = [Fact("ok", "eviction", f"maxmemory-policy {policy}: the server throws nothing away")]
     if policy != "noeviction":
@@ -103,10 +112,13 @@ def _memory(info: Mapping[str, str]) -> list[Fact]:
         advice = "CONFIG SET maxmemory to what the machine can spare: then who enqueues is told that the store is full"
         return [*found, Fact("warn", "memory", text, advice)]
     text = f"{_size(used)} of maxmemory {_size(bound)} used"
-    if used < _FULL * bound:
-        return [*found, Fact("ok", "memory", text)]
-    advice = "more workers, a shorter retention, or a larger maxmemory: once it is full, enqueue is refused"
-    return [*found, Fact("warn", "memory", text, advice)]
+    if used >= _FULL * bound:
+        advice = "more workers, a shorter retention, or a larger maxmemory: once it is full, enqueue is refused"
+        return [*found, Fact("warn", "memory", text, advice)]
+    if bound < _ROOM * kept:
+        text += f", and retention may keep {_size(kept)} of ended jobs: they leave too little room for new ones"
+        return [*found, Fact("warn", "memory", text, _LESS)]
+    return [*found, Fact("ok", "memory", text)]
 
 
 def _size(count: float) -> str:

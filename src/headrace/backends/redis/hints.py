@@ -92,7 +92,7 @@ class Listener:
                 radio = await stack.enter_async_context(self._radio(channels, news)) if channels else None
                 yield self._hear(news, doors, radio)
         except Refused as error:
-            raise translated(error, self._where) from error
+            raise translated(error, self._where, base=self._prefix) from error
         finally:
             self._news.discard(news)
 
@@ -114,7 +114,7 @@ class Listener:
                 else:
                     await self._pass_on(found)
             elif isinstance(found, Exception):
-                raise translated(found, self._where) from found
+                raise translated(found, self._where, base=self._prefix) from found
             elif found is not None:
                 yield found
 

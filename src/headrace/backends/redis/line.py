@@ -13,6 +13,7 @@ import hiredis
 
 from headrace.backends.redis.place import Address, Place
 from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
 _CONNECT = 5.0
@@ -24,6 +25,9 @@ _DOUBT = 1.0
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 """A machine that has vanished is noticed after nine seconds, on a connection where nothing happens too."""
 
+
+_TLS_ALERT = b"\x15\x03"
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 _pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
@@ -38,8 +42,10 @@ class Line(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, where: str, limit: float) -> None:
+    def __init__(self, where: str, limit: float, unheard: str = "") -> None:
         self._where = where
+        self._unheard = unheard
+        """What to add if the server never speaks to us in a way that we understand."""
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(replyError=Refused)
@@ -167,25 +173,28 @@ class Line(asyncio.Protocol):
             if self._doubted and not self._waiting:
                 self.end("it has answered late")
         except (hiredis.ProtocolError, IndexError):
-            self.end("what answers there does not speak the protocol of Valkey and Redis")
+            more = self._unheard if data.startswith(_TLS_ALERT) else ""
+            self.end("what answers there does not speak the protocol of Valkey and Redis" + more)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.set_result(None)
         self.refused_by_tls = isinstance(exc, SSLError)
-        self.end(f"the connection broke: {exc}" if exc else "the server closed the connection")
+        why = f"the connection broke: {exc}" if exc else "the server closed the connection"
+        self.end(why if self._heard_at else why + self._unheard)
 
 
 async def connect(place: Place, address: Address, *, limit: float) -> Line:
     """A new connection, logged in; raises what the core understands."""
     loop = asyncio.get_running_loop()
     where = place.where
+    unheard = "" if place.tls or address.path else f". If it speaks TLS, its URL begins with {place.twin}"
     try:
         async with asyncio.timeout(_CONNECT):
             if address.path is not None:
-                _, line = await loop.create_unix_connection(lambda: Line(where, limit), address.path)
+                _, line = await loop.create_unix_connection(lambda: Line(where, limit, unheard), address.path)
             else:
                 _, line = await loop.create_connection(
-                    lambda: Line(where, limit), address.host, address.port, ssl=place.tls_context
+                    lambda: Line(where, limit, unheard), address.host, address.port, ssl=place.tls_context
                 )
             try:
                 await line.stay()
@@ -198,9 +207,16 @@ async def connect(place: Place, address: Address, *, limit: float) -> Line:
                 await line.close()
                 raise
     except TimeoutError:
-        raise Unavailable(f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds") from None
+        raise Unavailable(
+            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(place)}"
+        ) from None
+    except SSLError as error:
+        told = translated(error, where)
+        if any(sign in str(error) for sign in _NOT_TLS):
+            told = ConfigError(f"{told}{_no_tls_there(place)}")
+        raise told from error
     except Exception as error:
-        raise translated(error, where) from error
+        raise translated(error, where, login=place.login) from error
     return line
 
 
@@ -209,6 +225,8 @@ async def _log_in(line: Line, place: Place) -> None:
         try:
             await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
         except Refused as error:
+            if "without any password configured" in str(error):
+                raise NotLetIn(f"{place.where} asks for no password: leave {place.secret} out of the URL") from None
             if error.code == "ERR":  # what follows may repeat what was sent
                 raise Refused("AUTH was not understood, or is not asked for here") from None
             raise
@@ -216,6 +234,10 @@ async def _log_in(line: Line, place: Place) -> None:
         await line.call("SELECT", place.database)
     if place.tls is not None:
         await line.call("PING")
+
+
+def _no_tls_there(place: Place) -> str:
+    return f". If it speaks no TLS, its URL begins with {place.twin}" if place.tls is not None else ""
 
 
 def _no_tls(line: Line, place: Place, error: Unavailable) -> Exception:

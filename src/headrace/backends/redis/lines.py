@@ -114,14 +114,15 @@ class ServerLines:
         """What the first sentinel says that answers."""
         problem: Exception | None = None
         for address in self._place.addresses:
+            there = self._place.sentinel(address)
             try:
-                line = await connect(self._place.sentinels(), address, limit=LIMIT)
+                line = await connect(there, address, limit=LIMIT)
                 try:
                     found = await line.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._place.master)
                 finally:
                     await line.close()
             except (Unavailable, Refused) as error:
-                problem = translated(error, self._place.where)
+                problem = translated(error, there.where, login=there.login)
                 if "unknown command" in str(error):
                     problem = ConfigError(
                         f"{self._place.where}: {address} is no sentinel: its URL begins with redis://"
@@ -228,12 +229,12 @@ class ClusterLines:
         self._ranges = [one for one in self._ranges if one[2] != address]
         self._moved = {slot: owner for slot, owner in self._moved.items() if owner != address}
 
-    async def owners(self) -> list[Line]:
-        """The lines to every server that has slots."""
+    async def owners(self) -> list[tuple[Address, Line]]:
+        """Every server that has slots, and the line to it."""
         self._ranges, self._moved = [], {}
         await self._learn(0)
         addresses = dict.fromkeys(address for _, _, address in self._ranges)
-        return [await self._line(address) for address in addresses]
+        return [(address, await self._line(address)) for address in addresses]
 
     async def _learn(self, slot: int) -> Address:
         """Whose the slot is, by the first server that says so; those first that nothing speaks against, and each time

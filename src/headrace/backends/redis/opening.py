@@ -19,25 +19,25 @@ async def check(lines: Lines, base: str, place: Place) -> None:
     """Refuse servers that would lose jobs, or that cannot do what the scripts ask for."""
     try:
         facts = read_info(await lines.call(base, "INFO"))
-        check_server(facts, place)
+        check_server(facts, place, place.where)
         await _check_rights(lines, base, place)
         await _check_layout(lines, base, place)
     except Refused as error:
-        raise translated(error, place.where) from error
+        raise translated(error, place.where, base=base) from error
 
 
 async def check_cluster(lines: ClusterLines, base: str, place: Place, wanted: int | None, usual: int) -> int:
     """The same for every primary of a cluster; how many shards the store has."""
     try:
-        for line in await lines.owners():
-            check_server(read_info(await line.call("INFO")), place)
+        for address, line in await lines.owners():
+            check_server(read_info(await line.call("INFO")), place, f"{place.where}: {address}")
         await _check_rights(lines, base, place)
         await _check_layout(lines, base, place)
         key = f"{base}:shards"
         await lines.call(base, "SETNX", key, usual if wanted is None else wanted)
         count = int(await lines.call(base, "GET", key))
     except Refused as error:
-        raise translated(error, place.where) from error
+        raise translated(error, place.where, base=base) from error
     if wanted not in (None, count):
         raise ConfigError(
             f"{place.where}: shards: the store was made with {count}, got {wanted}: the number cannot change; leave "
@@ -51,7 +51,7 @@ async def _check_rights(lines: Lines, base: str, place: Place) -> None:
     if missing:
         raise ConfigError(
             f"{place.where} refuses this user: it lacks rights that Headrace needs (NOPERM). Add to its ACL: "
-            + " ".join(f"+{name}" for name in missing)
+            + " ".join(missing)
         )
 
 
@@ -79,19 +79,24 @@ def version(facts: dict[str, str]) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def check_server(facts: dict[str, str], place: Place) -> None:
+def check_server(facts: dict[str, str], place: Place, where: str) -> None:
     """Refuse one that would lose jobs, or that is not what the URL says."""
+    if "sentinel" in (facts.get("server_mode"), facts.get("redis_mode")):
+        raise ConfigError(
+            f"{where}: expected a server that holds jobs, got a sentinel: its URL begins with redis+sentinel:// and "
+            "has ?master=NAME"
+        )
     name, found = version(facts)
     if found < _OLDEST[name]:
         oldest = ".".join(map(str, _OLDEST[name]))
-        raise ConfigError(f"{place.where}: expected {name} {oldest} or newer, got {'.'.join(map(str, found))}")
+        raise ConfigError(f"{where}: expected {name} {oldest} or newer, got {'.'.join(map(str, found))}")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise ConfigError(
-            f"{place.where}: expected maxmemory-policy noeviction, got {policy}: the server would throw jobs away when "
+            f"{where}: expected maxmemory-policy noeviction, got {policy}: the server would throw jobs away when "
             "its memory is full. CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
         )
     if (facts.get("cluster_enabled") == "1") != (place.mode is Mode.CLUSTER):
         expected, got = ("a cluster", "a single server") if place.mode is Mode.CLUSTER else ("one server", "a cluster")
         scheme = "redis://" if place.mode is Mode.CLUSTER else "redis+cluster://"
-        raise ConfigError(f"{place.where}: expected {expected}, got {got}: its URL begins with {scheme}")
+        raise ConfigError(f"{where}: expected {expected}, got {got}: its URL begins with {scheme}")

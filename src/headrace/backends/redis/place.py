@@ -6,12 +6,18 @@ import ssl
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from headrace.backends.redis.translate import LOGIN
 from headrace.errors import ConfigError
 from headrace.shown import shown
 
+_AT_SENTINELS = (
+    "Give sentinel_password in the URL, and sentinel_user where it is not the default one: sentinels have a login of "
+    "their own"
+)
 _PORT = {"one": 6379, "cluster": 6379, "sentinel": 26379}
 
 
@@ -59,11 +65,25 @@ class Place:
     watcher: tuple[str | None, str] | None = field(default=None, repr=False)
     """User and password at the sentinels, where they ask for any."""
     tls: Tls | None = None
+    login: str = LOGIN
+    """What to do if the user is not let in."""
+    secret: str = "the password"
+    """What stands for it in the URL."""
 
-    def sentinels(self) -> Place:
-        """The same servers, to log in there as at sentinels."""
+    def sentinel(self, address: Address) -> Place:
+        """One of the same servers, to log in there as at a sentinel."""
         user, password = self.watcher or (None, None)
-        return replace(self, user=user, password=password, database=0)
+        where = f"{self.where}: the sentinel {address}"
+        return replace(
+            self, where=where, user=user, password=password, database=0, login=_AT_SENTINELS, secret="sentinel_password"
+        )
+
+    @property
+    def twin(self) -> str:
+        """What its URL would begin with if it were TLS; without it, where it is."""
+        family = "valkey" if self.where.startswith("valkey") else "redis"
+        kind = "" if self.mode is Mode.ONE else f"+{self.mode.value}"
+        return f"{family}{'' if self.tls else 's'}{kind}://"
 
     @cached_property
     def tls_context(self) -> ssl.SSLContext | None:
@@ -73,6 +93,7 @@ class Place:
         try:
             context = ssl.create_default_context(cafile=self.tls.ca)
             if self.tls.cert is not None:
+                _check_key(self.tls, self.where)
                 context.load_cert_chain(self.tls.cert, self.tls.key)
         except (OSError, ssl.SSLError) as error:
             given = ", ".join(str(path) for path in self.tls[:3] if path is not None)
@@ -83,6 +104,15 @@ class Place:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _check_key(tls: Tls, where: str) -> None:
+    if tls.cert is not None and tls.key is None:
+        text = Path(tls.cert).read_bytes()
+        if b"CERTIFICATE-----" in text and b"PRIVATE KEY-----" not in text:
+            raise ConfigError(
+                f"{where}: cert: expected its private key in the same file, or key=PATH beside it; {tls.cert} has none"
+            )
 
 
 def parse(url: str, options: dict[str, str], where: str) -> Place:

@@ -19,8 +19,16 @@ COMMANDS = tuple(sorted({*_SENT, *_CALLED.findall("".join(script.text for script
 
 
 async def lacking(call: Callable[..., Awaitable[Any]], base: str) -> list[str]:
-    """Which commands the user may not run on the keys and channels of the store, as an ACL names them. In the middle of
-    a script it would be too late to find out: what came before stays done."""
+    """What the user needs to work with the keys and channels of the store and does not have, as an ACL names it. In the
+    middle of a script it would be too late to find out: what came before stays done. Which commands it may run on keys
+    is only known of a user who may use the keys."""
     text = files(__package__).joinpath("lua", "rights.lua").read_text()
-    found = await call("EVAL", text, 1, base, base.partition("{")[0] + ":inbox:", *COMMANDS)
-    return [name.decode().lower().replace(" ", "|") for name in found]
+    prefix = base.partition("{")[0]
+    found = await call("EVAL", text, 0, f"{base}:-", f"{prefix}:inbox:", *COMMANDS)
+    return [_rule(name.decode(), prefix) for name in found]
+
+
+def _rule(lacking: str, prefix: str) -> str:
+    if lacking in ("~", "&"):
+        return f"{lacking}{prefix}*"
+    return "+" + lacking.lower().replace(" ", "|")

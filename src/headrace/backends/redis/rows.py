@@ -108,7 +108,7 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
     return found
 
 
-def _entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
+def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
     """Those rows that go to another shard: its number, and theirs among the blobs."""
     found = []
     for row in rows:
@@ -145,7 +145,7 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
         kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
         leases.append(_pack_long(s.epoch) + s.holder.encode())
-        rows_away = _entries(s.spawn, away, blobs) if s.spawn else ()
+        rows_away = entries(s.spawn, away, blobs) if s.spawn else ()
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
             if s.cells and not s.cells.keys() <= _SECTIONS:
                 raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {tuple(s.cells)}")

@@ -24,9 +24,18 @@ _PARTS = {
     "scan": ("queues", "jobs", "keys", "order", "select", "scan_main"),
     "stats": ("queues", "stats_main"),
     "sweep": ("goes_on", *_ALL, "held", "sweep_main"),
+    "save": ("must_fit", "waiters", "send", "schedules", "save_main"),
+    "drop": ("goes_on", "waiters", "send", "schedules", "save_main"),
+    "find": ("schedules", "find_main"),
+    "due": ("schedules", "due_main"),
+    "plan": ("must_fit", *_ALL, "insert", "send", "schedules", "ledger", "plan_main"),
+    "history": ("ledger", "history_main"),
+    "note": ("goes_on", "ledger", "note_main"),
+    "planned": ("ledger", "planned_main"),
+    "forget": ("goes_on", "ledger", "forget_main"),
     # What only the shards of a cluster ask each other, and are asked.
     "outbox": ("goes_on", *_ALL, "outbox_main"),
-    "receive": ("goes_on", *_ALL, "send", "insert", "receive_main"),
+    "receive": ("goes_on", *_ALL, "send", "insert", "schedules", "receive_main"),
     "locate": ("jobs", "keys", "locate_main"),
     "unmark": ("goes_on", "unmark_main"),
     "peek": ("jobs", "order", "peek_main"),
@@ -34,6 +43,8 @@ _PARTS = {
     "overdue": ("jobs", "overdue_main"),
     "ended": ("goes_on", "jobs", "held", "ended_main"),
     "remove": ("goes_on", *_ALL, "remove_main"),
+    "whose": ("schedules", "whose_main"),
+    "known": ("ledger", "known_main"),
 }
 
 
@@ -61,4 +72,4 @@ async def run(lines: Lines, where: str, name: str, base: str, args: tuple[Any, .
                 raise
         return await lines.call(base, "EVAL", script.text, 1, base, *args)
     except Refused as error:
-        raise translated(error, where) from error
+        raise translated(error, where, base=base) from error

@@ -12,6 +12,8 @@ from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.rows import CODES, STATES
 from headrace.backends.redis.scripts import run
+from headrace.backends.redis.ticks import ShardTicks
+from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.records import (
     Altered,
@@ -75,19 +77,21 @@ APPLIES: dict[type[Change], tuple[int, ...]] = {
     Delete: (0, 2, 3, 4, 5),
 }
 _ANY = 63
+_DURABLE = "in the server's memory: what survives its end is what its append-only file says (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str]).decode
 
 
 class Shard:
     """Jobs under keys that all begin with ``base``, whose hash tag puts them into one slot: a store in itself."""
 
-    limits = Limits(max_batch=1_000, durable="what was acknowledged survives what the server's appendfsync says")
+    limits = Limits(max_batch=1_000, durable=_DURABLE)
 
     def __init__(self, lines: Lines, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
         self._lines = lines
         self._base = base
         self._where = where
         self._away = away
+        self.ticks = ShardTicks(self._run, away)
 
     async def _run(self, name: str, *args: Any) -> Any:
         return await run(self._lines, self._where, name, self._base, args)
@@ -178,6 +182,8 @@ class Shard:
             above = upto
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        if clause.place is Place.TICKS:
+            return await self.ticks.sweep(clause, at)
         state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
@@ -229,18 +235,21 @@ class Shard:
 
     async def _numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
-        queues, workers, places = await self._run("stats", at_arg(at), self.limits.count_cap)
+        queues, workers, places, ticks = await self._run("stats", at_arg(at), self.limits.count_cap)
         return (
             [_queue_stats(queue) for queue in queues],
             {holder: _worker_stats(worker) for holder, worker in workers},
-            [PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)],
+            [
+                *(PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
+                PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
+            ],
         )
 
     async def _now(self) -> int:
         try:
             seconds, micros = await self._lines.call(self._base, "TIME")
         except Refused as error:
-            raise translated(error, self._where) from error
+            raise translated(error, self._where, base=self._base) from error
         return int(seconds) * 1_000_000 + int(micros)
 
 

@@ -6,16 +6,22 @@ import re
 from ssl import SSLError
 
 from headrace.backends.refusal import NotLetIn
-from headrace.errors import BackendError, ConfigError, StoreFull, Unavailable
+from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
 
+LOGIN = "Look at the user and password in the URL, and at its ACL"
 _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
     (
         "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ACL failure", "ASK", "BUSY", "CLUSTERDOWN", "LOADING",
         "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE",
-        "max number of clients",
+        "WRONGTYPE", "max number of clients", "unknown command",
     )
 ) + r")\b")  # fmt: skip
 """What kind of refusal it is; one from within a script may come with words before the server's own."""
+_NOISE = re.compile(
+    r"^ERR Error running script \(call to \S+\): |@user_script: ?\d+: -?|,? with args beginning with.*"
+    r"|\.? script: (?:\w+, )?on @user_script:\d+\.?$"
+)
+"""Where in which script it happened, and what the command was to do: neither is for the reader."""
 
 
 class Refused(Exception):
@@ -27,25 +33,12 @@ class Refused(Exception):
         return str(self).partition(" ")[0]
 
 
-def translated(error: Exception, where: str) -> Exception:
-    """The error to raise; itself where it is ours already."""
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
+def translated(error: Exception, where: str, *, base: str = "", login: str = LOGIN) -> Exception:
+    """The error to raise; itself where it is ours already. ``base`` is what the keys begin with that it was about, and
+    ``login`` what to do if the user is not let in."""
+    said = _NOISE.sub("", str(error).strip().partition("\n")[0]).rstrip(". ") or type(error).__name__
     if isinstance(error, Refused):
-        found = _KIND.search(said)
-        match found and found[1]:
-            case None if "DB index is out of range" in said:
-                return ConfigError(f"{where}: the server has no such database: {said}")
-            case None:
-                return BackendError(f"{where}: {said}")
-            case "OOM":
-                return StoreFull(
-                    f"{where} has reached its maxmemory: {said}. Nothing was stored; work goes on by itself"
-                )
-            case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
-                return NotLetIn(
-                    f"{where} refuses this user: {said}. Look at the user and password in the URL, and at its ACL"
-                )
-        return Unavailable(f"{where} cannot serve just now: {said}")
+        return _refusal(said, where, base.partition("{")[0], login)
     if isinstance(error, SSLError):
         return ConfigError(f"{where}: no TLS connection: {said}. Look at ca, cert, key and verify in the URL")
     if isinstance(error, UnicodeError):
@@ -53,3 +46,32 @@ def translated(error: Exception, where: str) -> Exception:
     if isinstance(error, OSError):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return error
+
+
+def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
+    found = _KIND.search(said)
+    match found and found[1]:
+        case None if "DB index is out of range" in said:
+            return ConfigError(f"{where}: the server has no such database: {said}")
+        case None:
+            return BackendError(f"{where}: {said}")
+        case "unknown command":
+            return ConfigError(
+                f"{where}: what answers there does not know a command that Headrace needs: {said}. If it is a "
+                "sentinel, its URL begins with redis+sentinel:// and has ?master=NAME"
+            )
+        case "OOM":
+            return StoreFull(
+                f"{where} is full: the server has reached its maxmemory. Nothing was stored; work goes on by itself "
+                "once there is room"
+            )
+        case "WRONGTYPE":
+            return SchemaMismatch(
+                f"{where}: expected only keys of Headrace under the prefix {prefix!r}, got one of another type "
+                f"({said}). Something else's keys are in the way: give this store a prefix of its own, ?prefix=NAME"
+            )
+        case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
+            if prefix and re.search("access .*(key|channel)", said):
+                login = f"Add to its ACL: ~{prefix}* &{prefix}*"
+            return NotLetIn(f"{where} refuses this user: {said}. {login}")
+    return Unavailable(f"{where} cannot serve just now: {said}")

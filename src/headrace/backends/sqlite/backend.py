@@ -19,6 +19,7 @@ from headrace.backends.sqlite.mass import alter_many
 from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
+from headrace.backends.sqlite.ticks import SqliteTicks
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.wake import Wake
 from headrace.backends.sqlite.writer import Writer
@@ -89,6 +90,7 @@ class SqliteBackend(guard.Watched):
         self._reader: Reader | None = None
         self._wake: Wake | None = Wake(self.path) if wake.available else None
         self._switching = asyncio.Lock()
+        self.ticks = SqliteTicks(self._read, self._write)
         self._forked = False
 
     @property

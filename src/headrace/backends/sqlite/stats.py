@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import STATES
+from headrace.backends.sqlite.states import STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
-from headrace.records import PlaceStats, QueueStats, Stats, WorkerStats
+from headrace.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
 
 _SQL = load("stats")
+_PLACES = {code: state.value for code, state in enumerate(STATES)} | {TICKS: Place.TICKS.value}
 
 
 def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:
@@ -20,7 +21,7 @@ def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats
     return Stats(
         sorted((_queue(session, row, count_cap, now) for row in queues), key=lambda queue: queue.queue),
         [WorkerStats(worker, tuple(json.loads(names)), *rest) for worker, names, *rest in workers],
-        [PlaceStats(STATES[code].value, count, size) for code, count, size in session.rows(_SQL["places"])],
+        [PlaceStats(_PLACES[code], count, size) for code, count, size in session.rows(_SQL["places"])],
         store_bytes,
     )
 

@@ -1,4 +1,4 @@
-"""sweep: what has ended, oldest end first, in bounded steps."""
+"""sweep: what has ended or was planned long ago, oldest first, in bounded steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 
 import apsw
 
+from headrace.backends.sqlite import ledger
 from headrace.backends.sqlite.places import forget
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED
@@ -22,6 +23,8 @@ def preview(session: Session, clause: SweepClause, now: int) -> Swept:
     """What a sweep would do now."""
     if clause.place is Place.RESULTS:
         _, answer = _condemn_results(session, clause, now)
+    elif clause.place is Place.TICKS:
+        _, answer = ledger.condemn(session, clause, now)
     else:
         _, answer = _condemn(session, clause, now)
     return answer
@@ -44,6 +47,10 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
             tx.drop(result)
             tx.execute(_SQL["clear_result"], (seq, size))
         tx.fill(COMPLETED, 0, -answer.bytes)
+    elif clause.place is Place.TICKS:
+        last, answer = ledger.condemn(tx, clause, now)
+        if last is not None:
+            ledger.forget(tx, last, answer)
     else:
         seqs, answer = _condemn(tx, clause, now)
         if seqs:

@@ -77,7 +77,7 @@ class Transaction(Session):
         counts[code] += change
 
     def fill(self, code: int, count: int, size: int) -> None:
-        """So many records and bytes more, or less, lie in this place of ended jobs."""
+        """So many records and bytes more, or less, lie in this place of ended jobs, or of ticks."""
         place = self._places.setdefault(code, [0, 0])
         place[0] += count
         place[1] += size
@@ -152,6 +152,10 @@ class Transaction(Session):
     def wake_holder(self, holder: str) -> None:
         """The holder's next renew brings a cancellation."""
         self.hints.setdefault(f"holder:{holder}", [])
+
+    def wake_planners(self) -> None:
+        """A schedule was saved."""
+        self.hints.setdefault("schedules:all", [])
 
     def wake_inbox(self, inbox: str, job_id: JobId) -> None:
         """A job that the inbox waits for has ended."""

@@ -23,6 +23,7 @@ from headrace.testing.conformance.read import ReadTests
 from headrace.testing.conformance.reap import ReapTests
 from headrace.testing.conformance.renew import RenewTests
 from headrace.testing.conformance.sweep import SweepTests
+from headrace.testing.conformance.ticks import TickTests
 from headrace.testing.conformance.turn import TurnTests
 
 __all__ = ["BackendConformance"]
@@ -39,6 +40,7 @@ class BackendConformance(
     AlterTests,
     ReadTests,
     SweepTests,
+    TickTests,
     HintTests,
 ):
     """Every promise of the protocol; see the package docstring for its use."""

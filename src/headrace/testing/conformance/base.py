@@ -22,7 +22,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LEASE = 30 * SECOND
 
-CAPABILITIES = ("durable", "hints", "turn")
+CAPABILITIES = ("durable", "hints", "ticks", "turn")
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',

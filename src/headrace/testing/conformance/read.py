@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.protocol import Backend
-from headrace.records import JobId, JobKey, Pause, Selector
+from headrace.records import JobId, JobKey, Pause, Place, Selector
 from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -101,7 +101,7 @@ class ReadTests(ConformanceBase):
         assert (q.completed, q.cancelled, q.failed, q.paused) == (2, 1, 1, False)
         assert q.oldest_due_age == 2 * SECOND
         assert (b.available, b.scheduled, b.oldest_due_age) == (2, 1, 2 * SECOND)
-        places = {p.place: p for p in stats.places}
+        places = {p.place: p for p in stats.places if p.place != Place.TICKS}
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
 
@@ -110,4 +110,4 @@ class ReadTests(ConformanceBase):
         await store.finish([settle(await self.take_one(store), keep=False)], T0)
         stats = await store.stats(T0)
         assert stats.queues == []
-        assert [(p.count, p.bytes) for p in stats.places] == [(0, 0)] * 3
+        assert {(p.count, p.bytes) for p in stats.places} == {(0, 0)}

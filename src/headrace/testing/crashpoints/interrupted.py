@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from headrace.protocol import Backend, Hints, Transactions, Turn
+from headrace.protocol import Backend, Hints, TickStore, Transactions, Turn
 from headrace.records import (
     Altered,
     Beat,
@@ -88,6 +88,10 @@ class Interrupted:
     @property
     def tx(self) -> Transactions | None:
         return self._inner.tx
+
+    @property
+    def ticks(self) -> TickStore | None:
+        return self._inner.ticks
 
     @property
     def hints(self) -> Hints | None:

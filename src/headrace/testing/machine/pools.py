@@ -124,7 +124,7 @@ APPLIES: dict[type, tuple[JobState, ...]] = {
 }
 LIMITS = (1, 2, 5, 1_000)
 
-PLACES = (Place.COMPLETED, *Place)
+PLACES = (Place.COMPLETED, *(place for place in Place if place is not Place.TICKS))
 BOUNDS: Pool = (
     {"older_than": 0}, {"older_than": 2}, {"older_than": 5}, {"max_count": 0}, {"max_count": 1}, {"max_count": 3},
     {"max_count": 2, "older_than": 3}, {"max_bytes": 0}, {"max_bytes": 600}, {"max_bytes": 10**12}, {},

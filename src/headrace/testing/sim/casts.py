@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from headrace.testing.sim.cast.core_client import CoreProducer, CoreWaiter
 from headrace.testing.sim.cast.core_worker import core_worker
-from headrace.testing.sim.scenarios import SCRIPTED, Cast
+from headrace.testing.sim.scenarios import SCRIPTED, Cast, draw_ticking
 
 CORE = Cast(name="core", worker=core_worker, producer=CoreProducer, waiter=CoreWaiter)
 """The real worker and the real client."""
-CASTS = {cast.name: cast for cast in (SCRIPTED, CORE)}
+TICKS = Cast(name="ticks", worker=core_worker, producer=CoreProducer, waiter=CoreWaiter, draw=draw_ticking)
+"""The same with schedules, the facade that keeps them, and planners besides those of the workers."""
+CASTS = {cast.name: cast for cast in (SCRIPTED, CORE, TICKS)}

@@ -22,6 +22,7 @@ from headrace.testing.sim.rules.read import on_fetch, on_scan, on_snapshot, on_s
 from headrace.testing.sim.rules.rest import on_rest
 from headrace.testing.sim.rules.runs import Runs
 from headrace.testing.sim.rules.sweep import on_sweep
+from headrace.testing.sim.rules.ticks import on_due, on_find, on_history, on_note, on_plan, on_save
 from headrace.testing.sim.story import tell
 from headrace.testing.sim.verdict import Verdict
 
@@ -36,6 +37,12 @@ _RULES: dict[str, Callable[..., None]] = {
     "scan": on_scan,
     "stats": on_stats,
     "sweep": on_sweep,
+    "save": on_save,
+    "find": on_find,
+    "due": on_due,
+    "plan": on_plan,
+    "history": on_history,
+    "note": on_note,
 }
 
 

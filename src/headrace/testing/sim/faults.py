@@ -39,6 +39,7 @@ from headrace.testing.sim.history import History
 from headrace.testing.sim.nodes import Node
 from headrace.testing.sim.observer import Audit
 from headrace.testing.sim.plan import CALM, Fate, Plan, draw_fate
+from headrace.testing.sim.ticks import FaultyTicks
 from headrace.types import JobState
 
 T = TypeVar("T")
@@ -50,10 +51,14 @@ class FaultyBackend:
 
     The network is no part of the node: a request that was sent arrives although its sender has been frozen or killed
     since. Calls reach the store one after the other, each at an instant of the store's clock, which is the history's.
+    Without ``schedules`` it is one that keeps none.
     """
 
-    def __init__(self, inner: Backend, rng: Random, plan: Plan, history: History, node: Node) -> None:
+    def __init__(
+        self, inner: Backend, rng: Random, plan: Plan, history: History, node: Node, *, schedules: bool = True
+    ) -> None:
         self._inner = inner
+        self._schedules = schedules
         self._rng = rng
         self._plan = plan
         self._history = history
@@ -69,6 +74,12 @@ class FaultyBackend:
         return self._inner.tx
 
     @property
+    def ticks(self) -> FaultyTicks | None:
+        if self._inner.ticks is None or not self._schedules:
+            return None
+        return FaultyTicks(self._inner.ticks, self._call)
+
+    @property
     def hints(self) -> FaultyHints | None:
         if self._inner.hints is None:
             return None
@@ -79,7 +90,8 @@ class FaultyBackend:
         return None if self._inner.turn is None else self._turn
 
     def sibling(self) -> FaultyBackend:
-        return FaultyBackend(self._inner.sibling(), self._rng, self._plan, self._history, self._node)
+        inner, schedules = self._inner.sibling(), self._schedules
+        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, schedules=schedules)
 
     async def open(self) -> None:
         if self._node.cut:

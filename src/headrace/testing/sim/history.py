@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.records import JobId, Record, Stats
+from headrace.ticks import Schedule, Tick
 
 _encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=repr).encode
 
@@ -75,6 +76,9 @@ class Snapshot(Struct, frozen=True, gc=False):
     stats: Stats
     final: bool = False
     """Whether faults had stopped and work had had its time: whatever is not done now is stuck."""
+    schedules: list[Schedule] = []
+    ticks: list[tuple[bytes, Tick]] = []
+    """Of each schedule by its uid."""
 
 
 class Wait(Struct, frozen=True, gc=False):

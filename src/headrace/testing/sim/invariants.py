@@ -10,6 +10,7 @@ INVARIANTS = {
     "I7": "two runs of a job overlap only if the first one's lease ended before the second was granted",
     "I8": "claims follow (priority, run_at, id) over all claimable jobs",
     "I9": "no job starts before it is due or after it has expired",
+    "I10": "one job per slot of a schedule; slots lie on its grid and none is left out; late ones go by their policy",
     "I13": "one accepted job per id and per key; a key is free again after every way to end",
     "I14": "a cancelled job does not start; a cancel request reaches the holder and outlives a retry",
     "I15": "whoever waits gets that job's own end, or a timeout in time; no result outlives its ttl",

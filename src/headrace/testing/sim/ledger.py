@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from headrace.records import Cells, Claim, JobId, Row
 from headrace.testing.sim.verdict import Violation
+from headrace.ticks import Schedule, Tick
 from headrace.types import JobState
 
 _MOST_VIOLATIONS = 100
@@ -87,6 +88,11 @@ class Ledger:
         """Every lease by job, epoch and node: a job that is enqueued anew after its record went counts from 1."""
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
         """Every end that a job ever came to."""
+        self.schedules: dict[str, Schedule] = {}
+        self.ticks: dict[tuple[bytes, int], Tick] = {}
+        """By schedule and slot, in the order in which they were planned."""
+        self.looks: dict[tuple[str, bytes, int], tuple[int, int]] = {}
+        """When a node has first and last seen a schedule at a version."""
         self.violations: list[Violation] = []
         self.points: Counter[str] = Counter()
 

@@ -7,6 +7,7 @@ from typing import Any
 from headrace.protocol import Backend
 from headrace.records import JobId, Reaped, Record, Selector
 from headrace.testing.sim.history import Snapshot
+from headrace.ticks import Schedule, ScheduleSelector, Tick
 from headrace.types import SECTIONS, JobState
 
 _EVERYTHING = frozenset((*SECTIONS, "result", "error"))
@@ -32,7 +33,13 @@ async def snapshot(store: Backend, now: int, *, final: bool = False) -> Snapshot
     for start in range(0, len(names), 1_000):
         fetched = await store.fetch(names[start : start + 1_000], _EVERYTHING, now)
         records += [record for record in fetched if record is not None]
-    return Snapshot(now, records, await store.stats(now), final)
+    schedules: list[Schedule] = []
+    ticks: list[tuple[bytes, Tick]] = []
+    if store.ticks is not None:
+        schedules = await store.ticks.find(ScheduleSelector(), limit=1_000)
+        for one in schedules:
+            ticks += [(one.uid, tick) for tick in await store.ticks.history(one.uid, limit=100_000)]
+    return Snapshot(now, records, await store.stats(now), final, schedules, ticks)
 
 
 class Audit:

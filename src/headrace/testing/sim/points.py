@@ -26,3 +26,10 @@ SOMETIMES = (
     *("runs overlap after a lost lease", "watch running"),
 )
 """Everything that the rules of the checker have seen happen and thought worth a name."""
+
+TICKING = (
+    *("slot fired", "slot skipped", "slot missed", "slots fired out of turn", "slot had fired before"),
+    *("one slot missed", "several slots missed", "late slot fired for all", "job before cancelled"),
+    *("plan came too late", "schedule changed by another", "tick noted"),
+)
+"""The same where there are schedules."""

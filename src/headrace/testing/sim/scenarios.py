@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.protocol import Backend
@@ -15,8 +16,10 @@ from headrace.testing.sim.alarm import logged_errors_count
 from headrace.testing.sim.cast.fleet import Fleet
 from headrace.testing.sim.cast.impostor import Impostor
 from headrace.testing.sim.cast.janitor import Janitor
+from headrace.testing.sim.cast.keeper import Keeper
 from headrace.testing.sim.cast.nemesis import Nemesis
 from headrace.testing.sim.cast.operator import Operator
+from headrace.testing.sim.cast.planning import planning
 from headrace.testing.sim.cast.producer import Load, Producer
 from headrace.testing.sim.cast.seat import Duty, WorkerMain
 from headrace.testing.sim.cast.waiter import Waiter
@@ -32,8 +35,12 @@ from headrace.testing.sim.world import World
 _STILL = 40.0
 """Seconds of calm without any change after which what is left is stuck: longer than any delay, handler or lease."""
 _LONGEST = 600.0
+_AFTERMATH = 6.0
+"""Seconds for which schedules go on when faults have stopped."""
 KINDS = ("crash", "freeze", "partition", "blackout", "skew", "leap", "retire")
 """Everything that a nemesis can do."""
+_PLAIN = ("crash", "freeze", "partition", "retire")
+"""What it does to single planners."""
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     meddling: tuple[float, float] = (0.2, 1.2)
     looks: float = 4.0
     """Seconds between the observer's looks at the store."""
+    schedules: int = 0
+    """How many are kept; 0: the store keeps none, and nobody plans."""
+    planners: int = 2
+    """Processes that do nothing else, where there are schedules."""
 
 
 def draw_scenario(seed: int | str) -> Scenario:
@@ -91,6 +102,22 @@ def draw_scenario(seed: int | str) -> Scenario:
     )
 
 
+def draw_ticking(seed: int | str) -> Scenario:
+    """A scenario with schedules, and less of everything else."""
+    rng = Random(f"{seed}:ticking")
+    drawn = draw_scenario(seed)
+    return replace(
+        drawn,
+        workers=rng.choice((1, 2)),
+        producers=1,
+        waiters=0,
+        load=Load(requests=6),
+        schedules=rng.randint(3, 7),
+        planners=rng.choice((1, 2, 3)),
+        looks=6.0,
+    )
+
+
 class Cast(Struct, frozen=True, kw_only=True):
     """Who plays: the simulation's own actors, straight over the waist, or others in their place."""
 
@@ -98,6 +125,7 @@ class Cast(Struct, frozen=True, kw_only=True):
     worker: WorkerMain = scripted_worker
     producer: type[Producer] = Producer
     waiter: type[Waiter] = Waiter
+    draw: Callable[[int | str], Scenario] = draw_scenario
 
 
 SCRIPTED = Cast()
@@ -112,7 +140,7 @@ def simulate(
     cast: Cast = SCRIPTED,
 ) -> tuple[History, Verdict]:
     """Run one seed to its end and judge it. ``store`` and ``cast`` say what is under test."""
-    given = draw_scenario(seed) if scenario is None else scenario
+    given = cast.draw(seed) if scenario is None else scenario
     replay = f"python -m headrace.testing.sim --cast {cast.name} {seed}"
     try:
         with logged_errors_count():
@@ -124,7 +152,7 @@ def simulate(
 
 
 async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callable[[], Backend], cast: Cast) -> History:
-    world = World(store(), scenario.plan, seed, replay)
+    world = World(store(), scenario.plan, seed, replay, schedules=scenario.schedules > 0)
     await world.store.open()
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(world, scenario.workers, scenario.duty, Script(seed=seed), cast.worker)
@@ -133,15 +161,28 @@ async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callabl
         janitor = Janitor(world, keep=8 * SECOND)
         senders = [cast.producer(world, f"producer {n}", scenario.load).task for n in range(scenario.producers)]
         senders += [cast.waiter(world, f"waiter {n}", scenario.load, calls=4).task for n in range(scenario.waiters)]
-        background = [group.create_task(fleet.keep()), group.create_task(_watch(world, scenario.looks))]
-        if scenario.kinds:
-            background.append(group.create_task(Nemesis(world, fleet, scenario.strikes, scenario.kinds).strike()))
+        fleets = [fleet]
+        if scenario.schedules:
+            keeper = Keeper(
+                world, scenario.schedules, scenario.load.queues, scenario.meddling, scenario.trouble + _AFTERMATH
+            )
+            senders.append(keeper.task)
+            fleets.append(Fleet(world, scenario.planners, scenario.duty, Script(seed=seed), planning, "planner"))
+        background = [group.create_task(one.keep()) for one in fleets]
+        background.append(group.create_task(_watch(world, scenario.looks)))
+        for one, name, able in zip(fleets, ("nemesis", "nemesis of planners"), (KINDS, _PLAIN), strict=False):
+            if kinds := tuple(kind for kind in scenario.kinds if kind in able):
+                nemesis = Nemesis(world, one, scenario.strikes, kinds, name)
+                background.append(group.create_task(nemesis.strike()))
         await asyncio.sleep(scenario.trouble)
         world.clear_up()
         await asyncio.gather(*senders, operator.task, impostor.task)
+        if scenario.schedules:
+            await asyncio.sleep(2 * _AFTERMATH)
         background.append(group.create_task(operator.put_right()))
         await _drained(world)
-        await fleet.dismiss()
+        for one in fleets:
+            await one.dismiss()
         for task in (janitor.task, *background):
             task.cancel()
     await asyncio.sleep(10)

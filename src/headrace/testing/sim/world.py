@@ -19,7 +19,9 @@ from headrace.testing.sim.plan import Plan
 class World:
     """Where a simulation takes place. Everything random in it comes from ``rng``, everything timed from the loop."""
 
-    def __init__(self, store: Backend, plan: Plan, seed: int | str, replay: str = "") -> None:
+    def __init__(
+        self, store: Backend, plan: Plan, seed: int | str, replay: str = "", *, schedules: bool = True
+    ) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, SimLoop):
             raise TypeError(
@@ -36,6 +38,7 @@ class World:
         """Jobs that somebody has tried to enqueue."""
         self.calm = False
         """Whether the time of faults is over."""
+        self._schedules = schedules
 
     def rng(self, name: str) -> Random:
         """Randomness of its own for each part, so that a change to one does not reshuffle the others."""
@@ -49,7 +52,8 @@ class World:
 
     def backend(self, node: Node) -> FaultyBackend:
         """The store as that machine sees it."""
-        return FaultyBackend(self.store, self.rng(f"network:{node.name}"), self.plan, self.history, node)
+        rng = self.rng(f"network:{node.name}")
+        return FaultyBackend(self.store, rng, self.plan, self.history, node, schedules=self._schedules)
 
     def clear_up(self) -> None:
         """No more faults: what is cut is joined, what is frozen goes on, what is dead stays dead."""

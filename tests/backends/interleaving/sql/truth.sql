@@ -1,5 +1,6 @@
 -- What does not hold, and must at rest, whatever has happened; and what a store keeps beside the records: the jobs'
--- ids, whom each key leads to, who waits for which job, the workers that are listed, and the queues that are paused.
+-- ids, whom each key leads to, who waits for which job, the workers that are listed, the queues that are paused, and the
+-- schedules' uids.
 
 -- name: truth
 WITH places AS (
@@ -14,6 +15,8 @@ WITH places AS (
     GROUP BY c.qid, c.state
 ), there AS (
     SELECT p.qid, p.state, count(*) AS jobs, sum(p.bytes) AS bytes FROM places AS p GROUP BY p.qid, p.state
+    UNION ALL
+    SELECT 0, 6, count(*), 100 * count(*) FROM ticks HAVING count(*) > 0
 ), wrong (what) AS (
     SELECT 'job ' || j.id || ' lies in ' || count(p.id) || ' places'
     FROM jobs AS j LEFT JOIN places AS p ON p.id = j.id GROUP BY j.id HAVING count(p.id) <> 1
@@ -52,6 +55,13 @@ WITH places AS (
     SELECT 'job ' || y.id || ' dies at ' || coalesce(y.dies_at::text, 'no time')
     FROM ready AS y JOIN jobs AS j ON j.id = y.id
     WHERE y.dies_at IS DISTINCT FROM CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, y.run_at) END
+    UNION ALL
+    SELECT 'schedule ' || coalesce(s.name, a.name) || ' says ' || coalesce(s.uid::text, 'nothing') || ', and is planned as '
+        || coalesce(a.uid::text, 'nothing')
+    FROM schedules AS s FULL JOIN agenda AS a ON a.name = s.name WHERE s.uid IS DISTINCT FROM a.uid
+    UNION ALL
+    SELECT 'slot ' || t.slot || ' of ' || t.uid || ' came to ' || t.outcome || ', with job ' || coalesce(t.job::text, '-')
+    FROM ticks AS t WHERE (t.outcome = 0) <> (t.job IS NOT NULL)
 )
 SELECT
     ARRAY(SELECT w.what FROM wrong AS w),
@@ -59,4 +69,5 @@ SELECT
     ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN queues AS q ON q.qid = k.qid),
     ARRAY(SELECT ARRAY[replace(w.id::text, '-', ''), w.inbox] FROM waiters AS w),
     ARRAY(SELECT w.worker FROM workers AS w WHERE w.listed_until > {now}),
-    ARRAY(SELECT q.name FROM queues AS q WHERE q.paused)
+    ARRAY(SELECT q.name FROM queues AS q WHERE q.paused),
+    ARRAY(SELECT a.uid FROM agenda AS a UNION SELECT t.uid FROM ticks AS t)

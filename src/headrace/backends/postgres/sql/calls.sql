@@ -89,7 +89,31 @@ SELECT * FROM {schema}.stats_v1(%b, %b::integer)
 SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1(%b)
 
 -- name: places
-SELECT * FROM {schema}.places_v1()
+SELECT * FROM {schema}.places_v2()
+
+-- name: save
+SELECT {schema}.save_v1(%b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b)
+
+-- name: find
+SELECT * FROM {schema}.find_v1(%b, %b, %b, %b, %b::integer)
+
+-- name: due
+SELECT * FROM {schema}.due_v1(%b, %b::integer, %b::integer, %b::integer)
+
+-- name: plan
+SELECT * FROM {schema}.plan_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+)
+
+-- name: history
+SELECT * FROM {schema}.history_v1((%b::uuid[])[1], %b::bigint, %b::integer)
+
+-- name: note
+SELECT {schema}.note_v1(%b, %b, %b, %b, %b)
+
+-- name: sweep_ticks
+SELECT * FROM {schema}.sweep_ticks_v1(%b, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b)
 
 -- name: bulk_begin
 SELECT coalesce(%b::bigint, {schema}.now_us()), {schema}.queue_ids(%b)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from headrace.backends.redis.checks import Fact, facts
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
 from headrace.backends.redis.cluster.fleet import Fleet
+from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ClusterLines
 from headrace.backends.redis.opening import check_cluster
 from headrace.backends.redis.place import Place
 from headrace.backends.redis.shard import Shard
+from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
 from headrace.records import (
     Altered,
@@ -58,6 +60,7 @@ class ClusterBackend:
         self._shards = shards
         self._lines = ClusterLines(place)
         self._fleet: Fleet | None = None
+        self.ticks = ClusterTicks(lambda: self.fleet)
         self._hints = Listener(self._lines, prefix, self._base_of, place.where) if listen else None
 
     @property
@@ -88,9 +91,15 @@ class ClusterBackend:
         if self._fleet is None:
             self._fleet = Fleet(self._lines, self._prefix, count, self._place.where)
 
-    async def checks(self) -> list[Fact]:
-        """What is worth knowing of each server that has slots, for those who look after it."""
-        return [fact for line in await self._lines.owners() for fact in await facts(line.call)]
+    async def checks(self, kept: int = 0) -> list[Fact]:
+        """What is worth knowing of each server that has slots, for those who look after it; ``kept`` is how many bytes
+        of ended jobs retention may keep in all."""
+        owners = await self._lines.owners()
+        try:
+            found = [(address, await facts(line.call, kept // len(owners))) for address, line in owners]
+        except Refused as error:
+            raise translated(error, self._place.where) from error
+        return [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]
 
     async def close(self) -> None:
         await self._lines.close()

@@ -67,7 +67,7 @@ class Fleet:
         seen = self._seen
         for job_id in ids:
             seen[job_id] = number
-        _shorten(seen)
+        shorten(seen)
 
     def last_seen(self, job_id: JobId) -> int | None:
         """The shard in which a job was, if that is remembered."""
@@ -78,8 +78,8 @@ class Fleet:
         for job in jobs:
             self._seen[job.id] = number
             self._leased[job.id] = (job.epoch, number)
-        _shorten(self._seen)
-        _shorten(self._leased, _LEASES)
+        shorten(self._seen)
+        shorten(self._leased, _LEASES)
 
     def leased_in(self, job_id: JobId, epoch: int) -> int | None:
         """The shard in which this process claimed the job so. A running job does not leave its shard: what that one
@@ -176,7 +176,8 @@ class Fleet:
         await self.relay.carry_waiting(range(len(self.parts)), {self.number_of(key.queue) for key in keys})
 
 
-def _shorten(remembered: dict[JobId, Any], most: int = _REMEMBERED) -> None:
+def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
+    """Forget what was remembered first."""
     while len(remembered) > most:
         del remembered[next(iter(remembered))]
 

@@ -7,8 +7,10 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from headrace.backends.redis import ticks
 from headrace.backends.redis.cluster.fleet import Fleet, attempt, every
 from headrace.backends.redis.cluster.part import Ended, EndedJob, Overdue, Share
+from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.errors import Unavailable
 from headrace.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
@@ -60,6 +62,8 @@ def is_outage(looks: Sequence[Overdue], req: Reap) -> bool:
 
 async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     """The oldest ends of all."""
+    if clause.place is Place.TICKS:
+        return await _sweep_ticks(fleet, clause, at)
     if clause.place is Place.RESULTS:
         return await _sweep_results(fleet, clause, at)
     looks = await every(part.ended(clause, at) for part in fleet.parts)
@@ -87,6 +91,15 @@ def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list
             doomed.setdefault(number, []).append(job)
             going, freed = going + 1, freed + job.size
     return doomed, any(look.more for look in looks)
+
+
+async def _sweep_ticks(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
+    looks = await every(part.ticks.first(clause.limit + 1, at) for part in fleet.parts)
+    doomed, more = ticks.condemn(looks, clause)
+    removed = sum(map(len, doomed))
+    if not clause.dry_run:
+        removed = sum(await every(part.ticks.forget(of) for part, of in zip(fleet.parts, doomed, strict=True) if of))
+    return Swept(removed, removed * TICK_BYTES, sum(look.total for look in looks) - removed, more)
 
 
 async def _sweep_results(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:

@@ -30,15 +30,7 @@ end
 
 local function apply(id, j)
     if kind == CANCEL then
-        if j.state == RUNNING then
-            j.cancel = 1
-            save(id, j)
-            call('SADD', base .. ':x:' .. j.text, id)
-            tell('holder', j.text, '')
-        else
-            leave(id, j)
-            finish(id, j, CANCELLED, now, text)
-        end
+        cancel(id, j, now, text)
     elseif kind == PAUSE then
         leave(id, j)
         j.state = PAUSED

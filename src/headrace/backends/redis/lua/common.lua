@@ -20,6 +20,12 @@
 --   :n          hash    Q:STATE -> jobs                  :b  hash  STATE -> bytes of ended jobs
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue
+--   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
+--   :Sn         zset    every such name, all with the score 0, so by name
+--   :Sl:R:B     zset    enabled schedules of rank R and bucket B by the instant at which somebody must look at them
+--   :Sh:R       zset    the first of each of these lines by the same   :Sr zset  ranks that have any
+--   :T:UID      zset    what became of the slots of a schedule (TICK) by slot
+--   :T          zset    the slots of all (PLANNED) by the instant at which they were planned
 --   :v          string  the layout of all this
 --
 -- and where a store is made of several shards, those numbered:
@@ -28,9 +34,10 @@
 --   :tr:SOURCE  hash    history of its server -> the number up to which its entries were taken in
 --   :to         hash    jobs on their way -> mark of the entry, number:history
 --   :m          zset    jobs that have left lately, by the instant
+--   :So         hash    schedules on their way -> mark of the entry
 --
--- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended, and
--- PREFIX:holder:NAME when a cancellation waits for a holder.
+-- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended,
+-- PREFIX:holder:NAME when a cancellation waits for a holder, and PREFIX:schedules:all when schedules have changed.
 --
 -- States: 0 available, 1 running, 2 paused, 3 completed, 4 cancelled, 5 failed. Instants are microseconds since 1970,
 -- which a Lua number holds exactly until the year 2255.

@@ -23,6 +23,19 @@ local function finish(id, j, state, now, reason, held_until)
     tell_waiters(id)
 end
 
+-- A live job is to end: at once, or when its holder has heard of it.
+local function cancel(id, j, now, reason)
+    if j.state == RUNNING then
+        j.cancel = 1
+        save(id, j)
+        call('SADD', base .. ':x:' .. j.text, id)
+        tell('holder', j.text, '')
+    else
+        leave(id, j)
+        finish(id, j, CANCELLED, now, reason)
+    end
+end
+
 -- Nothing is left of an ended job, or of one that has left its place.
 local function forget(id, j)
     drop_key(id, j)

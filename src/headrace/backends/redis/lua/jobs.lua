@@ -1,5 +1,8 @@
 -- Jobs: what they came with, and where they are.
 
+-- In the place of ``cancel``: the job is on its way to another shard.
+local LEFT = 2
+
 local function head(job)
     local enqueued_at, size, qid, priority, keyed, expires_at = struct.unpack(JOB, job)
     return enqueued_at, expires_at, qid, size, priority, keyed

@@ -52,6 +52,8 @@ if upto ~= '' then
         call('LPOP', key)
         if arrived[i][2] == 'job' then
             forget_left(arrived[i][4], arrived[i][1])
+        elseif arrived[i][2] == 'schedule' and call('HGET', base .. ':So', arrived[i][4][1]) == arrived[i][1] then
+            call('HDEL', base .. ':So', arrived[i][4][1])
         end
     end
 end

@@ -64,6 +64,18 @@ local function spawn(now, row)
     insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, 1, {body})
 end
 
+-- Of two of one name the older one stays.
+local function settle_in(name, packed, definition)
+    local was, s = find_schedule(name), read_schedule(packed)
+    local older = was and (was.created_at < s.created_at
+        or (was.created_at == s.created_at and name_before(was.uid, s.uid)))
+    local newer = was and was.uid == s.uid and was.version > s.version
+    if not older and not newer then
+        keep_schedule(name, was, s, definition)
+    end
+    tell('schedules', 'all', '')
+end
+
 local last, mark = {}, ''
 for i = 2, #ARGV do
     local entry = cmsgpack.unpack(ARGV[i])
@@ -76,6 +88,8 @@ for i = 2, #ARGV do
             arrive(now, unpack(entry, 4, 11))
         elseif kind == 'row' then
             spawn(now, entry[4])
+        elseif kind == 'schedule' then
+            settle_in(unpack(entry[4]))
         end
         last[history] = tonumber(count)
     end

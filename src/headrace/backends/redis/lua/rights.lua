@@ -1,25 +1,41 @@
--- Which of the commands that Headrace needs the user may not run with the keys and channels of this store. Nothing is
--- run here. A server that cannot tell, as Redis before 7, is taken at its word later. ARGV: a channel; the commands.
+-- Which of the commands that Headrace needs the user may not run, and whether the keys and the channels of this store are
+-- out of its reach. Nothing is run here. A server that cannot tell, as Redis before 7, is taken at its word later.
+-- ARGV: a key; a channel; the commands. Answers the commands, then '~' for the keys and '&' for the channels.
+-- The server does not count the arguments that it is asked about: only what is given here is safe to leave out.
 
 local lacking = {}
 
 if redis.acl_check_cmd then
-    local key = KEYS[1] .. ':-'
+    local key, channel = ARGV[1], ARGV[2]
+    local keys = redis.acl_check_cmd('EVAL', '', '1', key)
     local others = {
-        INFO = {}, PING = {}, TIME = {}, EVAL = { '', '1', key }, EVALSHA = { '', '1', key }, BLPOP = { key, '0' },
-        SUBSCRIBE = { ARGV[1] }, PUBLISH = { ARGV[1], '' }, ['CLIENT ID'] = {}, ['CLIENT UNBLOCK'] = { '1' },
-        EXISTS = { key }, DEL = { key },
+        INFO = {}, PING = {}, TIME = {}, EVAL = { '', '0' }, EVALSHA = { '', '0' }, SUBSCRIBE = {}, PUBLISH = {},
+        ['CLIENT ID'] = {}, ['CLIENT UNBLOCK'] = { '1' },
     }
-    for i = 2, #ARGV do
+    local of_keys = { BLPOP = { key, '0' }, EXISTS = { key }, DEL = { key } }
+    for i = 3, #ARGV do
         local words = {}
         for word in string.gmatch(ARGV[i], '%S+') do
             words[#words + 1] = word
         end
-        for _, argument in ipairs(others[ARGV[i]] or { key, '0', '0' }) do
+        local arguments = others[ARGV[i]]
+        if keys and not arguments then
+            arguments = of_keys[ARGV[i]] or { key, '0', '0' }
+        end
+        for _, argument in ipairs(arguments or {}) do
             words[#words + 1] = argument
         end
-        if not redis.acl_check_cmd(unpack(words)) then
+        if arguments and not redis.acl_check_cmd(unpack(words)) then
             lacking[#lacking + 1] = ARGV[i]
+        end
+    end
+    if not keys then
+        lacking[#lacking + 1] = '~'
+    end
+    for _, words in ipairs({ { 'SUBSCRIBE', channel }, { 'PUBLISH', channel, '' } }) do
+        if redis.acl_check_cmd(words[1]) and not redis.acl_check_cmd(unpack(words)) then
+            lacking[#lacking + 1] = '&'
+            break
         end
     end
 end

@@ -1,8 +1,5 @@
 -- To another shard. A job that leaves is taken out of every line at once; its record stays to be seen until it has arrived.
 
--- In the place of ``cancel``: the job is on its way.
-local LEFT = 2
-
 -- The history that the server is part of. It has another one each time it starts or becomes a primary.
 local history
 

@@ -27,5 +27,5 @@ SELECT count(*) FROM (SELECT 1 FROM ready WHERE qid = ?1 AND priority = ?2 AND r
 SELECT worker, queues, slots, busy, started_at, seen_at FROM workers WHERE listed_until > ?1
 
 -- name: places
--- Three rows.
+-- Four rows.
 SELECT state, count, bytes FROM places

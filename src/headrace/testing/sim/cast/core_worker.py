@@ -16,6 +16,7 @@ from headrace.core.worker import Worker
 from headrace.job import Job
 from headrace.records import Leased
 from headrace.testing.sim.cast.core_client import new_job
+from headrace.testing.sim.cast.planning import PLANNER
 from headrace.testing.sim.cast.seat import Duty, Seat
 from headrace.testing.sim.script import TASKS, Act
 from headrace.types import Again, Done, Fail, JobState, Outcome, Patch, Retry, Sections
@@ -55,6 +56,7 @@ def settings_for(duty: Duty, name: str) -> Settings:
             name=name,
         ),
         retention=RetentionSettings(every="4s", completed=keep, cancelled=keep, failed=keep),
+        planner=PLANNER,
     )
 
 

@@ -18,12 +18,15 @@ _PATIENCE = 60.0
 class Fleet:
     """``size`` workers. Each that dies is replaced by a new process on a new node after a while."""
 
-    def __init__(self, world: World, size: int, duty: Duty, script: Script, main: WorkerMain) -> None:
+    def __init__(
+        self, world: World, size: int, duty: Duty, script: Script, main: WorkerMain, name: str = "worker"
+    ) -> None:
         self._world = world
+        self._name = name
         self._duty = duty
         self._script = script
         self._main = main
-        self._rng: Random = world.rng("fleet")
+        self._rng: Random = world.rng("fleet" if name == "worker" else f"fleet of {name}s")
         self._seats: list[Seat] = []
         self._lives: list[tuple[Seat, asyncio.Task[None]]] = []
         self._births = 0
@@ -63,7 +66,8 @@ class Fleet:
         self._dismissed = True
         for seat in self._seats:
             seat.stop.set()
-        await asyncio.wait([life for _, life in self._lives], timeout=_PATIENCE)
+        if self._lives:
+            await asyncio.wait([life for _, life in self._lives], timeout=_PATIENCE)
         for seat, life in self._lives:
             if life.done():
                 life.result()
@@ -79,7 +83,7 @@ class Fleet:
 
     def _hire(self) -> None:
         self._births += 1
-        name = f"worker {self._births}"
+        name = f"{self._name} {self._births}"
         node = self._world.node(name)
         node.skew = self._rng.choice((0, self._rng.randint(-300_000_000, 300_000_000)))
         clock = SimClock(self._world.loop, node=node)

@@ -13,11 +13,18 @@ from headrace.testing.sim.world import World
 class Nemesis:
     """Strikes at random, in one of the ``kinds``, until the world is calm."""
 
-    def __init__(self, world: World, fleet: Fleet, pause: tuple[float, float], kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        world: World,
+        fleet: Fleet,
+        pause: tuple[float, float],
+        kinds: tuple[str, ...],
+        name: str = "nemesis",
+    ) -> None:
         self._world = world
         self._fleet = fleet
         self._pause = pause
-        self._rng = world.rng("nemesis")
+        self._rng = world.rng(name)
         self._kinds = kinds
         self._strikes: dict[str, Callable[[], None]] = {
             "crash": self._crash,

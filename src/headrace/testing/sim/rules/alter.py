@@ -66,6 +66,13 @@ def outcome(book: Ledger, change: Change, life: Life, now: int) -> tuple[JobStat
     return state, False
 
 
+def take_effect(book: Ledger, change: Change, life: Life, now: int) -> None:
+    """The store has made the change on its own."""
+    after, changed = outcome(book, change, life, now)
+    if changed:
+        _apply(book, change, life, after, now)
+
+
 def _configure(book: Ledger, sel: Selector, change: Configure) -> None:
     assert sel.queue is not None
     if change.paused:

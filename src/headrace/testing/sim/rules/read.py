@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import JobId, JobKey, Page, QueueStats, Record, Selector, Stats
+from headrace.records import JobId, JobKey, Page, Place, QueueStats, Record, Selector, Stats
 from headrace.testing.sim.history import Snapshot
 from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.rules.ticks import on_seen
 from headrace.types import SECTIONS, JobState
 
 _EVERYTHING = frozenset((*SECTIONS, "result", "error"))
@@ -49,7 +50,7 @@ def on_stats(book: Ledger, stats: Stats, now: int) -> None:
         if told.get(queue) != right.get(queue):
             book.blame("I21", None, f"counters say {told.get(queue)}, which should be {right.get(queue)}")
     for place in stats.places:
-        count = len(book.places[JobState(place.place)])
+        count = len(book.ticks if place.place == Place.TICKS else book.places[JobState(place.place)])
         if place.count != count:
             book.blame("I21", None, f"{place.place} is counted as {place.count}, which should be {count}")
 
@@ -72,6 +73,7 @@ def on_snapshot(book: Ledger, snapshot: Snapshot) -> None:
         if job_id not in found:
             book.blame("I1", job_id, f"gone, though it should be {book.jobs[job_id].state}")
     on_stats(book, snapshot.stats, snapshot.now)
+    on_seen(book, snapshot.schedules, snapshot.ticks)
 
 
 def compare(book: Ledger, life: Life, record: Record, want: frozenset[str], now: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.rules.ticks import on_rest_of_ticks
 from headrace.types import JobState
 
 
@@ -11,6 +12,7 @@ def on_rest(book: Ledger, now: int) -> None:
     for life in book.jobs.values():
         if not (life.state.terminal or _may_wait(book, life, now)):
             book.blame("I22", life.id, f"still {life.state}, due since {now - life.run_at} µs, epoch {life.epoch}")
+    on_rest_of_ticks(book, now)
 
 
 def _may_wait(book: Ledger, life: Life, now: int) -> bool:

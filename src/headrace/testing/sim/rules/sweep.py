@@ -7,11 +7,15 @@ from heapq import nsmallest
 
 from headrace.records import JobId, Place, SweepClause, Swept
 from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.rules.ticks import on_sweep_ticks
 from headrace.types import JobState
 
 
 def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:
     """A sweep was answered; ``gone`` is what the observer missed afterwards."""
+    if clause.place is Place.TICKS:
+        on_sweep_ticks(book, clause, swept, now)
+        return
     results = clause.place is Place.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
     ids = {life.id for life in doomed[: clause.limit]}

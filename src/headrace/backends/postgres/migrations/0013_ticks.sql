@@ -1,0 +1,374 @@
+-- What became of the slots of schedules. ``outcome``: 0 fired, 1 skipped, 2 missed. Each is written once more when its job
+-- has ended. They are counted as jobs are: as state 6 of queue 0, which there is not.
+CREATE TABLE ticks (
+    slot bigint NOT NULL,
+    run_at bigint NOT NULL,
+    planned_at bigint NOT NULL,
+    waited bigint,
+    ran bigint,
+    uid uuid NOT NULL,
+    job uuid,
+    count integer NOT NULL,
+    outcome smallint NOT NULL,
+    state text NOT NULL DEFAULT '',
+    CONSTRAINT ticks_pkey PRIMARY KEY (uid, slot)
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX ticks_age ON ticks (planned_at);
+
+-- Whether a job lives: in one look, as it may move meanwhile.
+CREATE FUNCTION lives(p_id uuid) RETURNS boolean LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM leased AS l WHERE l.id = p_id)
+        OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
+$$;
+
+-- Of these rows, those of the given numbers become jobs.
+CREATE FUNCTION insert_some(
+    p_some integer[], p_now bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[],
+    p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
+    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
+    p_hold_failed boolean[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF cardinality(p_some) = 0 THEN
+        RETURN;
+    ELSIF cardinality(p_some) = cardinality(p_ids) THEN
+        PERFORM insert_v1(
+            p_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
+            p_metadatas, p_blobs, p_sizes
+        );
+        RETURN;
+    END IF;
+    PERFORM insert_v1(
+        p_now, p_names, r.ids, r.queues, r.tasks, r.tenants, CASE WHEN p_keys IS NOT NULL THEN r.keys END, r.priorities,
+        r.delays, r.run_ats, r.expires, r.max_attempts, r.timeouts, r.result_ttls, r.headers,
+        CASE WHEN p_reply_tos IS NOT NULL THEN r.reply_tos END, r.hold_failed, r.parameters, r.vm_states, r.metadatas,
+        r.blobs, r.sizes
+    )
+    FROM (
+        SELECT
+            array_agg(n.id ORDER BY n.ord) AS ids, array_agg(n.queue ORDER BY n.ord) AS queues,
+            array_agg(n.task ORDER BY n.ord) AS tasks, array_agg(n.tenant ORDER BY n.ord) AS tenants,
+            array_agg(n.key ORDER BY n.ord) AS keys, array_agg(n.priority ORDER BY n.ord) AS priorities,
+            array_agg(n.delay ORDER BY n.ord) AS delays, array_agg(n.run_at ORDER BY n.ord) AS run_ats,
+            array_agg(n.expires ORDER BY n.ord) AS expires, array_agg(n.max_attempts ORDER BY n.ord) AS max_attempts,
+            array_agg(n.timeout ORDER BY n.ord) AS timeouts, array_agg(n.result_ttl ORDER BY n.ord) AS result_ttls,
+            array_agg(n.headers ORDER BY n.ord) AS headers, array_agg(n.reply_to ORDER BY n.ord) AS reply_tos,
+            array_agg(n.hold_failed ORDER BY n.ord) AS hold_failed, array_agg(n.parameters ORDER BY n.ord) AS parameters,
+            array_agg(n.vm_state ORDER BY n.ord) AS vm_states, array_agg(n.metadata ORDER BY n.ord) AS metadatas,
+            array_agg(n.blob ORDER BY n.ord) AS blobs, array_agg(n.size ORDER BY n.ord) AS sizes
+        FROM unnest(
+            p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_max_attempts,
+            p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states, p_metadatas, p_blobs,
+            p_sizes
+        ) WITH ORDINALITY AS n (
+            id, queue, task, tenant, key, priority, delay, run_at, expires, max_attempts, timeout, result_ttl, headers,
+            reply_to, hold_failed, parameters, vm_state, metadata, blob, size, ord
+        ) JOIN unnest(p_some) AS s (ord) ON s.ord = n.ord
+    ) AS r;
+END $$;
+
+-- A row of kind 8: a plan, by its number in ``epoch``, was not carried out; or of kind 9: a tick did not come to what it was
+-- planned for, but to the outcome in ``attempt``, or to nothing, as its slot has fired.
+CREATE FUNCTION unplanned(p_kind integer, p_ord integer, p_outcome integer) RETURNS claim_row
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (
+        p_kind, NULL, NULL, NULL, NULL, NULL, p_ord, p_outcome, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL
+    )::claim_row
+$$;
+
+-- Carry out plans, in order. ``p_ticks`` says how many ticks each has; ``t_fires``, which of all ticks have a job, and these
+-- are the rows ``s_…``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Answers rows of kind 4, 7, 8 and 9.
+CREATE FUNCTION plan_v1(
+    p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
+    t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
+    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
+    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
+    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
+    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_tick integer := 0;  -- the last one dealt with, of all
+    v_row integer := 0;  -- the row of the last one that has any
+    v_some integer[] := '{}';  -- rows that are to be jobs, and their ids
+    v_some_ids uuid[] := '{}';
+    v_cancelling text[] := '{}';
+    v_count integer := 0;
+    v_fired integer;
+    v_alive boolean;
+    v_skips boolean;
+    v_new boolean;
+    v_known boolean;
+    s agenda;
+BEGIN
+    IF cardinality(p_names) > 1 THEN
+        PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
+        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;
+        IF 2 = ANY (t_overlaps) THEN
+            -- What may be cancelled is locked in the order in which everybody does that.
+            FOR i IN 1..cardinality(p_names) LOOP
+                IF 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
+                    v_cancelling := v_cancelling || p_names[i];
+                END IF;
+                v_tick := v_tick + p_ticks[i];
+            END LOOP;
+            v_tick := 0;
+            PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid)) FROM (
+                SELECT n.id, lock_place(n.id) AS place FROM (
+                    SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
+                    JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
+                ) AS n (id)
+            ) AS x;
+        END IF;
+    END IF;
+    FOR i IN 1..cardinality(p_names) LOOP
+        SELECT a.* INTO s FROM agenda AS a  -- agenda_pkey
+        WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND (p_versions[i] IS NULL OR a.version = p_versions[i]) FOR UPDATE;
+        v_known := FOUND;
+        v_fired := 0;
+        IF NOT v_known THEN
+            RETURN NEXT unplanned(8, i, NULL);
+        END IF;
+        FOR t IN v_tick + 1..v_tick + p_ticks[i] LOOP
+            v_row := v_row + t_fires[t]::integer;
+            CONTINUE WHEN NOT v_known;
+            v_alive := false;
+            IF t_fires[t] AND t_overlaps[t] > 0 AND s.last_job IS NOT NULL THEN
+                IF s.last_job = ANY (v_some_ids) THEN
+                    PERFORM insert_some(
+                        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
+                        s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
+                        s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes
+                    );
+                    v_some := '{}';
+                    v_some_ids := '{}';
+                END IF;
+                v_alive := lives(s.last_job);
+            END IF;
+            v_skips := v_alive AND t_overlaps[t] = 1;
+            INSERT INTO ticks AS k (slot, run_at, planned_at, uid, job, count, outcome)  -- ticks_pkey
+            VALUES (
+                t_slots[t], t_run_ats[t], v_now, s.uid, CASE WHEN t_fires[t] AND NOT v_skips THEN s_ids[v_row] END, t_counts[t],
+                CASE WHEN NOT t_fires[t] THEN 2 WHEN v_skips THEN 1 ELSE 0 END
+            ) ON CONFLICT ON CONSTRAINT ticks_pkey DO UPDATE SET run_at = excluded.run_at, planned_at = excluded.planned_at,
+                job = excluded.job, count = excluded.count, outcome = excluded.outcome, state = '', waited = NULL, ran = NULL
+            WHERE k.outcome <> 0
+            RETURNING k.xmax = 0 INTO v_new;  -- the row is new, and does not take the place of another
+            IF NOT FOUND THEN
+                RETURN NEXT unplanned(9, t, NULL);
+                CONTINUE;
+            END IF;
+            v_count := v_count + v_new::integer;
+            IF v_skips THEN
+                RETURN NEXT unplanned(9, t, 1);
+            ELSIF t_fires[t] THEN
+                IF v_alive THEN
+                    RETURN QUERY SELECT x.* FROM alter_v1(
+                        v_now, ARRAY[s.last_job], 1, 'superseded', NULL, ARRAY[0, 1, 2]::smallint[], true, NULL, NULL
+                    ) AS x WHERE x.kind <> 6;
+                END IF;
+                v_fired := v_fired + 1;
+                v_some := v_some || v_row;
+                v_some_ids := v_some_ids || s_ids[v_row];
+                IF p_versions[i] IS NOT NULL THEN
+                    s.last_slot := t_slots[t];
+                    s.last_job := s_ids[v_row];
+                END IF;
+                IF s_keys IS NOT NULL THEN  -- which key is free depends on what was cancelled before
+                    PERFORM insert_some(
+                        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
+                        s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
+                        s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes
+                    );
+                    v_some := '{}';
+                    v_some_ids := '{}';
+                END IF;
+            END IF;
+        END LOOP;
+        v_tick := v_tick + p_ticks[i];
+        IF v_known AND p_versions[i] IS NOT NULL THEN
+            UPDATE agenda AS a SET slot = p_slots[i], look_at = p_look_ats[i], last_slot = s.last_slot, last_job = s.last_job,
+                runs = a.runs + v_fired, version = a.version + 1
+            WHERE a.name = s.name;
+        ELSIF v_known THEN
+            UPDATE agenda AS a SET runs = a.runs + v_fired, version = a.version + 1 WHERE a.name = s.name;
+        END IF;
+    END LOOP;
+    PERFORM insert_some(
+        v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires,
+        s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_parameters, s_vm_states,
+        s_metadatas, s_blobs, s_sizes
+    );
+    IF v_count > 0 THEN
+        INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, v_count, v_count * 100);
+    END IF;
+END $$;
+
+-- ``plan_v1`` for a role that is confined, as when it runs a schedule of its own out of turn; by the store's clock.
+CREATE FUNCTION own_plan_v1(
+    p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
+    t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
+    s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
+    s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
+    s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
+    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_long CONSTANT bigint := 36600::bigint * 86400000000;
+    v_mine CONSTANT text[] := own_tenants();
+BEGIN
+    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
+    FROM unnest(s_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
+    PERFORM refuse_tenant(format('role "%s" names %s microseconds, which is not within a hundred years', caller(), v))
+    FROM unnest(
+        p_slots || p_look_ats || t_slots || t_run_ats || s_delays || s_run_ats || s_expires || s_timeouts || s_result_ttls
+    ) AS v WHERE v NOT BETWEEN 0 AND now_us() + c_long LIMIT 1;
+    RETURN QUERY SELECT * FROM plan_v1(
+        NULL, p_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
+        s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires, s_max_attempts,
+        s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs,
+        s_sizes
+    );
+    -- What it named is locked by now, and its own, or nothing of this was.
+    PERFORM check_own_schedule(v_mine, n.name, n.uid) FROM unnest(p_names, p_uids) AS n (name, uid);
+    PERFORM check_own(n, v_mine) FROM unnest(s_ids) AS n;
+END $$;
+
+-- What became of a schedule's slots, the latest first.
+CREATE FUNCTION history_v1(p_uid uuid, p_before bigint, p_limit integer)
+RETURNS TABLE (
+    slot bigint, run_at bigint, outcome smallint, planned_at bigint, count integer, job uuid, state text, waited bigint,
+    ran bigint
+) LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT t.slot, t.run_at, t.outcome, t.planned_at, t.count, t.job, t.state, t.waited, t.ran
+    FROM ticks AS t WHERE t.uid = p_uid AND t.slot <= coalesce(p_before - 1, 9223372036854775807)  -- ticks_pkey
+    ORDER BY t.slot DESC LIMIT p_limit
+$$;
+
+CREATE FUNCTION own_history_v1(p_uid uuid, p_before bigint, p_limit integer)
+RETURNS TABLE (
+    slot bigint, run_at bigint, outcome smallint, planned_at bigint, count integer, job uuid, state text, waited bigint,
+    ran bigint
+) LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT h.* FROM history_v1(p_uid, p_before, p_limit) AS h
+    WHERE EXISTS (SELECT 1 FROM schedules AS s WHERE s.uid = p_uid AND s.tenant = ANY (own_tenants()))  -- schedules_uid
+    ORDER BY h.slot DESC
+$$;
+
+-- What became of the jobs of ticks; of two notes on one tick the last counts.
+CREATE FUNCTION note_v1(p_uids uuid[], p_slots bigint[], p_states text[], p_waited bigint[], p_ran bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    WITH mine AS MATERIALIZED (  -- ticks_pkey, in its order
+        SELECT t.uid, t.slot FROM (SELECT DISTINCT n.* FROM unnest(p_uids, p_slots) AS n (uid, slot)) AS n
+        JOIN ticks AS t ON t.uid = ANY (ARRAY[n.uid]) AND t.slot = ANY (ARRAY[n.slot])
+        ORDER BY t.uid, t.slot FOR UPDATE OF t
+    ), last AS MATERIALIZED (
+        SELECT DISTINCT ON (n.uid, n.slot) n.*
+        FROM unnest(p_uids, p_slots, p_states, p_waited, p_ran) WITH ORDINALITY AS n (uid, slot, state, waited, ran, ord)
+        ORDER BY n.uid, n.slot, n.ord DESC
+    )
+    UPDATE ticks AS t SET state = n.state, waited = n.waited, ran = n.ran
+    FROM mine AS m JOIN last AS n ON n.uid = m.uid AND n.slot = m.slot
+    WHERE t.uid = ANY (ARRAY[m.uid]) AND t.slot = ANY (ARRAY[m.slot]);
+END $$;
+
+-- What there is in the places that can be swept: state 6 are the ticks.
+CREATE FUNCTION places_v2() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
+    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint)) AS s (state)
+    LEFT JOIN (
+        SELECT t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d
+    ) AS c ON c.state = s.state
+    GROUP BY s.state ORDER BY s.state
+$$;
+
+-- Remove ticks that were planned longest ago: those of that age, and what is too much. One at a time; whoever finds it under
+-- way leaves it to the other. A tick that somebody has in hand is for another time.
+CREATE FUNCTION sweep_ticks_v1(p_at bigint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean)
+RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_free CONSTANT boolean := p_dry
+        OR pg_try_advisory_xact_lock(hashtextextended('headrace ticks', 'ticks'::regclass::oid::bigint));
+    v_ticks bigint;
+    v_bytes bigint;
+    v_excess bigint;
+    v_places tid[] := '{}';
+    v_old tid[];
+BEGIN
+    SELECT x.jobs, x.bytes INTO v_ticks, v_bytes FROM places_v2() AS x WHERE x.state = 6;
+    v_excess := greatest(v_ticks - p_count, (v_bytes - p_bytes + 99) / 100, 0);
+    IF v_free AND v_excess > 0 THEN
+        v_places := ARRAY(  -- ticks_age
+            SELECT t.ctid FROM ticks AS t ORDER BY t.planned_at LIMIT least(v_excess, p_limit + 1) FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    IF v_free AND p_age IS NOT NULL AND cardinality(v_places) <= p_limit THEN
+        v_old := ARRAY(  -- ticks_age: one of the two begins with the other
+            SELECT t.ctid FROM ticks AS t WHERE t.planned_at <= v_now - p_age
+            ORDER BY t.planned_at LIMIT p_limit + 1 FOR UPDATE SKIP LOCKED
+        );
+        v_places := CASE WHEN cardinality(v_old) > cardinality(v_places) THEN v_old ELSE v_places END;
+    END IF;
+    more := cardinality(v_places) > p_limit;
+    v_places := v_places[1:p_limit];
+    removed := cardinality(v_places);
+    bytes := removed * 100;
+    kept := v_ticks - removed;
+    IF removed > 0 AND NOT p_dry THEN
+        DELETE FROM ticks AS t WHERE t.ctid = ANY (v_places);
+        INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, -removed, -bytes);
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- As before, and what is new. To save a schedule is to enqueue later, and to plan is to enqueue now: it takes the same right.
+CREATE OR REPLACE VIEW rights (part, name) AS
+WITH own (part, names) AS (
+    VALUES
+        ('producer', ARRAY[
+            'insert_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations', 'save_v1', 'find_v1', 'due_v1', 'plan_v1',
+            'history_v1'
+        ]),
+        ('worker', ARRAY[
+            'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'note_v1'
+        ]),
+        ('janitor', ARRAY[
+            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'forget_queues', 'make_days_v1', 'alter_v1', 'configure_v1',
+            'ask_v1', 'sweep_ticks_v1'
+        ]),
+        ('reader', ARRAY[
+            'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
+            'own_tenants', 'migrations', 'places_v2', 'find_v1', 'due_v1', 'history_v1'
+        ]),
+        ('confined producer', ARRAY[
+            'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',
+            'own_plan_v1', 'own_history_v1'
+        ]),
+        ('confined reader', ARRAY[
+            'own_fetch_v1', 'own_matching_v1', 'jobs_v1', 'failure_text', 'own_tenants', 'migrations', 'own_find_v1',
+            'own_due_v1', 'own_history_v1'
+        ])
+)
+SELECT p.part, n.name
+FROM (
+    SELECT o.part, o.names FROM own AS o
+    UNION ALL SELECT 'worker', o.names FROM own AS o WHERE o.part = 'producer'
+    UNION ALL SELECT 'janitor', o.names FROM own AS o WHERE o.part = 'reader'
+) AS p CROSS JOIN unnest(p.names) AS n (name);
+
+SELECT seal();

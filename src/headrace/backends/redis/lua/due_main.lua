@@ -1,0 +1,101 @@
+-- Schedules that must be looked at now. ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of
+-- each, by (rank, look_at, name); and the time until the next one (-1: there is none, or more are due).
+--
+-- A schedule comes after the first of its line, so the first N of a rank are in the first N lines, by their firsts.
+
+local PIECE = 100
+
+local now = clock(ARGV[1])
+local limit, share, shares = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local at = number(now)
+
+-- The lines of a rank whose first is due between two instants: visit gets each with that first, until it has enough.
+local function each_line(rank, from, to, visit)
+    local first = 0
+    while true do
+        local names = call('ZRANGEBYSCORE', base .. ':Sh:' .. rank, from, to, 'LIMIT', first, PIECE)
+        for _, packed in ipairs(ask('HMGET', base .. ':S', names)) do
+            local bucket = struct.unpack('>I2', packed, BUCKET_AT)
+            if bucket % shares == share and visit(base .. ':Sl:' .. rank .. ':' .. bucket, packed) then
+                return
+            end
+        end
+        if #names < PIECE then
+            return
+        end
+        first = first + PIECE
+    end
+end
+
+local function comes_first(a, b)
+    return a[2] < b[2] or (a[2] == b[2] and name_before(a[1], b[1]))
+end
+
+-- The first of what is due in some lines, in order.
+local function first_of(lines, want)
+    local piece = math.ceil(2 * want / #lines)
+    while true do
+        local items, last = {}, nil
+        for _, line in ipairs(lines) do
+            local found = call('ZRANGEBYSCORE', line, '-inf', at, 'WITHSCORES', 'LIMIT', 0, piece)
+            for i = 1, #found, 2 do
+                items[#items + 1] = {found[i], tonumber(found[i + 1])}
+            end
+            if #found == 2 * piece and (not last or comes_first(items[#items], last)) then
+                last = items[#items]
+            end
+        end
+        table.sort(items, comes_first)
+        while last and items[#items] ~= last do
+            items[#items] = nil
+        end
+        if not last or #items >= want then
+            return items
+        end
+        piece = 4 * piece
+    end
+end
+
+local ranks = call('ZRANGE', base .. ':Sr', 0, -1)
+local names, due = {}, {}
+for _, rank in ipairs(ranks) do
+    local want, lines = limit - #names, {}
+    if want <= 0 then
+        break
+    end
+    each_line(rank, '-inf', at, function(line)
+        lines[#lines + 1], due[#due + 1] = line, line
+        return #lines == want
+    end)
+    for i, item in ipairs(#lines > 0 and first_of(lines, want) or {}) do
+        if i <= want then
+            names[#names + 1] = item[1]
+        end
+    end
+end
+
+local coming
+if #names < limit then
+    local function consider(instant)
+        coming = math.min(coming or instant, instant)
+    end
+    for _, line in ipairs(due) do
+        local first = call('ZRANGEBYSCORE', line, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        if first[2] then
+            consider(tonumber(first[2]))
+        end
+    end
+    for _, rank in ipairs(ranks) do
+        each_line(rank, '(' .. at, '+inf', function(_, packed)
+            consider(read_schedule(packed).look_at)
+            return true
+        end)
+    end
+end
+
+local answers = {}
+local records, definitions = ask('HMGET', base .. ':S', names), ask('HMGET', base .. ':Sd', names)
+for i, name in ipairs(names) do
+    answers[3 * i - 2], answers[3 * i - 1], answers[3 * i] = name, records[i], definitions[i]
+end
+return {at, answers, number(coming and coming - now or -1)}

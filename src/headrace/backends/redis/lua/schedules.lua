@@ -1,0 +1,106 @@
+-- Schedules: how far they are planned, and the lines in which they wait to be looked at.
+
+-- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at;
+-- then the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each)
+-- that have earlier ticks of it.
+local SCHEDULE = '>c16I8i4I2Bi8i8I8i8c16I8I8'
+local SCHEDULE_SIZE = 95
+local BUCKET_AT = 29
+local ENABLED, SLOT, LOOK_AT, LAST_SLOT, LAST_JOB = 1, 2, 4, 8, 16
+local NO_JOB = string.rep('\0', 16)
+
+local function flag_is_set(flags, flag)
+    return math.floor(flags / flag) % 2 == 1
+end
+
+local function read_schedule(packed)
+    local uid, version, rank, bucket, flags, slot, look_at, runs, last_slot, last_job, created_at, updated_at =
+        struct.unpack(SCHEDULE, packed)
+    return {
+        uid = uid, version = version, rank = rank, bucket = bucket, runs = runs,
+        enabled = flag_is_set(flags, ENABLED),
+        slot = flag_is_set(flags, SLOT) and slot or nil,
+        look_at = flag_is_set(flags, LOOK_AT) and look_at or nil,
+        last_slot = flag_is_set(flags, LAST_SLOT) and last_slot or nil,
+        last_job = flag_is_set(flags, LAST_JOB) and last_job or nil,
+        created_at = created_at, updated_at = updated_at, names = string.sub(packed, SCHEDULE_SIZE + 1),
+    }
+end
+
+local function write_schedule(s)
+    local flags = (s.enabled and ENABLED or 0) + (s.slot and SLOT or 0) + (s.look_at and LOOK_AT or 0)
+        + (s.last_slot and LAST_SLOT or 0) + (s.last_job and LAST_JOB or 0)
+    return struct.pack(
+        SCHEDULE, s.uid, s.version, s.rank, s.bucket, flags, s.slot or 0, s.look_at or 0, s.runs, s.last_slot or 0,
+        s.last_job or NO_JOB, s.created_at, s.updated_at
+    ) .. s.names
+end
+
+local function find_schedule(name)
+    local packed = call('HGET', base .. ':S', name)
+    return packed and read_schedule(packed) or nil
+end
+
+-- By their bytes: a server with a locale compares strings by the rules of a language.
+local function name_before(a, b)
+    for i = 1, math.min(#a, #b) do
+        local x, y = string.byte(a, i), string.byte(b, i)
+        if x ~= y then
+            return x < y
+        end
+    end
+    return #a < #b
+end
+
+-- The line that it stands in; nil: nobody has to look at it.
+local function line_of(s)
+    return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
+end
+
+-- Change a line of a rank, and what is known of its first.
+local function change_line(line, rank, command, ...)
+    local heads = base .. ':Sh:' .. rank
+    local was = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    call(command, line, ...)
+    local is = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    if was[1] and was[1] ~= is[1] then
+        call('ZREM', heads, was[1])
+    end
+    if is[1] then
+        if was[1] ~= is[1] or was[2] ~= is[2] then
+            call('ZADD', heads, is[2], is[1])
+            call('ZADD', base .. ':Sr', rank, rank)
+        end
+    elseif call('EXISTS', heads) == 0 then
+        call('ZREM', base .. ':Sr', rank)
+    end
+end
+
+-- From where it stood to where it stands now; nil: it was not, or will not be, there.
+local function stand(name, was, s)
+    local from, to = line_of(was), line_of(s)
+    if from and from ~= to then
+        change_line(from, was.rank, 'ZREM', name)
+    end
+    if to and (from ~= to or was.look_at ~= s.look_at) then
+        change_line(to, s.rank, 'ZADD', number(s.look_at), name)
+    end
+end
+
+local function save_schedule(name, was, s)
+    call('HSET', base .. ':S', name, write_schedule(s))
+    stand(name, was, s)
+end
+
+local function keep_schedule(name, was, s, definition)
+    save_schedule(name, was, s)
+    call('HSET', base .. ':Sd', name, definition)
+    call('ZADD', base .. ':Sn', 0, name)
+end
+
+local function drop_schedule(name, was)
+    stand(name, was, nil)
+    call('HDEL', base .. ':S', name)
+    call('HDEL', base .. ':Sd', name)
+    call('ZREM', base .. ':Sn', name)
+end

@@ -1,0 +1,9 @@
+-- Schedules of these names. ARGV: names (msgpack). Answers each (SCHEDULE, or nothing), and those that are on their way to another shard.
+local names = cmsgpack.unpack(ARGV[1])
+local leaving = {}
+for i, mark in ipairs(ask('HMGET', base .. ':So', names)) do
+    if mark then
+        leaving[#leaving + 1] = names[i]
+    end
+end
+return {ask('HMGET', base .. ':S', names), leaving}

@@ -1,0 +1,199 @@
+"""Schedules and ticks as the store keeps them: strings of bytes, laid out in ``schedules.lua`` and ``ledger.lua``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from headrace.backends.redis import rows as shapes
+from headrace.backends.redis.blob import encode
+from headrace.records import JobId, Row
+from headrace.ticks import Overlap, Plan, Schedule, Tick, TickNote, TickOutcome
+
+TICK_BYTES = 200
+"""What a tick takes up, as retention counts it."""
+_SCHEDULE = Struct(">16sQiHBqqQq16sQQ")
+_ENABLED, _SLOT, _LOOK_AT, _LAST_SLOT, _LAST_JOB = 1, 2, 4, 8, 16
+_LENGTH = Struct(">I")
+_TICK = Struct(">qqBQI16s")
+_NOTED = Struct(">qq")
+_PLAN = Struct(">16sqBqqI")
+_NEW = Struct(">qqiIB")
+_NOTE = Struct(">16sqqq")
+_CHANGE = Struct(">QBH")
+_OUTCOMES = (None, TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
+_OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
+_NO_JOB = bytes(16)
+_CODES = {"completed": "\1", "cancelled": "\2", "failed": "\3"}
+"""The usual states in a character: a set of ticks of up to 64 bytes takes little memory while it has few."""
+_STATES = {code: state for state, code in _CODES.items()}
+_DROP, _KEEP, _MOVE = range(3)
+
+Past = tuple[int, ...]
+"""Of a schedule: the shards that have earlier ticks of it."""
+
+
+class Stored(NamedTuple):
+    """A schedule, and where else its ticks are."""
+
+    schedule: Schedule
+    past: Past
+
+
+class Alteration(NamedTuple):
+    """What becomes of the schedule of a name: it goes, or it is from now on as ``wanted``, here or in another shard."""
+
+    name: str
+    expect: int
+    wanted: Schedule | None = None
+    past: Past = ()
+    to: int | None = None
+
+
+class Planned(NamedTuple):
+    """A tick, by when it was planned."""
+
+    planned_at: int
+    name: bytes
+    """Its schedule and slot."""
+
+
+def pack_schedule(one: Schedule, past: Past = ()) -> bytes:
+    """All but its name and definition; the store fills in its version and when it was saved."""
+    flags = _ENABLED * one.enabled
+    for flag, value in (
+        (_SLOT, one.slot), (_LOOK_AT, one.look_at), (_LAST_SLOT, one.last_slot), (_LAST_JOB, one.last_job),
+    ):  # fmt: skip
+        flags += 0 if value is None else flag
+    head = _SCHEDULE.pack(
+        one.uid, 0, one.rank, one.bucket, flags, one.slot or 0, one.look_at or 0, one.runs, one.last_slot or 0,
+        one.last_job or _NO_JOB, 0, 0,
+    )  # fmt: skip
+    names = [name.encode() for name in (one.queue, one.tenant)]
+    return head + b"".join(_LENGTH.pack(len(name)) + name for name in names) + _numbers(past).pack(*past)
+
+
+def unpack_schedule(name: bytes, packed: bytes, definition: bytes) -> Stored:
+    (
+        uid, version, rank, bucket, flags, slot, look_at, runs, last_slot, last_job, created_at, updated_at,
+    ) = _SCHEDULE.unpack_from(packed)  # fmt: skip
+    queue, at = _text(packed, _SCHEDULE.size)
+    tenant, at = _text(packed, at)
+    past = packed[at:]
+    schedule = Schedule(
+        name=name.decode(),
+        uid=uid,
+        queue=queue,
+        definition=definition,
+        tenant=tenant,
+        rank=rank,
+        bucket=bucket,
+        enabled=bool(flags & _ENABLED),
+        slot=slot if flags & _SLOT else None,
+        look_at=look_at if flags & _LOOK_AT else None,
+        runs=runs,
+        last_slot=last_slot if flags & _LAST_SLOT else None,
+        last_job=last_job if flags & _LAST_JOB else None,
+        version=version,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+    return Stored(schedule, _numbers(past[::2]).unpack(past))
+
+
+def _numbers(of: Sequence[Any]) -> Struct:
+    return Struct(f">{len(of)}H")
+
+
+def _text(packed: bytes, at: int) -> tuple[str, int]:
+    [length] = _LENGTH.unpack_from(packed, at)
+    at += _LENGTH.size
+    return packed[at : at + length].decode(), at + length
+
+
+def unpack_schedules(flat: Sequence[bytes]) -> list[Stored]:
+    """Of an answer with name, schedule and definition of each."""
+    return [unpack_schedule(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+
+
+def save_args(batch: Sequence[Alteration]) -> Iterator[bytes]:
+    """The arguments of a save, but for the time."""
+    yield encode([one.name for one in batch])
+    yield b"".join(_CHANGE.pack(one.expect, _kind(one), one.to or 0) for one in batch)
+    for one in batch:
+        if one.wanted is not None:
+            yield pack_schedule(one.wanted, one.past)
+            yield one.wanted.definition
+
+
+def _kind(one: Alteration) -> int:
+    if one.wanted is None:
+        return _DROP
+    return _KEEP if one.to is None else _MOVE
+
+
+def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
+    """The arguments of a plan, but for the time; ``away`` tells the number of another shard that a queue belongs to."""
+    here: list[Row] = []
+    gone: list[Row] = []
+    plans: list[bytes] = []
+    ticks: list[bytes] = []
+    for plan in batch:
+        flags = (0 if plan.slot is None else _SLOT) + (0 if plan.look_at is None else _LOOK_AT)
+        version = -1 if plan.version is None else plan.version
+        plans.append(_PLAN.pack(plan.uid, version, flags, plan.slot or 0, plan.look_at or 0, len(plan.ticks)))
+        for tick in plan.ticks:
+            number = 0
+            if tick.row is not None:
+                leaves = away(tick.row.queue) is not None
+                rows = gone if leaves else here
+                rows.append(tick.row)
+                number = -len(rows) if leaves else len(rows)
+            ticks.append(_NEW.pack(tick.slot, tick.run_at, number, tick.count, _OVERLAPS[tick.overlap]))
+    queues, heads, keys, inboxes, tenants, bodies = shapes.insert_args(here)
+    entries: list[bytes] = []
+    targets = shapes.entries(gone, away, entries)
+    return [
+        encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, heads,
+        encode(targets), len(bodies), *bodies, *entries,
+    ]  # fmt: skip
+
+
+def outcomes(answers: Sequence[Sequence[int] | None]) -> list[list[TickOutcome | None] | None]:
+    """What became of the ticks of plans."""
+    return [None if told is None else [_OUTCOMES[code] for code in told] for told in answers]
+
+
+def note_args(batch: Sequence[TickNote]) -> tuple[bytes, bytes]:
+    """The arguments of a note."""
+    notes = b"".join(_NOTE.pack(note.uid, note.slot, note.waited, note.ran) for note in batch)
+    return notes, encode([_CODES.get(note.state, note.state) for note in batch])
+
+
+def unpack_tick(packed: bytes) -> Tick:
+    slot, run_at, code, planned_at, count, job = _TICK.unpack_from(packed)
+    outcome = _OUTCOMES[code]
+    assert outcome is not None
+    fired: JobId | None = job if outcome is TickOutcome.FIRED else None
+    state, waited, ran = "", None, None
+    if len(packed) > _TICK.size:
+        waited, ran = _NOTED.unpack_from(packed, _TICK.size)
+        said = packed[_TICK.size + _NOTED.size :].decode()
+        state = _STATES.get(said, said)
+    return Tick(
+        slot=slot,
+        run_at=run_at,
+        outcome=outcome,
+        planned_at=planned_at,
+        count=count,
+        job=fired,
+        state=state,
+        waited=waited,
+        ran=ran,
+    )
+
+
+def unpack_planned(flat: Sequence[bytes]) -> list[Planned]:
+    """Of an answer with each tick and when it was planned."""
+    return [Planned(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]

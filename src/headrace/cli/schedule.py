@@ -1,0 +1,339 @@
+"""``headrace schedule``: look at schedules, run, pause, resume, make up for and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from headrace import App, Client
+from headrace.cli import options
+from headrace.cli.lazy import Group
+from headrace.cli.loading import Store
+from headrace.cli.options import json_option, limit_option, store_options, yes_option
+from headrace.cli.output import clean, confirm, counted, note, print_json
+from headrace.cli.schedules import (
+    Row,
+    coming,
+    coverage,
+    print_coming,
+    print_schedule,
+    print_schedules,
+    status,
+    zone_of,
+)
+from headrace.cli.times import by_clock, now, read_instant, relative
+from headrace.errors import ConfigError, ScheduleNotFound
+from headrace.schedule import ScheduleInfo
+from headrace.schedules import Schedules
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COMPLETED = 100
+"""Names that a shell is given to complete one."""
+_PENDING = 10_000
+"""Ticks that are looked at for jobs that wait."""
+
+
+@click.group("schedule", cls=Group)
+def schedule_command() -> None:
+    """Look at schedules, run, pause, resume, make up for and delete them.
+
+    Workers plan them, about a minute ahead; nothing fires while none runs.
+    """
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names that begin so. A shell that completes gets no errors."""
+    store = Store(ctx.params.get("url"), ctx.params.get("app"))
+    try:
+        return asyncio.run(_names(store, incomplete))
+    except Exception:
+        return []
+
+
+async def _names(store: Store, beginning: str) -> list[str]:
+    async with store.opened() as client:
+        found = await schedules_of(client).list(after=beginning or None, limit=_COMPLETED)
+    return [one.name for one in found if one.name.startswith(beginning)]
+
+
+def schedules_of(client: Client) -> Schedules:
+    """The schedules of a client's store."""
+    return App(client).schedules
+
+
+def name_argument(command: F) -> F:
+    """``NAME``."""
+    return click.argument("name", type=options.name, shell_complete=_complete)(command)
+
+
+@schedule_command.command("list")
+@click.option("--tenant", type=options.name, help="Only schedules of this tenant.")
+@click.option("--queue", type=options.name, help="Only schedules whose jobs go to this queue.")
+@limit_option(50, "At most so many, in the order of their names.")
+@json_option
+@store_options
+def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+    """List schedules.
+
+    With when they fire next, by the clocks of their zone and here, and what became of the last time.
+    """
+    asyncio.run(_list(store, tenant, queue, limit, as_json))
+
+
+async def _list(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+    at = now()
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        found = await schedules.list(tenant=tenant, queue=queue, limit=limit + 1)
+        rows = [row for one in found[:limit] if (row := await _row(schedules, one, at)) is not None]
+        workers = (await client.stats()).workers
+    more = len(found) > limit
+    if as_json:
+        print_json({"schedules": [row.to_dict() for row in rows], "more": more})
+        return
+    if not rows:
+        note("no such schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
+        return
+    print_schedules(rows, at)
+    if more:
+        note(f"there are more; these are the first {limit}: raise --limit, or narrow with --tenant or --queue")
+    if not workers:
+        note("no worker runs: nothing fires until one does (headrace worker APP)")
+
+
+async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Row | None:
+    """None: it went meanwhile."""
+    try:
+        instants = await schedules.next(schedule.name, 1)
+        last = await schedules.history(schedule.name, 1, before=at)
+    except ScheduleNotFound:
+        return None
+    return Row(schedule, instants[0] if instants else None, last[0] if last else None)
+
+
+@schedule_command.command("show")
+@name_argument
+@limit_option(10, "At most so many ticks, the latest.", most=10_000)
+@json_option
+@store_options
+def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
+    """Show all that is known of a schedule.
+
+    And what became of its last slots: "waited" is how long after its instant a job was started, "ran" how long it ran.
+    Coverage is the share of slots that fired, of those shown.
+    """
+    asyncio.run(_show(store, name, limit, as_json))
+
+
+async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        schedule = await schedules.get(name)
+        instants = await schedules.next(name, 5)
+        ticks = await schedules.history(name, limit)
+    if as_json:
+        covered = coverage(ticks)
+        data = {"next": instants, "coverage": covered.share, "history": [tick.to_dict() for tick in ticks]}
+        print_json(schedule.to_dict() | data)
+    else:
+        print_schedule(schedule, instants, ticks, now())
+
+
+@schedule_command.command("next")
+@name_argument
+@click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="So many instants.")
+@json_option
+@store_options
+def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
+    """Tell when a schedule fires next.
+
+    By the clocks of its time zone and in UTC, jitter included, and where these clocks are put forward or back.
+    """
+    asyncio.run(_next(store, name, count, as_json))
+
+
+async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
+    at = now()
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        schedule = await schedules.get(name)
+        listed = coming(await schedules.next(name, count), zone_of(schedule), at)
+    if as_json:
+        print_json({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed})
+        return
+    if listed:
+        print_coming(listed, schedule, at)
+    if not schedule.enabled:
+        note(f"it is paused: headrace schedule resume {name}")
+    elif len(listed) < count:
+        note("then it is over")
+
+
+@schedule_command.command("run")
+@name_argument
+@json_option
+@store_options
+def run_command(store: Store, name: str, as_json: bool) -> None:
+    """Run the job of a schedule once, now.
+
+    Beside its slots, also while it is paused. Prints the job's id.
+    """
+    asyncio.run(_run(store, name, as_json))
+
+
+async def _run(store: Store, name: str, as_json: bool) -> None:
+    async with store.opened() as client:
+        job_id = await schedules_of(client).run(name)
+    if as_json:
+        print_json({"id": job_id})
+    else:
+        print(job_id)
+        note("queued")
+
+
+@schedule_command.command("pause")
+@name_argument
+@click.option("--cancel-pending", is_flag=True, help="Cancel its jobs that have not started, too.")
+@json_option
+@store_options
+def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
+    """Let a schedule fire no more, until it is resumed.
+
+    Slots are planned about a minute ahead: their jobs still run, unless --cancel-pending.
+    """
+    asyncio.run(_pause(store, name, cancel_pending, as_json))
+
+
+async def _pause(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        await schedules.disable(name)
+        waiting = await _waiting(schedules, name)
+        if cancel_pending:
+            await schedules.disable(name, cancel_pending=True)
+    if as_json:
+        print_json({"name": name, "enabled": False, "pending": waiting, "cancelled": waiting * cancel_pending})
+        return
+    print(f"{clean(name)}  paused")
+    if waiting:
+        told = "cancelled" if cancel_pending else "still run, unless paused with --cancel-pending"
+        note(f"{counted(waiting, 'job')} of slots that are planned: {told}")
+
+
+async def _waiting(schedules: Schedules, name: str) -> int:
+    """How many jobs of its slots have not started."""
+    return sum(tick.state == "available" for tick in await schedules.history(name, _PENDING))
+
+
+@schedule_command.command("resume")
+@name_argument
+@json_option
+@store_options
+def resume_command(store: Store, name: str, as_json: bool) -> None:
+    """Let a schedule fire again.
+
+    From its next slot on: what came while it was paused is not made up for, unless you backfill.
+    """
+    asyncio.run(_resume(store, name, as_json))
+
+
+async def _resume(store: Store, name: str, as_json: bool) -> None:
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        schedule = await schedules.enable(name)
+        instants = await schedules.next(name, 1)
+    if as_json:
+        print_json({"name": name, "enabled": True, "next": instants[0] if instants else None})
+        return
+    print(f"{clean(name)}  resumed")
+    if instants:
+        note(f"next {by_clock(instants[0], zone_of(schedule))}, {relative(instants[0], now())}")
+    else:
+        note("it is over: it has no slot left")
+
+
+@schedule_command.command("backfill")
+@name_argument
+@click.option(
+    "--since", required=True, metavar="WHEN", help="From here on: 2030-01-31T06:00, or how long ago, such as 6h."
+)
+@click.option("--until", metavar="WHEN", help="Up to here; now, unless told.")
+@click.option("--dry-run", is_flag=True, help="Only tell how many slots that are.")
+@yes_option
+@json_option
+@store_options
+def backfill_command(
+    store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Fire the slots that did not.
+
+    Those between --since and --until that are not on the ledger: nobody planned them, the schedule was paused, or was
+    not there yet. An instant without an offset is by the clocks of the schedule's zone. Asks first, with the number of
+    slots. Doing it again fires none twice.
+    """
+    asyncio.run(_backfill(store, name, since, until, dry_run=dry_run, yes=yes, as_json=as_json))
+
+
+async def _backfill(
+    store: Store, name: str, since: str, until: str | None, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        schedule = await schedules.get(name)
+        first = _instant("--since", since, schedule)
+        last = now() if until is None else _instant("--until", until, schedule)
+        slots = await schedules.backfill(name, first, last, dry_run=True)
+        clocks = zone_of(schedule)
+        where = f"from {by_clock(first, clocks)} to {by_clock(last, clocks)}"
+        fired = 0
+        if slots and not dry_run:
+            note(f"{counted(slots, 'slot')} {where} did not fire")
+            confirm(f"fire {counted(slots, 'slot')} of {name} now?", yes=yes)
+            fired = await schedules.backfill(name, first, last)
+    if as_json:
+        print_json({"name": name, "since": first, "until": last, "slots": slots, "fired": fired})
+    elif dry_run:
+        print(f"{counted(slots, 'slot')} {where}")
+    else:
+        print(f"{counted(fired, 'slot')} fired")
+
+
+def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
+    try:
+        return read_instant(text, now(), zone_of(schedule))
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+@schedule_command.command("delete")
+@name_argument
+@yes_option
+@json_option
+@store_options
+def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
+    """Delete a schedule.
+
+    Its jobs that have not started are cancelled; one that runs goes on. Asks first. An app that declares the schedule
+    makes it again when its next worker starts.
+    """
+    asyncio.run(_delete(store, name, yes=yes, as_json=as_json))
+
+
+async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
+    async with store.opened() as client:
+        schedules = schedules_of(client)
+        schedule = await schedules.get(name)
+        waiting = await _waiting(schedules, name)
+        note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'run')}) will be deleted")
+        if waiting:
+            note(f"{counted(waiting, 'job')} that wait will be cancelled")
+        confirm(f"delete schedule {name}?", yes=yes)
+        await schedules.delete(name)
+    if as_json:
+        print_json({"name": name, "deleted": True, "cancelled": waiting})
+    else:
+        print(f"{clean(name)}  deleted")

@@ -1,0 +1,220 @@
+"""Schedules in print: the list, one in full, what comes next, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from msgspec import Struct
+
+from headrace.cli.jobs import shorten
+from headrace.cli.output import print_fields, print_table
+from headrace.cli.times import by_clock, exact, length, relative
+from headrace.core.rules import zone
+from headrace.schedule import ScheduleInfo, TickInfo
+
+
+class Coverage(Struct, frozen=True):
+    """How many slots fired of those that should have."""
+
+    fired: int
+    skipped: int
+    missed: int
+
+    @property
+    def share(self) -> float | None:
+        """None: there was none."""
+        total = self.fired + self.skipped + self.missed
+        return self.fired / total if total else None
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return "no slot has come yet"
+        return f"{self.share:.1%}: {self.fired:,} fired, {self.missed:,} missed, {self.skipped:,} skipped"
+
+
+def coverage(ticks: Sequence[TickInfo]) -> Coverage:
+    """Over these ticks."""
+    counts = {"fired": 0, "skipped": 0, "missed": 0}
+    for tick in ticks:
+        counts[tick.outcome] += tick.count
+    return Coverage(**counts)
+
+
+def zone_of(schedule: ScheduleInfo) -> tzinfo:
+    """The zone by whose clocks it goes; intervals go by none, and are shown in UTC."""
+    return zone(schedule.tz or "UTC")
+
+
+def status(schedule: ScheduleInfo) -> str:
+    """Whether it goes on."""
+    if not schedule.enabled:
+        return "paused"
+    return "enabled" if schedule.next_slot is not None else "over"
+
+
+def fate(tick: TickInfo | None, at: datetime) -> str:
+    """What became of a slot, in a few words."""
+    if tick is None:
+        return ""
+    when = relative(tick.run_at, at)
+    if tick.outcome != "fired":
+        return f"{_outcome(tick)} {when}"
+    return f"{_STATES.get(tick.state, tick.state or 'fired')} {when}"
+
+
+_STATES = {"available": "due", "running": "runs, due", "paused": "paused, due"}
+
+
+def _outcome(tick: TickInfo) -> str:
+    return tick.outcome + (f" ×{tick.count:,}" if tick.count > 1 else "")
+
+
+class Row(Struct, frozen=True):
+    """A line of the list."""
+
+    schedule: ScheduleInfo
+    next: datetime | None
+    last: TickInfo | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        last = None if self.last is None else self.last.to_dict()
+        return self.schedule.to_dict() | {"next": self.next, "last": last}
+
+
+def print_schedules(rows: Sequence[Row], at: datetime) -> None:
+    """A list of schedules for people."""
+    print_table(
+        ("name", "rule", "zone", "next", "here", "last", "runs", ""),
+        [
+            (
+                row.schedule.name,
+                row.schedule.rule,
+                row.schedule.tz,
+                by_clock(row.next, zone_of(row.schedule)),
+                f"{row.next.astimezone():%H:%M:%S}, {relative(row.next, at)}" if row.next else "",
+                fate(row.last, at),
+                row.schedule.runs,
+                status(row.schedule),
+            )
+            for row in rows
+        ],
+    )
+
+
+def print_schedule(schedule: ScheduleInfo, coming: Sequence[datetime], ticks: Sequence[TickInfo], at: datetime) -> None:
+    """Everything about one schedule, for people."""
+    clocks = zone_of(schedule)
+    limits = {"from": by_clock(schedule.start, clocks), "to": by_clock(schedule.end, clocks)}
+    print_fields(
+        [
+            ("name", schedule.name),
+            ("rule", schedule.rule),
+            ("zone", schedule.tz),
+            ("status", status(schedule)),
+            ("task", schedule.task),
+            ("args", shorten(schedule.args)),
+            ("queue", schedule.queue),
+            ("tenant", schedule.tenant),
+            ("priority", schedule.priority or ""),
+            ("next", _both(coming[0], clocks, at) if coming else ""),
+            ("last", fate(next((tick for tick in ticks if tick.run_at <= at), None), at)),
+            ("runs", f"{schedule.runs:,}" + (f" of {schedule.max_runs:,}" if schedule.max_runs else "")),
+            ("limits", "  ".join(f"{name} {when}" for name, when in limits.items() if when)),
+            ("jitter", f"±{schedule.jitter:.0%} of the distance between slots" if schedule.jitter else ""),
+            ("misfire", _misfire(schedule)),
+            ("overlap", schedule.overlap),
+            ("delivery", schedule.delivery),
+            ("rank", schedule.rank or ""),
+            ("made", exact(schedule.created_at, at)),
+            ("changed", exact(schedule.updated_at, at)),
+            ("coverage", f"{coverage(ticks)}"),
+        ]
+    )
+    if ticks:
+        print()
+        print_ticks(ticks, clocks, at)
+
+
+def _both(instant: datetime, clocks: tzinfo, at: datetime) -> str:
+    return f"{by_clock(instant, clocks)} ({relative(instant, at)}; here {by_clock(instant)})"
+
+
+def _misfire(schedule: ScheduleInfo) -> str:
+    if schedule.misfire == "all":
+        return f"all that are at most {_spelt(schedule.max_age)} late"
+    return f"{schedule.misfire}, for slots that are {_spelt(schedule.grace)} late"
+
+
+def _spelt(seconds: float | None) -> str:
+    return length(None if seconds is None else round(seconds * 1e6))
+
+
+def print_ticks(ticks: Sequence[TickInfo], clocks: tzinfo, at: datetime) -> None:
+    """What became of slots."""
+    print_table(
+        ("slot", "outcome", "job", "waited", "ran", "id"),
+        [
+            (
+                by_clock(tick.slot, clocks),
+                _outcome(tick),
+                f"due {relative(tick.run_at, at)}" if tick.state == "available" else tick.state,
+                _spelt(tick.waited),
+                _spelt(tick.ran),
+                tick.job or "",
+            )
+            for tick in ticks
+        ],
+    )
+
+
+class Coming(Struct, frozen=True):
+    """An instant to come."""
+
+    at: datetime
+    local: datetime
+    """By the clocks of the schedule's zone."""
+    clocks: str
+    """How these were put forward or back since the instant before."""
+
+
+def coming(instants: Sequence[datetime], clocks: tzinfo, at: datetime) -> list[Coming]:
+    """Instants, each with what the clocks did since the one before.
+
+    >>> madrid = zone("Europe/Madrid")
+    >>> days = [datetime(2030, 3, day, 5, tzinfo=UTC) for day in (30, 31)]
+    >>> [one.clocks for one in coming(days, madrid, days[0])]
+    ['', 'go forward by 1h']
+    """
+    offset = _offset(at, clocks)
+    listed = []
+    for instant in instants:
+        before, offset = offset, _offset(instant, clocks)
+        way = "forward" if offset > before else "back"
+        moved = f"go {way} by {_spelt(abs(offset - before).total_seconds())}" if offset != before else ""
+        listed.append(Coming(instant.astimezone(UTC), instant.astimezone(clocks), moved))
+    return listed
+
+
+def _offset(instant: datetime, clocks: tzinfo) -> timedelta:
+    return instant.astimezone(clocks).utcoffset() or timedelta()
+
+
+def print_coming(listed: Sequence[Coming], schedule: ScheduleInfo, at: datetime) -> None:
+    """Instants to come, for people."""
+    moved = any(one.clocks for one in listed)
+    clocks = zone_of(schedule)
+    print_table(
+        ("due", *(["utc"] if schedule.tz else []), "when", *(["clocks"] if moved else [])),
+        [
+            (
+                by_clock(one.at, clocks),
+                *([by_clock(one.at, UTC)] if schedule.tz else []),
+                relative(one.at, at),
+                *([one.clocks] if moved else []),
+            )
+            for one in listed
+        ],
+    )

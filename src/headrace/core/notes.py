@@ -1,0 +1,94 @@
+"""What became of the jobs of slots, on its way to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from headrace.core.backoff import Backoff
+from headrace.core.clock import Clock
+from headrace.core.planning import DELIVERY, Delivery
+from headrace.errors import ConfigError, Unavailable
+from headrace.job import SLOT, read_headers
+from headrace.protocol import TickStore
+from headrace.records import JobId, Leased, Settlement
+from headrace.ticks import TickNote
+from headrace.types import JobState
+
+log = logging.getLogger("headrace")
+
+_BATCH = 500
+_KEPT = 10_000
+"""Notes that wait while the store is away; later ones are lost, and the ledger then knows only the jobs."""
+
+
+def at_most_once(leased: Leased) -> bool:
+    """Whether the job may not be started again if it ever was."""
+    if leased.headers is None or DELIVERY.encode() not in leased.headers:
+        return False
+    return read_headers(leased.headers).get(DELIVERY) == Delivery.AT_MOST_ONCE
+
+
+class Notes:
+    """Notes of jobs that came from slots. They are for people: a worker that dies takes some with it."""
+
+    def __init__(self, ticks: TickStore | None, clock: Clock, rng: Random) -> None:
+        self._ticks = ticks
+        self._clock = clock
+        self._rng = rng
+        self.expected: dict[tuple[JobId, int], TickNote] = {}
+        """Of settlements that the store has not answered yet."""
+        self._ready: list[TickNote] = []
+        self._woken = asyncio.Event()
+
+    def ended(self, leased: Leased, settlement: Settlement, ran: float) -> None:
+        """A run of the job is over."""
+        if self._ticks is None or leased.headers is None or not settlement.state.terminal:
+            return
+        uid, _, slot = read_headers(leased.headers).get(SLOT, "").partition(":")
+        try:
+            started = self._clock.now() - int(ran * 1e6)
+            note = TickNote(
+                bytes.fromhex(uid),
+                int(slot),
+                settlement.state.value,
+                max(0, started - leased.run_at),
+                int(ran * 1e6),
+            )
+        except ValueError:
+            return
+        self.expected[settlement.id, settlement.epoch] = note
+
+    def answered(self, settlement: Settlement, state: JobState | None) -> None:
+        """The store has spoken of it; what it has refused is not noted."""
+        note = self.expected.pop((settlement.id, settlement.epoch), None)
+        if note is not None and state is settlement.state and len(self._ready) < _KEPT:
+            self._ready.append(note)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Write notes down until cancelled."""
+        if self._ticks is None:
+            return
+        backoff = Backoff(self._rng)
+        while True:
+            await self._woken.wait()
+            try:
+                await self.write()
+                backoff.reset()
+            except Unavailable:
+                await asyncio.sleep(backoff.pause())
+            except ConfigError as error:
+                log.warning("this worker notes nothing of schedules' jobs: %s", error)
+                return
+            except Exception:
+                log.exception("notes of schedules' jobs could not be written down")
+                self._ready.clear()
+
+    async def write(self) -> None:
+        """Write down what there is."""
+        while self._ticks is not None and (batch := self._ready[:_BATCH]):
+            await self._ticks.note(batch, self._clock.stamp())
+            del self._ready[: len(batch)]
+        self._woken.clear()

@@ -1,0 +1,154 @@
+"""A duty of every worker: plan the slots of schedules ahead of time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+
+from headrace.config import PlannerSettings
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.planning import make_plan, unpack
+from headrace.durations import micros
+from headrace.errors import ConfigError, Unavailable
+from headrace.instants import to_datetime
+from headrace.protocol import TickStore
+from headrace.shown import shown
+from headrace.ticks import Look, Plan, Schedule, TickOutcome
+from headrace.types import Duration
+
+log = logging.getLogger("headrace")
+
+Pace = Callable[[str], Duration | None]
+"""How long until the next slot of the schedule of that name; None: as its rule says."""
+
+_KINDS = {
+    TickOutcome.FIRED: EventKind.TICK_FIRED,
+    TickOutcome.SKIPPED: EventKind.TICK_SKIPPED,
+    TickOutcome.MISSED: EventKind.TICK_MISSED,
+}
+_LATER = 60_000_000
+"""When a schedule is looked at again that cannot be planned, as one that a newer version has made."""
+_PUT_OFF = "it is looked at again later"
+_AGAIN = 1_000_000
+"""When a store is asked again that did not answer."""
+_STAGGER = 0.2
+"""Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
+
+
+class Planner:
+    """Looks for schedules that must be looked at, on a jittered beat and whenever one is known to come up.
+
+    It needs no leader: of several planners that plan one schedule, the store accepts one, and the others have done
+    nothing. One plan is under way at a time.
+    """
+
+    def __init__(
+        self,
+        ticks: TickStore,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        settings: PlannerSettings,
+        paces: Mapping[str, Pace] | None = None,
+    ) -> None:
+        self._ticks = ticks
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._every = micros(settings.every) / 1e6
+        self._ahead = micros(settings.ahead)
+        self._look = Look(settings.batch, settings.shard, settings.shards)
+        self._paces = paces or {}
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """A schedule has changed: look now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Plan until cancelled, the first time at once."""
+        while True:
+            self._woken.clear()
+            next_in = None
+            try:
+                next_in = await self.plan_due()
+            except Unavailable:
+                next_in = _AGAIN
+            except ConfigError as error:
+                log.warning("this worker does not plan schedules: %s", error)
+                return
+            except Exception:
+                log.exception("planning failed; the next look comes")
+            pause = self._every * (0.75 + self._rng.random() / 2)
+            if next_in is not None:
+                pause = min(pause, next_in / 1e6 + self._rng.random() * _STAGGER)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def plan_due(self) -> int | None:
+        """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
+        while True:
+            looked = await self._ticks.due(self._look, self._clock.stamp())
+            if not looked.schedules:
+                return looked.next_in
+            plans = []
+            for schedule in looked.schedules:
+                plans.append(self._plan_of(schedule, looked.now))
+                await asyncio.sleep(0)
+            await self._plan(looked.schedules, plans, looked.now)
+
+    async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> None:
+        """Have the store carry out plans, and tell of what it did. One that it will not take is put off by itself."""
+        try:
+            answers = await self._ticks.plan(plans, self._clock.stamp())
+        except (Unavailable, ConfigError):
+            raise
+        except Exception:
+            if len(plans) == 1:
+                log.exception("the store will not plan schedule %s; %s", shown(plans[0].name), _PUT_OFF)
+                answers = await self._ticks.plan([_put_off(schedules[0], now)], self._clock.stamp())
+            else:
+                for schedule, plan in zip(schedules, plans, strict=True):
+                    await self._plan([schedule], [plan], now)
+                return
+        for plan, outcomes in zip(plans, answers, strict=True):
+            self._tell(plan, outcomes or ())
+
+    def _plan_of(self, schedule: Schedule, now: int) -> Plan:
+        try:
+            definition = unpack(schedule.definition)
+            pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
+            return make_plan(schedule, definition, now, self._ahead, pace)
+        except Exception:
+            log.exception("schedule %s cannot be planned; %s", shown(schedule.name), _PUT_OFF)
+            return _put_off(schedule, now)
+
+    def _interval(self, name: str) -> int | None:
+        try:
+            given = self._paces[name](name)
+            return None if given is None else max(micros(given, f"schedule {name}: next interval"), 1_000_000)
+        except Exception as error:
+            log.exception("the pace of schedule %s raised; it goes on by its rule", shown(name))
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
+            return None
+
+    def _tell(self, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
+        if self._observers:
+            for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+                if outcome is not None:
+                    job = tick.row if outcome is TickOutcome.FIRED else None
+                    name = (b"", "", "") if job is None else (job.id, job.queue, job.task)
+                    more = "" if tick.count == 1 else f" and {tick.count - 1} after it"
+                    detail = f"{plan.name} {to_datetime(tick.slot).isoformat()}{more}"
+                    self._observers.tell(Event(_KINDS[outcome], *name, detail=detail))
+
+
+def _put_off(schedule: Schedule, now: int) -> Plan:
+    return Plan(schedule.name, schedule.uid, schedule.version, [], schedule.slot, now + _LATER)

@@ -1,0 +1,414 @@
+"""Schedules from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from headrace import App, Cron, Every, NewJob
+from headrace.cli.__main__ import cli
+from headrace.cli.schedules import coming, coverage, fate
+from headrace.cli.times import by_clock, now, read_instant
+from headrace.errors import ConfigError
+from headrace.schedule import TickInfo
+from tests.cli.conftest import Run
+from tests.cli.test_output import use_terminal
+
+URL = ("--url", "sqlite:///jobs.db")
+RunJson = Callable[..., Any]
+JOB = NewJob(task="jobs.hello", args={"who": "ada"}, queue="mail")
+
+
+def put(*specs: Every | Cron, work: bool = False) -> None:
+    """Into the store of the project; with ``work``, a worker plans them."""
+
+    async def main() -> None:
+        async with App(URL[1]) as app:
+            for spec in specs:
+                await app.schedules.put(spec)
+            if work:
+                await app.drain(["nobody"])
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def in_project(project: Path) -> None:
+    """Where the store is."""
+
+
+@contextmanager
+def in_zone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The person's own time zone."""
+    import time
+
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", name)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+# -- list
+
+
+def test_a_list_tells_what_comes_and_what_came(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(Cron("0 6 * * MON-FRI", JOB, name="morning", tz="Europe/Madrid"), Every("1h", JOB, name="hourly", jitter=0))
+    run("schedule", "run", "hourly", *URL)
+    with in_zone("Asia/Kolkata", monkeypatch):
+        heads, hourly, morning = run("schedule", "list", *URL).stdout.splitlines()
+    assert heads.split() == ["NAME", "RULE", "ZONE", "NEXT", "HERE", "LAST", "RUNS"]
+    assert hourly.startswith("hourly   every 1h")
+    assert "due just now" in hourly or "due 1s ago" in hourly
+    assert hourly.endswith("1  enabled")
+    assert "0 6 * * MON-FRI  Europe/Madrid" in morning
+    assert " 06:00:00 CE" in morning
+    assert any(f"{here}:00, in " in morning for here in ("10:30", "09:30"))
+    assert morning.endswith("0  enabled")
+
+
+def test_a_list_for_programs(run_json: RunJson) -> None:
+    put(Cron("@daily", JOB, name="a", tz="Europe/Madrid"), Every("1h", JOB, name="b"))
+    found = run_json("schedule", "list", *URL, "--limit", "1")
+    [first] = found["schedules"]
+    assert found["more"]
+    assert (first["name"], first["rule"], first["tz"], first["args"]) == (
+        "a",
+        "@daily",
+        "Europe/Madrid",
+        {"who": "ada"},
+    )
+    assert (first["enabled"], first["runs"], first["last"]) == (True, 0, None)
+    assert datetime.fromisoformat(first["next"]) == datetime.fromisoformat(first["next_slot"])
+
+
+def test_a_list_narrowed(run: Run, run_json: RunJson) -> None:
+    put(Every("1h", NewJob(task="t", queue="one", tenant="acme", args={}), name="a"), Every("1h", JOB, name="b"))
+
+    def names(*filters: str) -> list[str]:
+        return [one["name"] for one in run_json("schedule", "list", *URL, *filters)["schedules"]]
+
+    assert names() == ["a", "b"]
+    assert names("--queue", "mail") == ["b"]
+    assert names("--tenant", "acme") == ["a"]
+    assert names("--tenant", "acme", "--queue", "mail") == []
+    assert "no such schedules" in run("schedule", "list", *URL, "--tenant", "none").stderr
+    assert "there are more" in run("schedule", "list", *URL, "--limit", "1").stderr
+
+
+def test_an_empty_list_tells_how_to_fill_it(run: Run) -> None:
+    put()
+    assert "app.every and app.cron declare them" in run("schedule", "list", *URL).stderr
+
+
+def test_a_list_tells_that_nobody_works(run: Run) -> None:
+    put(Every("1h", JOB))
+    assert "no worker runs: nothing fires until one does" in run("schedule", "list", *URL).stderr
+
+
+# -- show
+
+
+def test_show_tells_everything(run: Run) -> None:
+    end = datetime(2099, 1, 1, tzinfo=UTC)
+    put(
+        Cron(
+            "0 6 * * *", JOB, name="m", tz="Europe/Madrid", end=end, max_runs=1_500, jitter=0.25, rank=3, misfire="all"
+        )
+    )
+    shown = dict(line.split(maxsplit=1) for line in run("schedule", "show", "m", *URL).stdout.splitlines())
+    assert {name: shown[name] for name in shown if name not in ("next", "made", "changed")} == {
+        "name": "m",
+        "rule": "0 6 * * *",
+        "zone": "Europe/Madrid",
+        "status": "enabled",
+        "task": "jobs.hello",
+        "args": '{"who": "ada"}',
+        "queue": "mail",
+        "runs": "0 of 1,500",
+        "limits": "to 2099-01-01 01:00:00 CET",
+        "jitter": "±25% of the distance between slots",
+        "misfire": "all that are at most 1d late",
+        "overlap": "allow",
+        "delivery": "exactly_once",
+        "rank": "3",
+        "coverage": "no slot has come yet",
+    }
+
+
+def test_show_tells_what_became_of_slots(run: Run, run_json: RunJson) -> None:
+    put(Every("30s", JOB, name="beat", jitter=0), work=True)
+    output = run("schedule", "show", "beat", *URL).stdout
+    assert "coverage  100.0%: 2 fired, 0 missed, 0 skipped" in output
+    heads, *rows = output.split("\n\n")[1].splitlines()
+    assert heads.split() == ["SLOT", "OUTCOME", "JOB", "WAITED", "RAN", "ID"]
+    assert len(rows) == 2
+    assert all("fired    due in " in row for row in rows)
+    data = run_json("schedule", "show", "beat", *URL, "--limit", "1")
+    assert (data["name"], data["coverage"], len(data["history"]), len(data["next"])) == ("beat", 1.0, 1, 5)
+    assert data["history"][0]["job"] in output
+
+
+def test_coverage_counts_every_slot() -> None:
+    assert str(coverage([])) == "no slot has come yet"
+    ticks = [tick(), tick(), tick("skipped"), tick("missed", count=4)]
+    assert coverage(ticks).share == 2 / 7
+    assert str(coverage(ticks)) == "28.6%: 2 fired, 4 missed, 1 skipped"
+
+
+def tick(outcome: str = "fired", state: str = "", count: int = 1) -> TickInfo:
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    job = UUID(int=1) if outcome == "fired" else None
+    return TickInfo(
+        slot=noon,
+        run_at=noon,
+        planned_at=noon,
+        outcome=outcome,
+        count=count,
+        job=job,
+        state=state,
+        waited=None,
+        ran=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (tick(state="completed"), "completed 1h ago"),
+        (tick(state="available"), "due 1h ago"),
+        (tick(state="running"), "runs, due 1h ago"),
+        (tick(), "fired 1h ago"),
+        (tick("skipped"), "skipped 1h ago"),
+        (tick("missed", count=1_200), "missed ×1,200 1h ago"),
+        (None, ""),
+    ],
+)
+def test_what_became_of_a_slot_in_words(given: TickInfo | None, told: str) -> None:
+    assert fate(given, datetime(2030, 1, 1, 13, tzinfo=UTC)) == told
+
+
+# -- next
+
+
+def test_next_in_both_zones(run: Run, run_json: RunJson) -> None:
+    put(Cron("30 6 * * *", JOB, name="m", tz="Europe/Madrid"))
+    lines = run("schedule", "next", "m", *URL, "--count", "3").stdout.splitlines()
+    assert lines[0].split()[:3] == ["DUE", "UTC", "WHEN"]
+    assert all(" 06:30:00 CE" in line and " in " in line for line in lines[1:])
+    found = run_json("schedule", "next", "m", *URL, "--count", "3")
+    assert (found["name"], found["tz"], found["status"], len(found["next"])) == ("m", "Europe/Madrid", "enabled", 3)
+    one = found["next"][0]
+    assert datetime.fromisoformat(one["at"]) == datetime.fromisoformat(one["local"])
+    assert "T06:30:00+0" in one["local"]
+
+
+def test_next_of_an_interval_is_in_utc(run: Run) -> None:
+    put(Every("1h", JOB, name="h"))
+    heads, first, *_ = run("schedule", "next", "h", *URL).stdout.splitlines()
+    assert heads.split() == ["DUE", "WHEN"]
+    assert " UTC " in first
+
+
+def test_next_tells_where_the_clocks_change(run: Run) -> None:
+    put(Cron("30 2 * * *", JOB, name="m", tz="Europe/Madrid"))
+    output = run("schedule", "next", "m", *URL, "--count", "366").stdout
+    lines = output.splitlines()
+    assert lines[0].split() == ["DUE", "UTC", "WHEN", "CLOCKS"]
+    [forward] = [line for line in lines if line.endswith("go forward by 1h")]
+    [back] = [line for line in lines if line.endswith("go back by 1h")]
+    assert " 03:00:00 CEST" in forward
+    assert " 02:30:00 CE" in back
+    assert len(lines) == 367
+
+
+def test_clocks_of_half_an_hour() -> None:
+    lord_howe = ZoneInfo("Australia/Lord_Howe")
+    days = [datetime(2030, 4, day, 12, tzinfo=lord_howe) for day in (6, 7, 8)]
+    assert [one.clocks for one in coming(days, lord_howe, days[0])] == ["", "go back by 30m", ""]
+    assert [one.local.hour for one in coming(days, lord_howe, days[0])] == [12, 12, 12]
+
+
+def test_next_of_one_that_is_paused_or_over(run: Run) -> None:
+    put(Every("1h", JOB, name="p"), Every("1h", JOB, name="few", max_runs=2))
+    run("schedule", "pause", "p", *URL)
+    paused = run("schedule", "next", "p", *URL)
+    assert (paused.stdout, paused.stderr) == ("", "it is paused: headrace schedule resume p\n")
+    few = run("schedule", "next", "few", *URL)
+    assert len(few.stdout.splitlines()) == 3
+    assert few.stderr == "then it is over\n"
+
+
+# -- run, pause, resume
+
+
+def test_run_prints_the_id_and_nothing_else(run: Run, run_json: RunJson) -> None:
+    put(Every("1h", JOB, name="h"))
+    result = run("schedule", "run", "h", *URL)
+    [line] = result.stdout.splitlines()
+    assert result.stderr == "queued\n"
+    job = run_json("job", "show", line, *URL)
+    assert (job["task"], job["args"], job["queue"]) == ("jobs.hello", {"who": "ada"}, "mail")
+    assert job["headers"]["headrace-schedule"] == "h"
+    assert UUID(run_json("schedule", "run", "h", *URL)["id"]) != UUID(line)
+
+
+def test_pause_and_resume(run: Run, run_json: RunJson) -> None:
+    put(Every("30s", JOB, name="beat", jitter=0), work=True)
+    paused = run("schedule", "pause", "beat", *URL)
+    assert paused.stdout == "beat  paused\n"
+    assert "2 jobs of slots that are planned: still run, unless paused with --cancel-pending" in paused.stderr
+    assert "paused" in run("schedule", "list", *URL).stdout
+    resumed = run("schedule", "resume", "beat", *URL)
+    assert resumed.stdout == "beat  resumed\n"
+    assert resumed.stderr.startswith("next ")
+    assert run_json("schedule", "pause", "beat", *URL, "--cancel-pending") == {
+        "name": "beat", "enabled": False, "pending": 2, "cancelled": 2,
+    }  # fmt: skip
+    assert [job["state"] for job in run_json("job", "list", *URL)["jobs"]] == ["cancelled", "cancelled"]
+    assert run_json("schedule", "resume", "beat", *URL)["enabled"]
+
+
+# -- backfill
+
+
+def test_backfill_previews_asks_and_fires_each_slot_once(run: Run, run_json: RunJson) -> None:
+    put(Cron("0 * * * *", JOB, name="h"))
+    span = ("--since", "2026-01-01T00:30", "--until", "2026-01-01T06:00", *URL)
+    assert run("schedule", "backfill", "h", *span, "--dry-run").stdout == (
+        "6 slots from 2026-01-01 00:30:00 UTC to 2026-01-01 06:00:00 UTC\n"
+    )
+    refused = run("schedule", "backfill", "h", *span, code=2)
+    assert "6 slots" in refused.stderr
+    assert "--yes" in refused.stderr
+    assert run_json("job", "list", *URL)["jobs"] == []
+    assert run("schedule", "backfill", "h", *span, "--yes").stdout == "6 slots fired\n"
+    again = run_json("schedule", "backfill", "h", *span, "--yes")
+    assert (again["slots"], again["fired"]) == (0, 0)
+    assert len(run_json("job", "list", *URL)["jobs"]) == 6
+
+
+def test_backfill_goes_by_the_clocks_of_the_schedule(run_json: RunJson) -> None:
+    put(Cron("0 6 * * *", JOB, name="m", tz="Asia/Kolkata"))
+    found = run_json(
+        "schedule", "backfill", "m", "--since", "2026-05-01", "--until", "2026-05-03T06:00", "--dry-run", *URL
+    )
+    assert (found["since"], found["slots"]) == ("2026-05-01T00:00:00+05:30", 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ["Missing option '--since'"]),
+        (("--since", "yesterday"), ["--since", "2030-01-31T06:00", "6h", "'yesterday'"]),
+        (("--since", "1h", "--until", "soon"), ["--until", "'soon'"]),
+        (("--since", "1h", "--until", "2h"), ["until: expected an instant after since"]),
+        (("--since", "2000-01-01"), ["at most 100,000 slots"]),
+    ],
+)
+def test_backfills_that_cannot_be(run: Run, options: tuple[str, ...], words: list[str]) -> None:
+    put(Every("1m", JOB, name="h"))
+    error = run("schedule", "backfill", "h", *options, "--yes", *URL, code=2).stderr
+    assert all(word in error for word in words)
+    assert "Traceback" not in error
+
+
+def test_instants_as_people_write_them() -> None:
+    madrid = ZoneInfo("Europe/Madrid")
+    noon = datetime(2030, 7, 1, 12, tzinfo=UTC)
+    assert read_instant("2030-07-01", noon, madrid) == datetime(2030, 6, 30, 22, tzinfo=UTC)
+    assert read_instant("2030-07-01T06:00", noon, madrid) == datetime(2030, 7, 1, 4, tzinfo=UTC)
+    assert read_instant("2030-07-01 06:00Z", noon, madrid) == datetime(2030, 7, 1, 6, tzinfo=UTC)
+    assert read_instant("1h30m", noon, madrid) == noon - timedelta(minutes=90)
+    assert by_clock(noon, madrid) == "2030-07-01 14:00:00 CEST"
+    for wrong in ("", "now", "2030-13-01", "-1h"):
+        with pytest.raises(ConfigError, match="expected an instant like"):
+            read_instant(wrong, noon, madrid)
+
+
+# -- delete
+
+
+def test_delete_asks_and_takes_what_waits_with_it(run: Run, run_json: RunJson) -> None:
+    put(Every("30s", JOB, name="beat", jitter=0), work=True)
+    refused = run("schedule", "delete", "beat", *URL, code=2).stderr
+    assert "beat (every 30s, 2 runs) will be deleted" in refused
+    assert "2 jobs that wait will be cancelled" in refused
+    assert len(run_json("schedule", "list", *URL)["schedules"]) == 1
+    assert run("schedule", "delete", "beat", *URL, "--yes").stdout == "beat  deleted\n"
+    assert run_json("schedule", "list", *URL)["schedules"] == []
+    assert {job["state"] for job in run_json("job", "list", *URL)["jobs"]} == {"cancelled"}
+
+
+# -- all of them
+
+
+@pytest.mark.parametrize("verb", ["show", "next", "run", "pause", "resume", "backfill", "delete"])
+def test_one_that_is_not_there(run: Run, verb: str) -> None:
+    put(Every("1h", JOB, name="other"))
+    more = ("--since", "1h") if verb == "backfill" else ()
+    error = run("schedule", verb, "nothing", *more, *URL, code=3).stderr
+    assert "no schedule 'nothing'" in error
+    assert "run: headrace schedule list" in error
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "next", "run", "pause", "resume", "backfill", "delete"])
+def test_a_store_that_is_not_there(run: Run, verb: str) -> None:
+    arguments = {"list": (), "backfill": ("x", "--since", "1h")}.get(verb, ("x",))
+    assert "there is no store" in run("schedule", verb, *arguments, "--url", "sqlite:///none.db", code=75).stderr
+
+
+def test_names_are_data(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(Every("1h", JOB, name="\x1b[2J[red]a b"))
+    assert "\\x1b[2J[red]a b" in run("schedule", "list", *URL).stdout
+    assert run("schedule", "pause", "\x1b[2J[red]a b", *URL).stdout == "\\x1b[2J[red]a b  paused\n"
+    assert "headrace schedule resume \\x1b[2J" in run("schedule", "next", "\x1b[2J[red]a b", *URL).stderr
+
+
+def test_a_terminal_gets_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.cli.schedules import Row, print_schedules
+
+    put(Every("1h", JOB, name="[red]h"))
+
+    async def look() -> Row:
+        async with App(URL[1]) as app:
+            return Row(await app.schedules.get("[red]h"), None, None)
+
+    row = asyncio.run(look())
+    terminal = use_terminal(monkeypatch)
+    print_schedules([row], now())
+    assert "[red]h" in terminal.getvalue()
+    assert "enabled" in terminal.getvalue()
+
+
+def test_names_are_completed() -> None:
+    put(*(Every("1h", JOB, name=name) for name in ("morning", "month", "night")))
+
+    def completed(*words: str, incomplete: str) -> list[str]:
+        shell = ShellComplete(cli, {}, "headrace", "_HEADRACE_COMPLETE")
+        return [one.value for one in shell.get_completions(["schedule", *words], incomplete)]
+
+    assert completed("show", *URL, incomplete="mo") == ["month", "morning"]
+    assert completed("pause", *URL, incomplete="") == ["month", "morning", "night"]
+    assert completed("show", "--url", "sqlite:///none.db", incomplete="mo") == []
+    assert completed(incomplete="back") == ["backfill"]
+
+
+def test_an_app_is_enough(run: Run, run_json: RunJson, project: Path) -> None:
+    with (project / "jobs.py").open("a") as module:
+        module.write("\napp.every('1h', hello.job('ada'), name='declared')\n")
+    run("worker", "jobs", "--burst", "--log-level", "error")
+    assert [one["name"] for one in run_json("schedule", "list", "--app", "jobs")["schedules"]] == ["declared"]
+    assert json.loads(run("schedule", "run", "declared", "--app", "jobs", "--json").stdout).keys() == {"id"}
+    assert "jobs" in sys.modules
