@@ -65,6 +65,7 @@ async def run(
                     await asyncio.sleep(pause)
                     await asyncio.to_thread(fleet.kill_one)
                 await asyncio.sleep(max(0.0, end - time.monotonic()))
+                closed = time.time_ns() // 1_000
                 books = await _close(app)
                 drained = await until_done(app, time.monotonic() + ahead + 60)
                 crashed = fleet.crashed()
@@ -76,13 +77,17 @@ async def run(
     late = sorted(_first_starts(ledger).values())
     p99 = late[int(len(late) * 0.99)] / 1e6 if late else 0.0
     fired = sum(tick.outcome is TickOutcome.FIRED for _, ticks in books for tick in ticks)
-    expected = sum(map(_expected, *zip(*books, strict=True)))
+    expected = sum(_expected(schedule) for schedule, _ in books)
+    behind = sum(_stands(schedule) < closed - int(late_by * 1e6) for schedule, _ in books)
+    least = int(schedules * seconds / interval)
     dealt_with = sum(tick.count for _, ticks in books for tick in ticks)
     wrong = sum(not _on_the_grid(schedule, ticks) for schedule, ticks in books)
     unknown = stored - {tick.job for _, ticks in books for tick in ticks}
     started = len(late)
     outcomes = Counter(tick.outcome.value for _, ticks in books for tick in ticks)
     said = (
+        (behind, f"{behind} schedules were not planned until the end"),
+        (expected < least, f"{expected} slots came up, where {least} were to be expected at least"),
         (expected != dealt_with, f"{expected} slots were expected, {dealt_with} are on the ledger"),
         (wrong, f"{wrong} schedules have ticks beside their grid, or holes in it"),
         (len(stored) != fired or unknown, f"{fired} slots fired, but {len(stored)} jobs are stored"),
@@ -157,7 +162,12 @@ async def _stored(app: App) -> set[bytes | None]:
     return {info.id.bytes for info in await app.client.list_jobs(Selector(task="tick"), 10_000_000)}
 
 
-def _expected(schedule: Schedule, ticks: Sequence[Tick]) -> int:
+def _stands(schedule: Schedule) -> int:
+    """When the first job is due that is not planned."""
+    return 0 if schedule.slot is None else due_at(schedule.uid, schedule.slot, unpack(schedule.definition))
+
+
+def _expected(schedule: Schedule) -> int:
     """Slots of the grid from its start to where the schedule stands."""
     definition = unpack(schedule.definition)
     slot, count = definition.start, 0

@@ -85,7 +85,7 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is kept of jobs that have ended."""
 
-    every: Length = "30s"
+    every: Length = "60s"
     completed: Keep = Keep()
     cancelled: Keep = Keep(bytes=64 * 1024 * 1024)
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)

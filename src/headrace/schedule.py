@@ -205,6 +205,8 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
     )
     if at_most_once and definition.misfire is not Misfire.SKIP:
         raise ConfigError(f"misfire: with delivery='at_most_once' late slots are skipped, got {spec.misfire!r}")
+    if definition.grace < SHORTEST:
+        raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
     if start is not None and end is not None and end < start:
         raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
     if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
@@ -257,6 +259,8 @@ def _instant(given: object, what: str) -> int | None:
         return None
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
+    if not 1970 <= given.year < 2200:
+        raise ConfigError(f"{what}: expected a date from 1970 to 2199, got {shown(given)}")
     return from_datetime(given)
 
 

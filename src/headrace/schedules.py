@@ -41,6 +41,7 @@ from headrace.types import JobState
 _TRIES = 20
 """How often a change is made anew that another one came before."""
 _PAGE = 100
+_LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
 
 
@@ -80,10 +81,9 @@ class Schedules:
         name = check_name(row.task if spec.name is None else spec.name, "name")
         ticks = await self._ticks()
         for _ in range(_TRIES):
-            now = (await ticks.due(Look(1), self._stamp())).now
-            known = await self._find(ticks, name)
+            now, known = await self._caught_up(ticks, name)
             wanted = self._wanted(spec, row, name, known, now)
-            if known is not None and wanted == known:
+            if known is not None and replace(wanted, look_at=known.look_at) == known:
                 return self._info(known)
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
@@ -111,8 +111,13 @@ class Schedules:
 
     def _next_slot(self, before: Definition, definition: Definition, known: Schedule, now: int) -> int | None:
         """Where a changed schedule goes on: where it stands, unless it has other slots now."""
-        same = all(getattr(before, what) == getattr(definition, what) for what in ("rule", "start", "end", "max_runs"))
-        return known.slot if same else definition.first(max(now, known.last_slot or now))
+
+        def same(*what: str) -> bool:
+            return all(getattr(before, one) == getattr(definition, one) for one in what)
+
+        if not same("rule", "start") or (known.slot is None and not same("end", "max_runs")):
+            return definition.first(max(now, known.last_slot or now))
+        return None if known.slot is None else definition.following(known.slot - 1)
 
     def _planned(self, schedule: Schedule, definition: Definition, slot: int | None) -> dict[str, Any]:
         when = look_at(schedule, definition, slot, self._ahead)
@@ -123,8 +128,7 @@ class Schedules:
         ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
-            now = (await ticks.due(Look(1), self._stamp())).now
-            known = await self._known(ticks, name)
+            now, known = await self._known_and_caught_up(ticks, name)
             before = unpack(known.definition)
             spec = changed(spec_of(before, known.rank), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
@@ -154,15 +158,18 @@ class Schedules:
         not started are cancelled."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
-            known = await self._known(ticks, name)
-            saved = [True]
-            if known.enabled:
-                saved = await ticks.save([Save(replace(known, enabled=False), known.version)], self._stamp())
-            if saved[0]:
+            _, known = await self._known_and_caught_up(ticks, name)
+            if await self._stop(ticks, known):
                 if cancel_pending:
                     await self._cancel_pending(ticks, known.uid)
                 return await self.get(name)
         raise self._contended(name)
+
+    async def _stop(self, ticks: TickStore, known: Schedule) -> bool:
+        if not known.enabled:
+            return True
+        [saved] = await ticks.save([Save(replace(known, enabled=False), known.version)], self._stamp())
+        return saved
 
     async def delete(self, name: str) -> None:
         """The schedule goes, and jobs of its slots that have not started are cancelled. Raises ``ScheduleNotFound``."""
@@ -187,21 +194,21 @@ class Schedules:
         raise self._contended(f"of tenant {tenant}")
 
     async def _drop(self, ticks: TickStore, known: Schedule) -> bool:
-        [dropped] = await ticks.save([Drop(known.name, known.version)], self._stamp())
-        if dropped:
-            await self._cancel_pending(ticks, known.uid)
+        """Step by step, so that whoever is cut short can begin again: nothing new, nothing that waits, nothing."""
+        if not await self._stop(ticks, known):
+            return False
+        await self._cancel_pending(ticks, known.uid)
+        [dropped] = await ticks.save([Drop(known.name, known.version + known.enabled)], self._stamp())
         return dropped
 
     async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
-        """Jobs that wait for their slot or for a worker; those before the first page of others have ended."""
+        """Jobs that wait, of all slots that are on the ledger."""
         before: int | None = None
         waiting = frozenset((JobState.AVAILABLE,))
-        while page := await ticks.history(uid, before, _PAGE):
+        while page := await ticks.history(uid, before, _LONG_PAGE):
             before = page[-1].slot
-            ids = [one.job for one in page if one.job is not None]
-            sel = Selector(ids=ids, states=waiting)
-            if not ids or not await self._owner.client.alter(sel, Cancel("schedule stopped")):
-                return
+            if ids := [one.job for one in page if one.job is not None]:
+                await self._owner.client.alter(Selector(ids=ids, states=waiting), Cancel("schedule stopped"))
 
     # -- looking
 
@@ -289,16 +296,18 @@ class Schedules:
         if end is not None and end < first:
             raise ConfigError(f"until: expected an instant after since, got {shown(until)} before {shown(since)}")
         ticks = await self._ticks()
-        now = (await ticks.due(Look(1), self._stamp())).now
-        known = await self._known(ticks, name)
+        now, known = await self._known_and_caught_up(ticks, name)
+        self._check_reach(known, first, now)
         definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
         last = now if end is None else min(now, end)
-        slots = list(islice(_slots(definition, definition.following(first - 1), last), _MOST_BACKFILLED + 1))
-        if len(slots) > _MOST_BACKFILLED:
+        every = list(islice(_slots(definition, definition.first(first - 1), last), _MOST_BACKFILLED + 1))
+        if len(every) > _MOST_BACKFILLED:
             raise ConfigError(f"expected at most {_MOST_BACKFILLED:,} slots at once, got more; name a shorter time")
         fired, missed = await self._dealt_with(ticks, known.uid, first, last)
+        most = None if definition.max_runs is None else max(0, definition.max_runs - known.runs)
+        slots = [slot for slot in every if slot not in fired][:most]
         if dry_run:
-            return len(set(slots) - fired)
+            return len(slots)
         count = 0
         for start in range(0, len(slots), _PAGE):
             page = slots[start : start + _PAGE]
@@ -310,6 +319,13 @@ class Schedules:
                 raise ScheduleNotFound(f"schedule {shown(name)} went while it was made up for")
             count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
         return count
+
+    def _check_reach(self, known: Schedule, first: int, now: int) -> None:
+        """What is not on the ledger any more could fire once more."""
+        oldest = now - micros(self._owner.client.settings.retention.ticks.age)
+        if max(first, known.created_at) < oldest:
+            reach = to_datetime(oldest).isoformat(timespec="seconds")
+            raise ConfigError(f"since: expected an instant after {reach}: what fired before is kept no longer")
 
     async def _dealt_with(
         self, ticks: TickStore, uid: bytes, first: int, last: int
@@ -346,6 +362,22 @@ class Schedules:
         if backend.ticks is None:
             raise ConfigError("this store keeps no schedules; SQLite, PostgreSQL and Valkey do")
         return backend.ticks
+
+    async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
+        """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
+        while True:
+            now = (await ticks.due(Look(1), self._stamp())).now
+            known = await self._find(ticks, name)
+            if known is None or not known.enabled or known.look_at is None or known.look_at > now:
+                return now, known
+            plan = make_plan(known, unpack(known.definition), now, self._ahead)
+            if not plan.ticks or name in self._paced:
+                return now, known
+            await ticks.plan([plan], self._stamp())
+
+    async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
+        now, known = await self._caught_up(ticks, name)
+        return now, await self._known(ticks, name) if known is None else known
 
     async def _find(self, ticks: TickStore, name: str) -> Schedule | None:
         found = await ticks.find(ScheduleSelector(names=[check_name(name, "name")]))

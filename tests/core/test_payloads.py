@@ -118,6 +118,7 @@ def test_limits(packer: Packer) -> None:
         {"delay": timedelta(days=3_660, microseconds=1)},
         {"sections": Sections(blob=bytes(1_001))},
         {"headers": {"a": "x" * 8_192}},
+        {"headers": {"headrace-slot": "mine"}},
         {"key": "k" * 1_025},
         {"run_at": datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)},
     ]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace import App, Cron, EventKind, Every, Job, immediate
-from headrace.errors import Unavailable
+from headrace import App, Client, Cron, EventKind, Every, Job, NewJob, immediate
+from headrace.errors import ConfigError, Unavailable
 from headrace.records import Claim, Reap
 from tests.facades.harness import Tapped, World, simulate
 
@@ -132,7 +132,7 @@ def test_an_outage_is_made_up_for_as_the_schedule_says(misfire: Any, fired: int,
 
     async def main(world: World) -> Any:
         app = world.app()
-        app.every("1m", app.task(quiet), name="s", jitter=0, misfire=misfire, grace=0)
+        app.every("1m", app.task(quiet), name="s", jitter=0, misfire=misfire, grace="1s")
         async with working(app):
             await asyncio.sleep(60 * 10.5)
         before = await app.schedules.history("s", 1_000)
@@ -198,6 +198,91 @@ def test_a_late_slot_of_at_most_once_is_missed() -> None:
     in_time, late = history[:2], history[2:]
     assert [tick.outcome for tick in in_time] == ["fired", "fired"]
     assert [(tick.outcome, tick.count) for tick in late] == [("missed", 58), ("fired", 1)]
+
+
+def test_a_job_of_at_most_once_that_was_planned_ahead_is_not_run_late() -> None:
+    async def main(world: World) -> Any:
+        app, ran = world.app(), []
+
+        @app.task
+        async def note() -> None:
+            ran.append(world.now())
+
+        await app.schedules.put(Every("30s", note.job(), name="s", jitter=0, max_runs=1, delivery="at_most_once"))
+        await asyncio.sleep(DAY)
+        async with working(app):
+            await asyncio.sleep(60)
+        [tick] = await app.schedules.history("s")
+        await app.client.close()
+        return ran, tick
+
+    ran, tick = simulate(main)
+    assert ran == []
+    assert (tick.outcome, tick.state) == ("fired", "cancelled")
+
+
+def test_a_crowd_of_changes_is_looked_at_together() -> None:
+    class Counting(Tapped):
+        looks = 0
+
+        @property
+        def ticks(self) -> Any:
+            return CountingTicks(self.inner.ticks)
+
+    class CountingTicks(Tapped):
+        async def due(self, *args: Any) -> Any:
+            Counting.looks += 1
+            return await self.inner.due(*args)
+
+    async def main(world: World) -> None:
+        app = world.app()
+        app.task(quiet)
+        async with working(app):
+            await asyncio.sleep(1)
+            Counting.looks = 0
+            for _ in range(200):
+                world.memory.store.publish("schedules:all")
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(1)
+
+    simulate(main, Counting)
+    assert 1 <= Counting.looks <= 25
+
+
+@pytest.mark.parametrize("refused", ["due", "note"])
+def test_a_worker_that_may_not_plan_or_note_works_all_the_same(refused: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Confined(Tapped):
+        @property
+        def ticks(self) -> Any:
+            return ConfinedTicks(self.inner.ticks)
+
+    class ConfinedTicks(Tapped):
+        def __getattr__(self, name: str) -> Any:
+            return self.refuse if name == refused else getattr(self.inner, name)
+
+        async def refuse(self, *args: Any) -> Any:
+            raise ConfigError(f"permission denied for {refused}")
+
+    async def main(world: World) -> Any:
+        other = App(Client(world.memory, world.client().settings, clock=world.clock, heartbeat_thread=False))
+        app, ran = world.app(), []
+
+        @app.task(name="note")
+        async def note() -> None:
+            ran.append(1)
+
+        await other.schedules.put(Every("30s", NewJob(task="note"), name="s", jitter=0, max_runs=1))
+        await asyncio.sleep(30)
+        async with working(app):
+            await asyncio.sleep(5)
+        await note.enqueue()
+        await app.drain()
+        await app.client.close()
+        await other.client.close()
+        return ran
+
+    assert simulate(main, Confined) == [1, 1]
+    assert f"permission denied for {refused}" in caplog.text
 
 
 def test_while_the_last_job_lives_a_slot_is_skipped_or_takes_its_place() -> None:

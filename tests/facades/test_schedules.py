@@ -13,7 +13,7 @@ import pytest
 
 from headrace import App, Client, Cron, EventKind, Every, Job, JobState, NewJob, ScheduleInfo, TickInfo
 from headrace.core.clock import ManualClock
-from headrace.errors import ConfigError, HeadraceError, InvalidJob, ScheduleNotFound
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, ScheduleNotFound, Unavailable
 from headrace.instants import to_datetime
 from tests.facades.harness import Events, Gate, Store, Tapped, World, settings, simulate, within, working
 
@@ -578,6 +578,41 @@ async def test_backfill_of_missed_slots_leaves_the_others_missed(store: Store) -
     assert await timed.slots() == timed.after(*(3_600 * hour for hour in range(1, 11)))
 
 
+async def test_backfill_in_the_middle_of_an_outage_leaves_the_rest_missed(store: Store) -> None:
+    """What was to come until now is dealt with first, as the schedule says."""
+    timed = Timed(store)
+    await timed.put(every="1h", misfire="skip")
+    timed.clock.advance("10h")
+    assert await timed.schedules.backfill("ping", *timed.after(3_600, 3_600 * 2)) == 2
+    await timed.pass_by("1m")
+    history = await timed.schedules.history("ping", 100)
+    assert sum(tick.count for tick in history) == 10
+    assert sum(tick.count for tick in history if tick.outcome == "missed") == 7
+
+
+async def test_backfill_keeps_to_start_and_max_runs(store: Store) -> None:
+    timed = Timed(store)
+    await timed.put(every="1h", start=timed.start, max_runs=3)
+    await timed.schedules.disable("ping")
+    timed.clock.advance("10h")
+    since = timed.start - timedelta(days=1)
+    assert await timed.schedules.backfill("ping", since, dry_run=True) == 3
+    assert await timed.schedules.backfill("ping", since) == 3
+    assert await timed.slots() == timed.after(0, 3_600, 7_200)
+
+
+async def test_backfill_reaches_no_further_back_than_the_ledger(store: Store) -> None:
+    """What fired before is not known any more, and would fire once more."""
+    timed = Timed(store)
+    await timed.put(every="1d")
+    assert await timed.schedules.backfill("ping", timed.start - timedelta(days=20)) == 21, (
+        "it is new: nothing has fired"
+    )
+    await timed.pass_by("8d")
+    with pytest.raises(ConfigError, match=r"since: expected an instant after .*: what fired before is kept no longer"):
+        await timed.schedules.backfill("ping", timed.start)
+
+
 async def test_backfill_goes_no_further_than_now(store: Store) -> None:
     timed = Timed(store)
     await timed.put(every="1h")
@@ -644,6 +679,9 @@ JOB = NewJob(task="ping", args={})
         (lambda: Cron("* " * 200, JOB), ["cron"]),
         (lambda: Cron("@daily", JOB, tz="Mars/Base"), ["tz", "Mars/Base", "Europe/Madrid"]),
         (lambda: Cron("@daily", JOB, tz="../etc/passwd"), ["tz"]),
+        (lambda: Cron("@daily", JOB, tz="localtime"), ["tz", "localtime"]),
+        (lambda: Every("30s", JOB, start=datetime(9999, 12, 31, tzinfo=UTC)), ["start", "1970 to 2199"]),
+        (lambda: Every("30s", JOB, grace="900ms"), ["grace", "at least 1s", "900ms"]),
         (lambda: Cron("@daily", JOB, tz=None), ["tz", "None"]),  # type: ignore[arg-type]
         (lambda: "every minute", ["expected Every(…) or Cron(…)"]),
     ],
@@ -748,3 +786,70 @@ def test_workers_that_come_and_go_make_one_job_for_each_slot() -> None:
         assert len(fired) > 230
 
     simulate(main)
+
+
+# -- what a change leaves of slots that are due
+
+
+@pytest.mark.parametrize("change", [{"max_runs": 100}, {"end": datetime(2028, 1, 1, tzinfo=UTC)}, {"every": "2h"}])
+async def test_slots_that_are_due_when_a_schedule_is_changed_are_dealt_with_by_what_it_was(
+    store: Store, change: Any
+) -> None:
+    timed = Timed(store)
+    await timed.put(every="1h", misfire="all")
+    timed.clock.advance("5h")
+    await timed.schedules.update("ping", **change)
+    assert len(await timed.slots()) >= 5
+    assert (await timed.slots())[:5] == timed.after(*(3_600 * hour for hour in range(1, 6)))
+
+
+async def test_a_slot_that_is_due_when_its_schedule_is_disabled_fires(store: Store) -> None:
+    timed = Timed(store)
+    await timed.put(every="1h", overlap="skip")
+    timed.clock.advance("1h")
+    await timed.schedules.disable("ping")
+    assert await timed.slots() == timed.after(3_600)
+
+
+async def test_the_same_again_changes_nothing_though_planners_have_been_at_work(store: Store) -> None:
+    timed = Timed(store)
+    for overlap in ("allow", "skip"):
+        await timed.put(every="1h", overlap=overlap, name=overlap)
+    await timed.pass_by("59m", "1m", "1h")
+    for overlap in ("allow", "skip"):
+        before = await timed.schedules.get(overlap)
+        timed.clock.advance("1s")
+        assert await timed.put(every="1h", overlap=overlap, name=overlap) == before
+
+
+@pytest.mark.parametrize("way", ["disable", "delete"])
+async def test_all_that_waits_is_cancelled_however_many_slots_came_after_it(store: Store, way: str) -> None:
+    timed = Timed(store)
+    job = timed.ping.options(queue="nobody").job()
+    await timed.schedules.put(Every("1h", job, overlap="skip", jitter=0, misfire="all", max_age="7d", name="ping"))
+    await timed.pass_by("130h", "1m")
+    assert len(await timed.slots(outcome="skipped")) > 100
+    if way == "disable":
+        await timed.schedules.disable("ping", cancel_pending=True)
+    else:
+        await timed.schedules.delete("ping")
+    assert await timed.jobs(JobState.AVAILABLE) == 0
+    assert await timed.jobs(JobState.CANCELLED) == 1
+
+
+async def test_a_delete_that_was_cut_short_can_be_done_again(store: Store) -> None:
+    timed = Timed(store)
+    await timed.put(every="30s")
+    cancel = timed.schedules._cancel_pending
+
+    async def cut_short(*args: Any) -> None:
+        raise Unavailable("just now")
+
+    timed.schedules._cancel_pending = cut_short  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await timed.schedules.delete("ping")
+    timed.schedules._cancel_pending = cancel  # type: ignore[method-assign]
+    await timed.schedules.delete("ping")
+    with pytest.raises(ScheduleNotFound):
+        await timed.schedules.get("ping")
+    assert await timed.jobs(JobState.AVAILABLE) == 0

@@ -69,26 +69,27 @@ class Notes:
 
     async def run(self) -> None:
         """Write notes down until cancelled."""
-        if self._ticks is None:
-            return
         backoff = Backoff(self._rng)
-        while True:
+        while self._ticks is not None:
             await self._woken.wait()
-            try:
-                await self.write()
+            if await self.write():
                 backoff.reset()
-            except Unavailable:
+            else:
                 await asyncio.sleep(backoff.pause())
-            except ConfigError as error:
-                log.warning("this worker notes nothing of schedules' jobs: %s", error)
-                return
-            except Exception:
-                log.exception("notes of schedules' jobs could not be written down")
-                self._ready.clear()
 
-    async def write(self) -> None:
-        """Write down what there is."""
-        while self._ticks is not None and (batch := self._ready[:_BATCH]):
-            await self._ticks.note(batch, self._clock.stamp())
-            del self._ready[: len(batch)]
+    async def write(self) -> bool:
+        """Write down what there is; False: the store is away."""
+        try:
+            while self._ticks is not None and (batch := self._ready[:_BATCH]):
+                await self._ticks.note(batch, self._clock.stamp())
+                del self._ready[: len(batch)]
+        except Unavailable:
+            return False
+        except ConfigError as error:
+            log.warning("this worker notes nothing of schedules' jobs: %s", error)
+            self._ticks = None
+        except Exception:
+            log.exception("notes of schedules' jobs could not be written down")
+            self._ready.clear()
         self._woken.clear()
+        return True

@@ -198,6 +198,8 @@ def _attempts(given: object) -> int | None:
 def _headers(given: Mapping[str, str]) -> bytes:
     if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
         raise InvalidJob(f"headers: expected a mapping of strings to strings, got {shown(given)}")
+    if ours := next((name for name in given if name.startswith("headrace-")), None):
+        raise InvalidJob(f"headers: names that begin with headrace- are Headrace's own, got {shown(ours)}")
     try:
         packed = _HEADERS.encode(dict(given))
     except ValueError as error:

@@ -35,6 +35,8 @@ _LATER = 60_000_000
 _PUT_OFF = "it is looked at again later"
 _AGAIN = 1_000_000
 """When a store is asked again that did not answer."""
+_FRUITLESS = 3
+"""Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
 _STAGGER = 0.2
 """Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
 
@@ -64,6 +66,7 @@ class Planner:
         self._look = Look(settings.batch, settings.shard, settings.shards)
         self._paces = paces or {}
         self._woken = asyncio.Event()
+        self._allowed = True
 
     def wake(self) -> None:
         """A schedule has changed: look now."""
@@ -71,30 +74,37 @@ class Planner:
 
     async def run(self) -> None:
         """Plan until cancelled, the first time at once."""
-        while True:
+        while self._allowed:
             self._woken.clear()
-            next_in = None
-            try:
-                next_in = await self.plan_due()
-            except Unavailable:
-                next_in = _AGAIN
-            except ConfigError as error:
-                log.warning("this worker does not plan schedules: %s", error)
-                return
-            except Exception:
-                log.exception("planning failed; the next look comes")
+            next_in = await self.look()
             pause = self._every * (0.75 + self._rng.random() / 2)
             if next_in is not None:
                 pause = min(pause, next_in / 1e6 + self._rng.random() * _STAGGER)
             try:
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
+                # Whoever is told of a change is told with all others, and often of several in a row.
+                await asyncio.sleep(self._rng.random() * _STAGGER)
             except TimeoutError:
                 continue
 
+    async def look(self) -> int | None:
+        """Plan what must be planned, as far as the store and its rights allow; microseconds until the next look."""
+        try:
+            return await self.plan_due()
+        except Unavailable:
+            return _AGAIN
+        except ConfigError as error:
+            self._allowed = False
+            log.warning("this worker does not plan schedules: %s", error)
+        except Exception:
+            log.exception("planning failed; the next look comes")
+        return None
+
     async def plan_due(self) -> int | None:
         """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
-        while True:
+        fruitless = 0
+        while fruitless < _FRUITLESS:
             looked = await self._ticks.due(self._look, self._clock.stamp())
             if not looked.schedules:
                 return looked.next_in
@@ -102,10 +112,13 @@ class Planner:
             for schedule in looked.schedules:
                 plans.append(self._plan_of(schedule, looked.now))
                 await asyncio.sleep(0)
-            await self._plan(looked.schedules, plans, looked.now)
+            carried_out = await self._plan(looked.schedules, plans, looked.now)
+            fruitless = 0 if carried_out else fruitless + 1
+        return _AGAIN
 
-    async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> None:
-        """Have the store carry out plans, and tell of what it did. One that it will not take is put off by itself."""
+    async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
+        """Have the store carry out plans, and tell of what it did; whether it did any. One that it will not take is put
+        off by itself."""
         try:
             answers = await self._ticks.plan(plans, self._clock.stamp())
         except (Unavailable, ConfigError):
@@ -115,11 +128,11 @@ class Planner:
                 log.exception("the store will not plan schedule %s; %s", shown(plans[0].name), _PUT_OFF)
                 answers = await self._ticks.plan([_put_off(schedules[0], now)], self._clock.stamp())
             else:
-                for schedule, plan in zip(schedules, plans, strict=True):
-                    await self._plan([schedule], [plan], now)
-                return
+                each = zip(schedules, plans, strict=True)
+                return any([await self._plan([schedule], [plan], now) for schedule, plan in each])
         for plan, outcomes in zip(plans, answers, strict=True):
             self._tell(plan, outcomes or ())
+        return any(outcomes is not None for outcomes in answers)
 
     def _plan_of(self, schedule: Schedule, now: int) -> Plan:
         try:

@@ -116,20 +116,24 @@ def _digest(uid: bytes, slot: int) -> bytes:
 
 
 def look_at(schedule: Schedule, definition: Definition, slot: int | None, ahead: int) -> int | None:
-    """When somebody must look at the schedule for this slot: ahead of it, and at one of a few instants that all such
-    schedules share, so that a planner wakes for many at once. Where it matters how the job before fares, not ahead."""
+    """When somebody must look at the schedule for this slot. Where it matters how the job before fares, not ahead."""
     if slot is None:
         return None
-    due = run_at(schedule.uid, slot, definition)
-    if definition.overlap is not Overlap.ALLOW or not ahead:
-        return due
+    return _look_at(run_at(schedule.uid, slot, definition), ahead if definition.overlap is Overlap.ALLOW else 0)
+
+
+def _look_at(due: int, ahead: int) -> int:
+    """Ahead, and at one of a few instants that all schedules share, so that a planner wakes for many at once."""
     step = max(1, ahead // _LOOKS)
-    return -((ahead - due) // step) * step
+    return -((ahead - due) // step) * step if ahead else due
 
 
 def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: int) -> NewTick:
     """A slot that fires."""
     template, at_most_once = definition.template, definition.delivery is Delivery.AT_MOST_ONCE
+    expires = template.expires
+    if at_most_once:
+        expires = definition.grace if expires is None else min(expires, definition.grace)
     headers = {**template.headers, SCHEDULE: schedule.name, SLOT: f"{schedule.uid.hex()}:{slot}"}
     if at_most_once:
         headers[DELIVERY] = Delivery.AT_MOST_ONCE.value
@@ -141,7 +145,7 @@ def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: i
         tenant=schedule.tenant,
         priority=template.priority,
         run_at=due,
-        expires=None if template.expires is None else template.expires + max(0, due - now),
+        expires=None if expires is None else expires + max(0, due - now),
         max_attempts=1 if at_most_once else template.max_attempts,
         timeout=template.timeout,
         result_ttl=template.result_ttl,
@@ -188,12 +192,9 @@ class _Planning:
     def plan(self) -> Plan:
         schedule, definition = self._schedule, self._definition
         ticks = [*self._make_up(), *self._fire()] if self._left > 0 else []
-        runs = schedule.runs
-        if definition.overlap is not Overlap.SKIP:
-            runs += sum(one.row is not None for one in ticks)
-        if definition.max_runs is not None and runs >= definition.max_runs:
+        if definition.max_runs is not None and schedule.runs >= definition.max_runs:
             self._slot = None
-        when = None if self._slot is None else self._due(self._slot) - self._ahead
+        when = None if self._slot is None else _look_at(self._due(self._slot), self._ahead)
         return Plan(schedule.name, schedule.uid, schedule.version, ticks, self._slot, when)
 
     def _due(self, slot: int) -> int:

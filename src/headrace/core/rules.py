@@ -196,6 +196,10 @@ def plain(expression: str) -> str:
     return ALIASES.get(expression.lower(), expression)
 
 
+_OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
+"""Names that mean another zone on each machine, or none: planners would not agree."""
+
+
 @lru_cache(maxsize=1_024)
 def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
@@ -204,7 +208,7 @@ def _zone(name: str) -> ZoneInfo:
 def zone(name: object) -> ZoneInfo:
     """A time zone by its name. Raises ``ConfigError``."""
     try:
-        if isinstance(name, str):
+        if isinstance(name, str) and name not in _OF_THE_MACHINE and not name.startswith(("posix/", "right/")):
             return _zone(name)
     except (KeyError, ValueError, OSError):
         pass

@@ -31,7 +31,7 @@ from headrace.core.retention import Retention
 from headrace.core.runner import Runner
 from headrace.core.settler import Settler
 from headrace.durations import micros
-from headrace.errors import ConfigError, Unavailable
+from headrace.errors import ConfigError
 from headrace.protocol import Backend
 from headrace.records import Claim, Hint, Renewed
 
@@ -206,7 +206,7 @@ class Worker:
         self._runner.start()
         self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
         if burst and self._planner is not None:
-            await self._planner.plan_due()
+            await self._planner.look()
         thread = RenewerThread(self._renewer, self._backend) if self._threaded else None
         if thread:
             thread.start()
@@ -276,7 +276,7 @@ class Worker:
                 await self._settler.quiet.wait()
         except TimeoutError:
             log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
-        with suppress(TimeoutError, Unavailable):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_PARTING):
                 await self._notes.write()
 
@@ -316,6 +316,8 @@ class Worker:
         """Hints are heard from now on; whatever was hinted at before is to be looked for."""
         self._claimer.wake()
         self._renewer.hurry()
+        if self._planner is not None:
+            self._planner.wake()
 
     def _hear(self, hint: Hint) -> None:
         if hint.topic.startswith("queue:"):

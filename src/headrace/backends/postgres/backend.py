@@ -266,7 +266,7 @@ class PostgresBackend:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
-            if not clause.dry_run:
+            if clause.place is Place.COMPLETED and not clause.dry_run:
                 await self._call("tidy")
             if clause.older_than is not None and clause.older_than >= _DAY:
                 for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit, clause.dry_run):

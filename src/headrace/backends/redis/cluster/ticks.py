@@ -200,7 +200,7 @@ class ClusterTicks:
                 plans.setdefault(spot.number, []).append(_left(plan, slots))
         answers = await attempt(self._fleet.parts[number].ticks.plan(of, at) for number, of in plans.items())
         found: Outcomes = [None] * len(batch)
-        problem: Unavailable | None = None
+        problem = next((slots for slots in known if isinstance(slots, Unavailable)), None)
         routes: set[tuple[int, int]] = set()
         for (number, of), told in zip(groups.items(), answers, strict=True):
             if isinstance(told, Unavailable):
