@@ -85,8 +85,12 @@ async def prepare(store: Backend) -> None:
     kept = (schedule(1), schedule(2, last_job=running), schedule(3, last_job=waiting, definition=BIG), schedule(4))
     await ticks(store).save([Save(one, 0) for one in kept], T0)
     for at, slot in ((T0, T0), (NOW - SECOND, T0 + SECOND)):
-        plans = [Plan(one.name, one.uid, None, [NewTick(slot, slot)]) for one in kept[:3]]
+        plans = [Plan(one.name, one.uid, None, [NewTick(slot, slot)]) for one in kept]
         await ticks(store).plan(plans, at)
+
+
+VERSION = 3
+"""Of the schedules that were prepared: saved once, and planned twice."""
 
 
 def ticks(store: Backend) -> TickStore:
@@ -143,7 +147,7 @@ def plan(*given: Plan) -> Operation:
     return lambda store: ticks(store).plan(given, NOW)
 
 
-def planned(number: int, *given: NewTick, version: int | None = 1) -> Plan:
+def planned(number: int, *given: NewTick, version: int | None = VERSION) -> Plan:
     return Plan(f"s{number:06d}", uid(number), version, given, NOW + HOUR, NOW + MINUTE)
 
 
@@ -192,12 +196,12 @@ OPERATIONS: dict[str, Operation] = {
     "pause a new queue": configure("fresh", paused=True),
     "unpause": configure("stopped", paused=False),
     "save schedules": save(
-        Save(schedule(1, queue="lone", definition=BIG, look_at=NOW + 1), 1),
+        Save(schedule(1, queue="lone", definition=BIG, look_at=NOW + 1), VERSION),
         Save(schedule(9, definition=BIG), 0),
-        Save(schedule(3, definition=b"small", last_job=job_id(31)), 1),
+        Save(schedule(3, definition=b"small", last_job=job_id(31)), VERSION),
         Save(schedule(4, definition=BIG), 7),
     ),
-    "remove schedules": save(Drop("s000002", 1), Drop("s000003", 1), Drop("s000009", 1)),
+    "remove schedules": save(Drop("s000002", VERSION), Drop("s000003", VERSION), Drop("s000009", 1)),
     "plan": plan(
         planned(1, NewTick(NOW - HOUR, NOW - HOUR, count=9), fires(NOW, 112, queue="fresh", cells={"parameters": BIG})),
         planned(2, fires(NOW, 113, Overlap.SKIP), fires(NOW + 1, 114, Overlap.SKIP)),
