@@ -346,7 +346,7 @@ class Django:
     def __init__(self, url: str) -> None:
         if not django_settings.configured:
             here = _database(url)
-            names = ("default", here["NAME"], ELSEWHERE)
+            names = ("default", "postgres", ELSEWHERE)
             django_settings.configure(DATABASES={name: here | {"NAME": name} for name in names}, USE_TZ=True)
             django.setup()
         from django.db import connections, transaction
