@@ -40,6 +40,8 @@ from headrace.types import JobState
 
 _TRIES = 20
 """How often a change is made anew that another one came before."""
+_MOST_PLANS = 10_000
+"""Until a schedule has caught up; each deals with many slots."""
 _PAGE = 100
 _LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
@@ -365,7 +367,7 @@ class Schedules:
 
     async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
         """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
-        while True:
+        for _ in range(_MOST_PLANS):
             now = (await ticks.due(Look(1), self._stamp())).now
             known = await self._find(ticks, name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
@@ -374,6 +376,7 @@ class Schedules:
             if not plan.ticks or name in self._paced:
                 return now, known
             await ticks.plan([plan], self._stamp())
+        raise self._contended(name)
 
     async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
         now, known = await self._caught_up(ticks, name)

@@ -261,3 +261,30 @@ async def test_closing_ends_it() -> None:
     await tasks.close()
     assert all(answer.cancelled() for answer in answers)
     await asyncio.wait_for(batcher.flush(), 1)
+
+
+def test_what_has_piled_up_goes_in_one_batch_after_another_when_the_store_is_back() -> None:
+    """Without a pause between them."""
+
+    async def main() -> tuple[list[int], float]:
+        away = True
+
+        async def send(items: list[int]) -> list[int]:
+            if away:
+                raise Unavailable("away")
+            return [2 * item for item in items]
+
+        tasks, loop = Tasks(), asyncio.get_running_loop()
+        batcher = Batcher(send, tasks, Random(1), max_batch=10)
+        answers = [batcher.submit(number) for number in range(5_000)]
+        await asyncio.sleep(60)
+        away = False
+        await answers[0]
+        back = loop.time()
+        found = await asyncio.gather(*answers)
+        await tasks.close()
+        return found, loop.time() - back
+
+    found, took = run(main())
+    assert found == [2 * number for number in range(5_000)]
+    assert took < 0.1

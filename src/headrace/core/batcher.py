@@ -110,13 +110,18 @@ class Batcher(Generic[T, R]):
         await self._quiet.wait()
 
     async def _run(self) -> None:
+        batch: list[_Entry[T, R]] = []
         try:
             while batch := self._take():
-                await self._deliver(batch)
+                try:
+                    await self._deliver(batch)
+                except Unavailable as error:
+                    self._set_aside(batch, error)
+                    batch = []
         finally:
             self._busy = False
             self._rest()
-            for _, future, _ in self._waiting:
+            for _, future, _ in (*batch, *self._waiting):
                 future.cancel()
 
     def _rest(self) -> None:
@@ -142,35 +147,24 @@ class Batcher(Generic[T, R]):
         return waiting[:count], waiting[count:]
 
     async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
+        """Send the batch, and hand out what comes of it. Raises ``Unavailable``: what has no answer then may be sent
+        again."""
         try:
-            refused = await self._answer(batch)
-            if refused is not None and len(batch) > 1:
-                for entry in batch:
-                    await self._deliver([entry])
-            elif refused is not None:
-                _fail(batch, refused)
-        except BaseException:
-            for _, future, _ in batch:
-                future.cancel()
-            raise
-
-    async def _answer(self, batch: list[_Entry[T, R]]) -> Exception | None:
-        """Send the batch, and hand out what comes of it; or say why the store refuses it."""
-        items = [item for item, _, _ in batch]
-        try:
-            answered = list(zip(batch, await self._send(items), strict=True))
+            answered = list(zip(batch, await self._send([item for item, _, _ in batch]), strict=True))
         except StoreFull as error:
             _fail(batch, error)
-            return None
-        except Unavailable as error:
-            self._set_aside(batch, error)
-            return None
-        except Exception as error:
-            return error
-        for (_, future, _), answer in answered:
-            if not future.done():
-                future.set_result(answer)
-        return None
+        except Unavailable:
+            raise
+        except Exception as refused:
+            if len(batch) == 1:
+                _fail(batch, refused)
+            else:
+                for entry in batch:
+                    await self._deliver([entry])
+        else:
+            for (_, future, _), answer in answered:
+                if not future.done():
+                    future.set_result(answer)
 
     # -- while the store is away, or a part of it
 
@@ -187,20 +181,22 @@ class Batcher(Generic[T, R]):
         """Send what waits for a part until it gets through, its patience ends, or nobody waits for it any more."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
+        pause = backoff.pause()
         batch: list[_Entry[T, R]] = []
         try:
-            while self._aside[part]:
-                pause = backoff.pause()
+            while True:
                 self._give_up(part, loop.time() + pause, error)
                 if not self._aside[part]:
                     break
                 await asyncio.sleep(pause)
                 batch, self._aside[part] = self._split(self._aside[part])
+                if not batch:
+                    break
                 try:
-                    await self._deliver_again(batch)
-                    backoff.reset()
+                    await self._deliver(batch)
+                    pause = 0.0
                 except Unavailable as again:
-                    error = again
+                    error, pause = again, backoff.pause()
                     self._aside[part][:0] = batch
         finally:
             for _, future, _ in (*batch, *self._aside.pop(part)):
@@ -212,24 +208,6 @@ class Batcher(Generic[T, R]):
             last = by - self._patience
             _fail([entry for entry in self._aside[part] if entry[2] < last], error)
             self._aside[part] = [entry for entry in self._aside[part] if entry[2] >= last]
-
-    async def _deliver_again(self, batch: list[_Entry[T, R]]) -> None:
-        """As ``_deliver``; raises ``Unavailable`` if the part is still away."""
-        try:
-            answers = await self._send([item for item, _, _ in batch]) if batch else []
-        except StoreFull as full:
-            _fail(batch, full)
-        except Unavailable:
-            raise
-        except Exception as refused:
-            if len(batch) == 1:
-                _fail(batch, refused)
-            for entry in batch if len(batch) > 1 else ():
-                await self._deliver_again([entry])
-        else:
-            for (_, future, _), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
 
     async def send(self, items: list[T]) -> Sequence[R]:
         """Send a batch that is whole already, with the same patience, past the buffer."""
