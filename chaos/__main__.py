@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import freeze_workers, fsync_window, kill_planners, kill_server, kill_workers, poison
+from chaos import freeze_workers, fsync_window, kill_holders, kill_planners, kill_server, kill_workers, poison
 from chaos.outcome import Outcome
 from chaos.stores import SERVERS, STORES
 
@@ -22,6 +22,7 @@ SCENARIOS = {
     "kill_server": SERVERS,
     "fsync_window": ("valkey",),
     "kill_planners": STORES,
+    "kill_holders": STORES,
 }
 """On which stores each is run."""
 
@@ -30,12 +31,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("scenario", nargs="*", default=list(SCENARIOS), help=f"of {', '.join(SCENARIOS)}; default: all")
     parser.add_argument("--store", choices=STORES, action="append", help="may be repeated; default: all")
-    parser.add_argument("--jobs", type=int, default=50_000, help="of kill_workers; poison has a fifth of them")
-    parser.add_argument("--kills", type=int, help="of workers, default 20; of the server, default 10")
+    parser.add_argument(
+        "--jobs", type=int, default=50_000, help="of kill_workers and kill_holders; poison has a fifth of them"
+    )
+    parser.add_argument("--kills", type=int, help="of workers, default 20, of holders 50; of the server, default 10")
     parser.add_argument("--freezes", type=int, default=10)
     parser.add_argument("--cuts", type=int, default=10, help="of the power")
     parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
+    parser.add_argument("--tenants", type=int, default=1_000)
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     given = parser.parse_args()
@@ -61,6 +65,9 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
     match name:
         case "kill_workers":
             return kill_workers.run(folder, jobs=given.jobs, kills=given.kills or 20, backend=store, **many)
+        case "kill_holders":
+            sizes = {"jobs": given.jobs, "tenants": given.tenants, "kills": given.kills or 50}
+            return kill_holders.run(folder, backend=store, **sizes, **many)
         case "poison":
             return poison.run(folder, jobs=given.jobs // 5, killers=20, backend=store, **many)
         case "freeze_workers":

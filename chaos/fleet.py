@@ -27,8 +27,9 @@ class Fleet:
         max_lost: int = 20,
         lease: float = LEASE,
         ahead: float = AHEAD,
+        witness: bool = False,
     ) -> None:
-        given = (url, folder, seconds, max_lost, lease, ahead)
+        given = (url, folder, seconds, max_lost, lease, ahead, witness)
         self._command = [sys.executable, "-m", "chaos.worker", *map(str, given)]
         self._errors = folder / "stderr.txt"
         self._rng = rng

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from chaos.ledger import Ledger
 from chaos.outcome import Outcome
 from chaos.stores import opened
 from chaos.worker import CONCURRENCY, LEASE, make_app
-from headrace import App
+from headrace import App, NewJob
 from headrace.records import JobId
 
 CHUNK = 500
@@ -45,8 +46,9 @@ async def run(
         async with app:
             fleet = Fleet(store.url, ledger_folder, size=processes, seconds=seconds, rng=rng, lease=lease)
             try:
+                task: Any = app.tasks["work"]
                 began = time.monotonic()
-                ids, latencies = await _load(app, fleet, jobs, kills, rng)
+                ids, latencies = await feed(app, fleet, [task.job(number) for number in range(jobs)], kills, rng)
                 drained = await until_done(app, began + budget)
                 crashed = fleet.crashed()
             finally:
@@ -55,7 +57,7 @@ async def run(
         integrity = store.integrity()
     ledger = Ledger(ledger_folder)
     found = Findings(ids, records, ledger)
-    again = _Again(ledger, fleet)
+    again = Again(ledger, fleet)
     away = ledger.count("store_away")
     reached = found.figures() | {"kills": fleet.kills} | again.figures() | {
         "busy errors seen": away,
@@ -85,18 +87,18 @@ async def run(
     )
 
 
-async def _load(app: App, fleet: Fleet, jobs: int, kills: int, rng: random.Random) -> tuple[list[JobId], list[float]]:
-    """Enqueue in chunks, killing as we go; the kills are spread over the whole load and a while beyond it."""
-    task: Any = app.tasks["work"]
+async def feed(
+    app: App, fleet: Fleet, jobs: Sequence[NewJob], kills: int, rng: random.Random, within: float = 0.5
+) -> tuple[list[JobId], list[float]]:
+    """Enqueue in chunks, killing as we go: such a share of the kills is spread over the whole load, the others come
+    after it. What the jobs are called, and how long each chunk took."""
     ids: list[JobId] = []
     latencies = []
-    chunks = -(-jobs // CHUNK)
-    for chunk in range(chunks):
-        batch = [task.job(number) for number in range(chunk * CHUNK, min(jobs, (chunk + 1) * CHUNK))]
+    for start in range(0, len(jobs), CHUNK):
         before = time.monotonic()
-        ids += [answer.id for answer in await app.client.insert(batch)]
+        ids += [answer.id for answer in await app.client.insert(jobs[start : start + CHUNK])]
         latencies.append(time.monotonic() - before)
-        while fleet.kills < kills * (chunk + 1) // (2 * chunks):
+        while fleet.kills < int(kills * within * len(ids) / len(jobs)):
             await _kill(fleet, rng)
     while fleet.kills < kills:
         await _kill(fleet, rng)
@@ -109,7 +111,7 @@ async def _kill(fleet: Fleet, rng: random.Random) -> None:
     await asyncio.to_thread(fleet.kill_one)
 
 
-class _Again:
+class Again:
     """The runs that were not their job's last, and what explains them."""
 
     def __init__(self, ledger: Ledger, fleet: Fleet) -> None:

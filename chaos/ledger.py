@@ -38,8 +38,9 @@ class LedgerWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._pid = os.getpid()
 
-    def write(self, kind: str, job_id: str = "-", epoch: int = 0) -> None:
-        os.write(self._file, f"{kind} {job_id} {epoch} {self._pid} {time.monotonic_ns()}\n".encode())
+    def write(self, kind: str, job_id: str = "-", epoch: int = 0, ns: int | None = None) -> None:
+        at = time.monotonic_ns() if ns is None else ns
+        os.write(self._file, f"{kind} {job_id} {epoch} {self._pid} {at}\n".encode())
 
 
 def latest(folder: Path, kind: str) -> dict[int, int]:

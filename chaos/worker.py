@@ -1,4 +1,4 @@
-"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD``."""
+"""A worker process that keeps a ledger: ``python -m chaos.worker URL FOLDER SECONDS MAX_LOST LEASE AHEAD WITNESS``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from chaos.ledger import LedgerWriter
-from headrace import App, Event, EventKind, Job
+from chaos.witness import Witness
+from headrace import App, Event, EventKind, Job, connect
+from headrace.client import Client
+from headrace.connection import open_backend
 from headrace.instants import from_datetime
+from headrace.protocol import Backend
 
 LEASE = 3.0
 """Seconds."""
@@ -35,10 +39,12 @@ def make_app(
     max_lost: int = 20,
     lease: float = LEASE,
     ahead: float = AHEAD,
+    witness: bool = False,
 ) -> App:
-    """The app that producers and workers share. Results name the epoch that made them."""
+    """The app that producers and workers share. Results name the epoch that made them; with ``witness`` the ledger
+    tells of leases too."""
     worker = {"lease": lease, "reap": lease / 3, "poll": lease / 3, "concurrency": CONCURRENCY, "name": "random"}
-    app = App(
+    client = connect(
         url,
         worker=worker | {"max_lost": max_lost},
         retention=KEEP,
@@ -46,6 +52,9 @@ def make_app(
         result_ttl="365d",
     )
     ledger = LedgerWriter(folder) if folder else None
+    if ledger and witness:
+        client = Client(cast(Backend, Witness(open_backend(url), ledger)), client.settings)
+    app = App(client)
 
     @app.task(name="work", queue="chaos")
     async def work(job: Job[Any], number: int) -> int:
@@ -95,8 +104,9 @@ def make_app(
 
 
 def main() -> None:
-    url, folder, seconds, max_lost, lease, ahead = sys.argv[1:]
-    make_app(url, Path(folder), float(seconds), int(max_lost), float(lease), float(ahead)).run()
+    url, folder, seconds, max_lost, lease, ahead, witness = sys.argv[1:]
+    lengths = float(lease), float(ahead)
+    make_app(url, Path(folder), float(seconds), int(max_lost), *lengths, witness == "True").run()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What all tests share: a table at the end that says which store offers what."""
+"""What all tests share: loggers as they were found, and a table at the end that says which store offers what."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,18 @@ def pytest_configure(config: pytest.Config) -> None:
     need milliseconds for each. What a process's death leaves behind is the same there."""
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and os.access(SHARED_MEMORY, os.W_OK):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(SHARED_MEMORY)
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A command line that runs in this process sets them up for itself, and not for the tests that come after."""
+    loggers = [logging.getLogger(name) for name in (None, "headrace", "headrace.worker")]
+    before = [(logger, logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

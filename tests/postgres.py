@@ -45,7 +45,10 @@ class Stores:
 
     def _clear(self) -> None:
         with psycopg.connect(server().url(), autocommit=True) as connection:
-            query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'"
+            query = (
+                "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"
+                " AND c.relname <> 'migrations' AND pg_relation_size(c.oid) > 0"
+            )
             tables = [sql.Identifier(SCHEMA, name) for [name] in connection.execute(query, (SCHEMA,))]
             if tables:
                 connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.connection import connect
     from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
     from headrace.core.content import content_id
+    from headrace.core.counters import Counters
     from headrace.core.events import Event, EventKind
     from headrace.core.handler import Ending
     from headrace.core.middleware import Middleware, Next
@@ -31,15 +32,18 @@ if TYPE_CHECKING:
         immediate,
         never,
     )
+    from headrace.core.why import Why, WhyCode
     from headrace.errors import Stop
     from headrace.handle import Handle
     from headrace.info import JobInfo
     from headrace.job import CancelToken, Job, Lease
+    from headrace.policies import Policies, PolicyInfo, TenantInfo
     from headrace.queue import Queue
     from headrace.schedule import Cron, Every, ScheduleInfo, TickInfo
     from headrace.schedules import Schedules
     from headrace.sync import SyncApp
     from headrace.task import Task
+    from headrace.timetable import ScheduleHealth
     from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Retry, Sections
 
 __all__ = [
@@ -52,6 +56,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "Completed",
+    "Counters",
     "Cron",
     "Done",
     "Duplicate",
@@ -73,11 +78,14 @@ __all__ = [
     "Next",
     "Outcome",
     "Patch",
+    "Policies",
+    "PolicyInfo",
     "Queue",
     "Queued",
     "RawSerde",
     "Retry",
     "RetryPolicy",
+    "ScheduleHealth",
     "ScheduleInfo",
     "Schedules",
     "Sections",
@@ -86,7 +94,10 @@ __all__ = [
     "Stop",
     "SyncApp",
     "Task",
+    "TenantInfo",
     "TickInfo",
+    "Why",
+    "WhyCode",
     "connect",
     "content_id",
     "doubling_to_an_hour",
@@ -107,6 +118,7 @@ _HOMES = {
     "Cancelled": "headrace.types",
     "Client": "headrace.client",
     "Completed": "headrace.answers",
+    "Counters": "headrace.core.counters",
     "Cron": "headrace.schedule",
     "Done": "headrace.types",
     "Duplicate": "headrace.answers",
@@ -128,11 +140,14 @@ _HOMES = {
     "Next": "headrace.core.middleware",
     "Outcome": "headrace.types",
     "Patch": "headrace.types",
+    "Policies": "headrace.policies",
+    "PolicyInfo": "headrace.policies",
     "Queue": "headrace.queue",
     "Queued": "headrace.answers",
     "RawSerde": "headrace.core.codec",
     "Retry": "headrace.types",
     "RetryPolicy": "headrace.core.retry",
+    "ScheduleHealth": "headrace.timetable",
     "ScheduleInfo": "headrace.schedule",
     "Schedules": "headrace.schedules",
     "Sections": "headrace.types",
@@ -141,7 +156,10 @@ _HOMES = {
     "Stop": "headrace.errors",
     "SyncApp": "headrace.sync",
     "Task": "headrace.task",
+    "TenantInfo": "headrace.policies",
     "TickInfo": "headrace.schedule",
+    "Why": "headrace.core.why",
+    "WhyCode": "headrace.core.why",
     "connect": "headrace.connection",
     "content_id": "headrace.core.content",
     "doubling_to_an_hour": "headrace.core.retry",

@@ -23,12 +23,14 @@ from headrace.core.middleware import Middleware
 from headrace.core.names import check_name
 from headrace.core.planner import Pace
 from headrace.core.retry import RetryPolicy, exponential
+from headrace.core.why import Why
 from headrace.core.worker import Worker
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.job import Job
 from headrace.options import JobOptions
+from headrace.policies import Policies
 from headrace.records import JobKey
 from headrace.schedule import Cron, Every, check_job, define, template_of
 from headrace.schedules import Schedules
@@ -40,6 +42,7 @@ from headrace.types import Duration, JobState, NewJob
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+W = TypeVar("W", bound=Observer)
 
 
 class App:
@@ -70,6 +73,7 @@ class App:
         self._declared: dict[str, Every | Cron] = {}
         self._paces: dict[str, Pace] = {}
         self.schedules = Schedules(self, self._paces)
+        self.policies = Policies(self, self.tasks)
         self._middleware = list(middleware)
         self._worker: Worker | None = None
         self._working = False
@@ -98,6 +102,8 @@ class App:
         result_ttl: Duration | None = None,
         priority: int = 0,
         expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
         executor: str | None = None,
     ) -> TaskDecorator: ...
     def task(
@@ -112,13 +118,23 @@ class App:
         result_ttl: Duration | None = None,
         priority: int = 0,
         expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
         executor: str | None = None,
         **unknown: Any,
     ) -> Any:
         """Register a function as a task. Async functions run on the worker's loop, plain ones in a thread
         (``executor="process"``: in a process). A first parameter annotated ``Job`` gets the job itself."""
         _refuse_unknown(unknown, App.task)
-        options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            expires=expires,
+            timeout=timeout,
+            result_ttl=result_ttl,
+            overflow=overflow,
+            when_full=when_full,
+        )
         if executor not in (None, "thread", "process"):
             raise ConfigError(f"executor: expected 'thread' or 'process', got {executor!r}")
 
@@ -152,6 +168,8 @@ class App:
         result_ttl: Duration | None = None,
         priority: int = 0,
         expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
     ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]: ...
     def batch(
         self,
@@ -166,11 +184,21 @@ class App:
         result_ttl: Duration | None = None,
         priority: int = 0,
         expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
         **unknown: Any,
     ) -> Any:
         """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
         _refuse_unknown(unknown, App.batch)
-        options = JobOptions(queue=queue, priority=priority, expires=expires, timeout=timeout, result_ttl=result_ttl)
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            expires=expires,
+            timeout=timeout,
+            result_ttl=result_ttl,
+            overflow=overflow,
+            when_full=when_full,
+        )
 
         def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
             batch: BatchTask[Any] = BatchTask(
@@ -201,9 +229,6 @@ class App:
         return self._declare(Cron, expression, job, options)
 
     def _declare(self, kind: Any, when: object, job: object, options: Mapping[str, Any]) -> str:
-        if unknown := options.keys() - set(kind.__struct_fields__):
-            known = sorted({*kind.__struct_fields__} - {"interval", "expression", "job"})
-            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(known)}")
         made = check_job(job.job() if isinstance(job, Task) else job)
         spec = kind(when, made, **options)
         define(spec, template_of(self.client.packer.pack(made)), 0)
@@ -234,7 +259,7 @@ class App:
         self._middleware.append(middleware)
         return middleware
 
-    def observe(self, observer: Observer) -> Observer:
+    def observe(self, observer: W) -> W:
         """Call ``observer(event)`` for everything that happens in this process."""
         if not callable(observer):
             raise ConfigError(f"observer: expected a function of an Event, got {shown(observer)}")
@@ -283,6 +308,10 @@ class App:
         """All that is known of a job. Raises ``JobNotFound``."""
         return await self.client.get(job_id)
 
+    async def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        return await self.client.why(job_id)
+
     async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
         been asked), or the one that it had ended in; None if there is no such job."""
@@ -292,8 +321,9 @@ class App:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of all tasks."""
-        return sorted({task.queue for task in self.tasks.values()})
+        """The queues of all tasks, and those that they overflow to."""
+        pairs = ((task.queue, task.overflow) for task in self.tasks.values())
+        return sorted({queue for pair in pairs for queue in pair if queue is not None})
 
     @property
     def worker(self) -> Worker | None:

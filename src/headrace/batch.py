@@ -64,6 +64,7 @@ class BatchTask(Generic[T]):
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(options.queue, "queue")
+        self.overflow = options.overflow
         owner.client.packer.priority(options.priority)
         options.check(name)
         self._owner = owner

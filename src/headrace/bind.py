@@ -8,11 +8,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from headrace.batch import BatchTask
 from headrace.client import Client, chunks
 from headrace.core.codec import JsonSerde
+from headrace.core.gate import Admission
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.handle import Handle
 from headrace.job import Completion, Job, completion
 from headrace.protocol import AsyncJoined, Joined
-from headrace.records import Inserted, Row
+from headrace.records import Row
 from headrace.shown import shown
 from headrace.task import Task
 from headrace.types import NewJob
@@ -68,10 +69,17 @@ class Bound:
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
-        the first is sent."""
+        the first is sent. Raises ``QueueFull`` when a queue has no room for some, whatever their ``when_full``; the
+        others are stored if you commit all the same."""
         given = list(jobs)
-        answers = [one for chunk in self._binding.chunks(given) for one in self._joined.insert(chunk)]
-        return self._binding.handles(given, answers)
+        rows = self._binding.rows(given)
+        answers = [one for part in self._binding.parts(rows) for one in self._joined.insert(part)]
+        admission = Admission(given, rows, answers)
+        places = admission.detour()
+        for part in self._binding.parts([admission.rows[i] for i in places]):
+            admission.take(places[: len(part)], self._joined.insert(part))
+            del places[: len(part)]
+        return self._binding.handles(given, admission)
 
     def complete(self, job: Job[Any], result: Any = None) -> None:
         """Record in this transaction that the job, which runs here, is complete with this result. What its handler
@@ -115,8 +123,14 @@ class AsyncBound:
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """See ``Bound.enqueue_many``."""
         given = list(jobs)
-        answers = [one for chunk in self._binding.chunks(given) for one in await self._joined.insert(chunk)]
-        return self._binding.handles(given, answers)
+        rows = self._binding.rows(given)
+        answers = [one for part in self._binding.parts(rows) for one in await self._joined.insert(part)]
+        admission = Admission(given, rows, answers)
+        places = admission.detour()
+        for part in self._binding.parts([admission.rows[i] for i in places]):
+            admission.take(places[: len(part)], await self._joined.insert(part))
+            del places[: len(part)]
+        return self._binding.handles(given, admission)
 
     async def complete(self, job: Job[Any], result: Any = None) -> None:
         """See ``Bound.complete``."""
@@ -148,16 +162,21 @@ class Binding:
         joined = tx.join(connection)
         return Bound(self, joined) if joined.blocks else AsyncBound(self, joined)
 
-    def chunks(self, jobs: list[NewJob]) -> Iterator[list[Row]]:
-        """The rows of these jobs, all of them checked, as many at once as the store takes."""
-        rows = [self._client.packer.pack(job) for job in jobs]
+    def rows(self, jobs: list[NewJob]) -> list[Row]:
+        """The rows of these jobs, all of them checked."""
+        return [self._client.packer.pack(job) for job in jobs]
+
+    def parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """As many rows at once as the store takes."""
         return chunks(rows, self._client.limits.max_batch)
 
-    def handles(self, jobs: list[NewJob], answers: list[Inserted]) -> list[Handle[Any]]:
-        """A handle on each stored job."""
+    def handles(self, jobs: list[NewJob], admission: Admission) -> list[Handle[Any]]:
+        """A handle on each job, if all are stored."""
+        if admission.refused:
+            raise admission.error()
         return [
             Handle(self._client, answer, getattr(self._tasks.get(job.task), "results", _PLAIN))
-            for job, answer in zip(jobs, answers, strict=True)
+            for job, answer in zip(jobs, admission.answers, strict=True)
         ]
 
 

@@ -18,24 +18,31 @@ from headrace.core.checks import AnyId as AnyId
 from headrace.core.checks import check_change, check_limit, check_selector, check_which, raw_id, repeatable
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.gate import Admission, Gate
 from headrace.core.handler import Handler
 from headrace.core.ids import IdMaker, seeded_by_system
+from headrace.core.judge import failures
+from headrace.core.limits import check_lasts
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.planner import Pace
+from headrace.core.room import Rooms
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
+from headrace.core.why import Circumstances, Why, explain
 from headrace.core.worker import Worker
 from headrace.durations import micros
 from headrace.endings import raise_unless_completed
 from headrace.errors import (
     ConfigError,
+    HeadraceError,
     InvalidJob,
     JobNotFound,
     Unavailable,
     WaitTimeout,
 )
 from headrace.info import DETAILS, JobInfo, job_info
+from headrace.policy import STORE
 from headrace.protocol import Backend, Transactions
 from headrace.records import (
     Altered,
@@ -52,6 +59,8 @@ from headrace.records import (
     Selector,
     Stats,
 )
+from headrace.shown import shown
+from headrace.ticks import Look
 from headrace.types import Duration, JobState, NewJob
 
 
@@ -123,6 +132,7 @@ class Client:
             await self._leave_old_loop()
             await self._backend.open()
             self._tasks = Tasks()
+            self._closed = asyncio.Event()
             self._waiter = Waiter(self._backend, self.clock, self._rng, self._tasks)
             self._inserts: Batcher[Row, Inserted] = Batcher(
                 self._insert_rows,
@@ -174,6 +184,7 @@ class Client:
         """Finish what was submitted and disconnect. The client opens itself again when it is used again."""
         if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
             return
+        self._closed.set()
         await self._inserts.flush()
         self._waiter.close()
         await self._tasks.close()
@@ -197,37 +208,84 @@ class Client:
 
     async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
         """Store one job. Calls made at the same time share a trip. With ``reply`` its end can be waited for cheaply."""
+        return await self._enqueue(job, reply=reply)
+
+    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> Inserted:
+        """``at_gate`` gets what is known of the job if there was no room for it."""
         await self._open_patiently()
         if reply:
             await self._waiter.prepare()
         row = self.packer.pack(job, self._waiter.inbox if reply else None)
         answer = await self._inserts.put(row)
         self._tell_inserted(row, answer)
-        return answer
+        if answer.status is not InsertStatus.FULL:
+            return answer
+        admission = Admission([job], [row], [answer])
+        if at_gate is not None:
+            at_gate.append(admission)
+        return (await self._admit(admission))[0]
 
     async def insert(self, jobs: Iterable[NewJob]) -> list[Inserted]:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
-        All jobs are checked before the first is stored. Each chunk is stored whole or not at all; repeating the call
-        with the same jobs (and ids) after an error stores nothing twice.
+        All jobs are checked before the first is stored. Each chunk is stored whole or not at all, but for jobs that a
+        queue has no room for: ``QueueFull`` tells which. Repeating the call with the same jobs (and ids) after an error
+        stores nothing twice.
         """
         await self._open_patiently()
-        rows = [self.packer.pack(job) for job in jobs]
+        given = list(jobs)
+        rows = [self.packer.pack(job) for job in given]
         answers: list[Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
-            answers += await self._inserts.send(chunk)
-        if self.observers:
-            for row, answer in zip(rows, answers, strict=True):
-                self._tell_inserted(row, answer)
+            found = await self._inserts.send(chunk)
+            full = any(answer.status is InsertStatus.FULL for answer in found)
+            if self.observers or full:
+                for row, answer in zip(chunk, found, strict=True):
+                    self._tell_inserted(row, answer)
+            at = len(answers)
+            if full:
+                admission = Admission(given[at : at + len(chunk)], chunk, found)
+                found = await self._admit(admission, rows[:at], rows[at + len(chunk) :])
+            answers += found
         return answers
+
+    async def _admit(
+        self, admission: Admission, before: Sequence[Row] = (), after: Sequence[Row] = ()
+    ) -> list[Inserted]:
+        """The answers to jobs of which some were refused, when they have found room. Raises ``QueueFull``, which tells
+        of those that were stored ``before`` and those to be stored ``after`` too."""
+        closed = self._closed
+        gate = Gate(self._inserts.send, self._rng, micros(self.settings.patience) / 1e6, closed)
+        refused = admission.refused
+        why = await gate.pass_through(admission)
+        for i in refused:
+            if admission.answers[i].status is not InsertStatus.FULL:
+                self._tell_inserted(admission.rows[i], admission.answers[i])
+        if admission.refused:
+            rooms = None if closed.is_set() else await self._rooms(admission.full)
+            raise admission.error(before, after, rooms, why)
+        return admission.answers
+
+    async def _rooms(self, queues: Sequence[str]) -> Rooms | None:
+        """How full queues and the store are, if they can tell."""
+        policies = self._backend.policies
+        if policies is None:
+            return None
+        try:
+            states = await policies.find([STORE, *queues], self.clock.stamp())
+            return Rooms.of(states, await self._backend.stats(self.clock.stamp()))
+        except HeadraceError:
+            return None
 
     async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
         return await self._backend.insert(rows, self.clock.stamp())
 
     def _tell_inserted(self, row: Row, answer: Inserted) -> None:
-        if self.observers:
+        if self.observers or answer.status is InsertStatus.FULL:
             new = answer.status in (InsertStatus.NEW, InsertStatus.SAME)
             kind = EventKind.QUEUED if new else EventKind.DEDUPLICATED
+            if answer.status is InsertStatus.FULL:
+                kind = EventKind.REFUSED
             self.observers.tell(Event(kind, answer.id, row.queue, row.task, row.key, answer.attempt))
 
     # -- look and wait
@@ -270,16 +328,41 @@ class Client:
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
         loop = asyncio.get_running_loop()
         began = loop.time()
+        at_gate: list[Admission] = []
         try:
             async with asyncio.timeout(seconds):
-                inserted = await self.enqueue(job, reply=True)
+                inserted = await self._enqueue(job, reply=True, at_gate=at_gate)
         except TimeoutError:
-            message = f"the store did not answer in {seconds} s; whether the job was stored is unknown"
-            raise WaitTimeout(message) from None
+            raise WaitTimeout(_no_answer(seconds, at_gate)) from None
         if inserted.status is InsertStatus.DONE:
             return inserted.result
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
         return (await self.wait(inserted.id, left, watch=inserted.state.terminal)).result
+
+    async def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        await self.open()
+        now = await self._store_now()
+        record = await self.fetch(job_id, frozenset({"error"}))
+        if record is None:
+            raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+        policies, queue = self._backend.policies, record.queue
+        told = failures(record.error)
+        seen = Circumstances(record, await self.stats(), now, failure=told[-1] if told else None)
+        if policies is not None and record.state is JobState.AVAILABLE:
+            states = await policies.find([queue], self.clock.stamp())
+            tenants = await policies.tenants(queue, [record.tenant], at=self.clock.stamp())
+            group = None if record.group is None else await policies.group(queue, record.group)
+            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
+        return explain(seen)
+
+    async def _store_now(self) -> int:
+        """The store's clock, by which leases end and jobs are due; this process's, where the store does not tell."""
+        ticks = self._backend.ticks
+        try:
+            return self.clock.now() if ticks is None else (await ticks.due(Look(1), self.clock.stamp())).now
+        except ConfigError:
+            return self.clock.now()
 
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
@@ -342,6 +425,8 @@ class Client:
         sel, change = check_selector(sel), check_change(change, self.packer.priority)
         if isinstance(change, Configure) and sel.queue is None:
             raise InvalidJob("expected the name of the queue to change")
+        if isinstance(change, Configure) and sel.tenant is not None and sel.task is not None:
+            raise InvalidJob(f"expected a tenant or a task, got both: {shown(sel.tenant)} and {shown(sel.task)}")
         return sel, change
 
     async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
@@ -358,13 +443,14 @@ class Client:
     async def _alter_each(self, wishes: list[tuple[Selector, Change]]) -> list[list[Altered]]:
         return [await self._backend.alter(sel, change, self.clock.stamp()) for sel, change in wishes]
 
-    async def pause(self, queue: str) -> None:
-        """No worker claims from the queue until it is resumed; jobs that run go on."""
-        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(paused=True))
+    async def pause(self, queue: str, lasts: Duration | None = None) -> None:
+        """No worker claims from the queue for so long, or until it is resumed; jobs that run go on."""
+        length = check_lasts(lasts)
+        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(True, length))
 
     async def resume(self, queue: str) -> None:
         """Workers may claim from the queue again."""
-        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(paused=False))
+        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(False))
 
     # -- work
 
@@ -390,6 +476,17 @@ class Client:
             heartbeat_thread=self._heartbeat_thread,
             paces=paces,
         )
+
+
+def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
+    """What is known of a job that was not stored in time; if it was at the gate, there was no room for it."""
+    if not at_gate:
+        return f"the store did not answer in {seconds} s; whether the job was stored is unknown"
+    full = " and ".join(map(repr, at_gate[0].full))
+    if at_gate[0].under_way:
+        asked = "asked again, the store has not answered yet: whether the job was stored is unknown"
+        return f"in {seconds} s no room was made in queue {full}, or in the store; {asked}"
+    return f"in {seconds} s no room was made in queue {full}, or in the store: the job was not stored"
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:

@@ -60,3 +60,27 @@ def spell(length: int) -> str:
         if len(parts) == 2 or (parts and unit == "s"):
             break
     return "".join(parts) or "0s"
+
+
+def spell_roughly(length: int) -> str:
+    """Microseconds as people write them, without their small change.
+
+    >>> spell_roughly(89_950), spell_roughly(5_400_123_456)
+    ('89ms', '1h30m')
+    """
+    coarse = next(unit for unit in (1_000_000, 1_000, 1) if length >= unit or unit == 1)
+    return spell(length // coarse * coarse)
+
+
+def spell_exactly(length: int) -> str:
+    """Microseconds as people write them, to the last one.
+
+    >>> spell_exactly(5_400_000_001), spell_exactly(600_000_000)
+    ('1h30m1us', '10m')
+    """
+    parts = []
+    for unit in ("d", "h", "m", "s", "us"):
+        count, length = divmod(length, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

@@ -7,6 +7,7 @@
     │  └─ UnknownTask            no handler of that name here
     ├─ InvalidJob                a job that cannot be accepted as it is
     ├─ ScheduleNotFound          no schedule of that name
+    ├─ QueueFull                 as many jobs wait as the queue takes
     ├─ BackendError              the store
     │  ├─ Unavailable            not now; the core retries it
     │  │  └─ StoreFull           no room left, on the disk or in the server's memory
@@ -35,7 +36,9 @@ Every message says what was expected, what came, and what to do. ``code`` is a s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 if TYPE_CHECKING:
     from headrace.types import Outcome
@@ -79,6 +82,37 @@ class InvalidJob(HeadraceError, ValueError):
 
 class ScheduleNotFound(HeadraceError, LookupError):
     """There is no schedule of that name."""
+
+
+class QueueFull(HeadraceError):
+    """As many jobs wait in the queue, or in the store, as its policy allows. Of several jobs, some may have been
+    stored: ``admitted`` and ``refused`` tell, by id and in order.
+
+    >>> from uuid import UUID
+    >>> QueueFull(queue="mail", refused=[UUID(int=7)]).to_dict()["refused"]
+    ['00000000-0000-0000-0000-000000000007']
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        queue: str = "",
+        full: Sequence[str] = (),
+        admitted: Sequence[UUID] = (),
+        refused: Sequence[UUID] = (),
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        """Of the first job that was refused."""
+        self.full = list(full)
+        """The queues that are full, and ``""`` if the store is; empty where that was not found out."""
+        self.admitted = list(admitted)
+        self.refused = list(refused)
+
+    def to_dict(self) -> dict[str, Any]:
+        ids = {"admitted": list(map(str, self.admitted)), "refused": list(map(str, self.refused))}
+        return super().to_dict() | {"queue": self.queue, "full": self.full, **ids}
 
 
 class BackendError(HeadraceError):

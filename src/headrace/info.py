@@ -58,6 +58,7 @@ class JobInfo(Struct, frozen=True):
     result: Any = None
     """The result as plain data, while it is held."""
     held: bool = False
+    group: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can carry."""
@@ -90,6 +91,7 @@ def job_info(record: Record, envelope: Envelope) -> JobInfo:
         args=_shown(record.cells.get("parameters"), envelope),
         result=_shown(record.result, envelope),
         held=record.held,
+        group=record.group,
     )
 
 

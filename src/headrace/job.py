@@ -177,6 +177,11 @@ class Job(Generic[P]):
         return self._leased.tenant
 
     @property
+    def group(self) -> str | None:
+        """Those of its queue with which it takes turns."""
+        return self._leased.group
+
+    @property
     def priority(self) -> int:
         return self._leased.priority
 

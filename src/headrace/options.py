@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from headrace.core.names import check_name
 from headrace.durations import micros
 from headrace.errors import ConfigError
+from headrace.shown import shown
 from headrace.types import Duration, Encoded, NewJob
 
 
@@ -20,6 +22,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     queue: str
     key: str | None = None
     tenant: str = ""
+    group: str | None = None
     priority: int = 0
     run_at: datetime | None = None
     delay: Duration | None = None
@@ -29,11 +32,19 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     result_ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
     on_failed: str = "run"
+    overflow: str | None = None
+    when_full: str = "raise"
     wait: Duration | None = "30s"
     """How long ``call`` waits for the result."""
 
     def check(self, task: str) -> None:
-        """Refuse lengths that are none, when the task is made and not when it is used."""
+        """Refuse what no job of the task could have, when it is made and not when it is used."""
+        if self.overflow is not None:
+            check_name(self.overflow, f"task {task}: overflow")
+            if self.overflow == self.queue:
+                raise ConfigError(f"task {task}: overflow: expected another queue than its own, got {self.overflow!r}")
+        if self.when_full not in ("raise", "block"):
+            raise ConfigError(f"task {task}: when_full: expected 'raise' or 'block', got {shown(self.when_full)}")
         for what in ("timeout", "result_ttl", "delay", "expires"):
             if (given := getattr(self, what)) is not None:
                 micros(given, f"task {task}: {what}")
@@ -53,6 +64,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             args=Encoded(cell),
             key=self.key,
             tenant=self.tenant,
+            group=self.group,
             priority=self.priority,
             run_at=self.run_at,
             delay=self.delay,
@@ -62,5 +74,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             result_ttl=self.result_ttl,
             headers=self.headers,
             on_failed=self.on_failed,
+            overflow=self.overflow,
+            when_full=self.when_full,
             id=job_id,
         )

@@ -26,7 +26,7 @@ States::
                       COMPLETED · CANCELLED · FAILED (the dead letters)
 
 A job is *due* when it is AVAILABLE and ``run_at <= now``. It is *claimable* when it is due, its queue is not paused,
-and it has not expired.
+it has not expired, and it is *called*, as every job is that has no group.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
 from headrace.records import (
     Altered,
     Beat,
@@ -193,6 +194,48 @@ class TickStore(Protocol):
         ...
 
 
+class PolicyStore(Protocol):
+    """The policies of queues: they live in the store, so that every worker keeps to a change from its next claim on.
+
+    What they mean is told where they count: ``claim`` (turns, limits, rates, pauses, groups) and ``insert`` (depth).
+    """
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        """Replace the policy of a queue; whether that was done: only if its version is the stored one (0: there is
+        none yet). It is then stored with the next version.
+
+        A rate that is new or changed begins with its burst saved up. With the first policy that ``governs``, the first
+        ``TenantLimit`` and the first pause of a tenant or task the queue becomes *governed*, and stays so. Groups are
+        called anew by the new ``group_running``. Those who listen to ``queue:NAME`` get a hint.
+        """
+        ...
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        """Replace what one tenant may do in one queue; with neither bound it has no limit of its own any more."""
+        ...
+
+    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+        """The policies of these queues, or of all, that have one or are governed, by name."""
+        ...
+
+    async def tenants(
+        self,
+        queue: str,
+        names: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        at: Stamp = None,
+    ) -> list[TenantState]:
+        """The tenants of a governed queue, in the order of their names (by code points), those above ``after``; only
+        those in ``names``, if given. At least those with jobs that wait or run, with a limit of their own, or paused;
+        others may or may not be listed."""
+        ...
+
+    async def group(self, queue: str, group: str) -> GroupState:
+        """Who has the turns of a group, and how many wait for one."""
+        ...
+
+
 class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another for another loop."""
 
@@ -209,6 +252,11 @@ class Backend(Protocol):
     @property
     def ticks(self) -> TickStore | None:
         """Capability: schedules. None means that there can be none."""
+        ...
+
+    @property
+    def policies(self) -> PolicyStore | None:
+        """Capability: policies of queues. None means that there can be none; groups there are all the same."""
         ...
 
     @property
@@ -260,6 +308,11 @@ class Backend(Protocol):
         Two rows of one batch with the same key: the first wins, the second is its duplicate. Any number of
         concurrent inserts of one key: exactly one is NEW.
 
+        A row that would be NEW is FULL, and not stored, while as many jobs wait (AVAILABLE or PAUSED) in its queue as
+        the policy's ``depth`` says, or in all queues as that of :data:`~headrace.policy.STORE` says. Rows are admitted
+        in their order while there is room; concurrent inserts may be off by one in a hundred. Only ``insert`` is
+        refused: spawned rows, ticks, retries and requeues never are.
+
         ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Then those who listen to ``queue:NAME`` get a hint.
         """
         ...
@@ -283,6 +336,46 @@ class Backend(Protocol):
         Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
         on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
         or have ended.
+
+        **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
+        *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
+        several turns, a job also gives its own back when its lease ends; where there is one, it keeps it, so that no
+        other job of the group is started between its first run and its end. Turns go to the first AVAILABLE jobs of the
+        group by ``(run_at, id)``: when one is free, and when a job comes that is before one which is called but not
+        RUNNING (and, where there is one turn, was never leased): that one waits again. While more are
+        called than there are turns, as their number was lowered, those that do not run wait again whatever they were.
+        All this is part of the step that brings it about, and no claim walks over jobs that are not called. A job that
+        is called because a claim has met another that expired may be left to the next claim; ``next_in`` is 0 then.
+
+        **Governed queues.** Of a queue that is *governed* (see :class:`PolicyStore`), the tenants take turns, and the
+        order above counts only within a tenant. A tenant is *awake*, *asleep* or *full*, and has a count of what it was
+        given:
+
+        1. Tenants asleep whose time has come wake up, *since* that time, with the queue's *round* as their count, or
+           their own if that is higher.
+        2. While there is room, the awake tenant with the lowest ``(count, since, name)`` that ``holders`` leaves to
+           this holder is visited: one that the holder has jobs of already, or that fewer than ``holders`` have. Its
+           count becomes the round, unless that is higher.
+        3. The visit takes at most ``chunk`` jobs, and what there is room for: of the claim, of ``running`` and ``rate``
+           of the queue, and of those of the tenant. They are the first claimable ones of the tenant by ``(priority,
+           run_at, id)`` (with ``ageing``: by ``(run_at + priority * ageing, id)``), leaving out tasks that are paused
+           or whose rate lets no more through. The count rises by what was taken.
+        4. A tenant whose ``running`` is reached is *full*: it wakes when a job of it stops running, and for no other
+           reason. One that is paused, whose rate lets nothing through, or that has nothing more of what a visit could
+           have taken, falls asleep: until the pause ends or the rate opens; until the first job that is left is due and
+           the rate and the pause of its task allow it; for good, if there is none. A job that comes wakes a tenant
+           asleep when it is due. A change of a policy, a limit or a pause wakes all of its queue at once.
+
+        So nobody waits behind a tenant or a task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
+        light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the
+        first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who listen to
+        ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant, or
+        ``holders``. A great many jobs that waited when the queue became governed may be brought into turns bit by bit,
+        by the claims that follow, in their order.
+
+        A claim from several queues takes first from the one that is named first: each governed queue, and all others
+        together, are given their even share of the room in this order (what is left, by the number of those to come,
+        rounded up), then what others left, in the same order. So who names them in turn starves none.
         """
         ...
 
@@ -361,8 +454,8 @@ class Backend(Protocol):
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results and ticks, never a live
-        job or a schedule.
+        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, ticks, and the places
+        in turn of tenants without jobs; never a live job, a schedule or a rule.
         A store may remove a whole day at once, if that is a step as small.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.

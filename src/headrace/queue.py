@@ -222,12 +222,13 @@ class Queue(Generic[P, R]):
         delay: Duration | None = None,
         priority: int = 0,
         tenant: str = "",
+        group: str | None = None,
         headers: Mapping[str, str] | None = None,
         on_failed: str = "run",
     ) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, headers, on_failed)
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
     async def enqueue_and_wait(
@@ -241,6 +242,7 @@ class Queue(Generic[P, R]):
         delay: Duration | None = None,
         priority: int = 0,
         tenant: str = "",
+        group: str | None = None,
         headers: Mapping[str, str] | None = None,
         on_failed: str = "run",
     ) -> R:
@@ -250,7 +252,7 @@ class Queue(Generic[P, R]):
             micros(timeout, "timeout")
         if result_ttl is not None and not micros(result_ttl, "result_ttl"):
             raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, headers, on_failed)
+        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         cell = await self.client.call(job, timeout)
         return self.client.packer.envelope.decode(cell, self._results, "result")
 
@@ -313,6 +315,7 @@ class Queue(Generic[P, R]):
         delay: Duration | None,
         priority: int,
         tenant: str,
+        group: str | None,
         headers: Mapping[str, str] | None,
         on_failed: str,
     ) -> NewJob:
@@ -330,6 +333,7 @@ class Queue(Generic[P, R]):
             delay=delay,
             priority=priority,
             tenant=tenant,
+            group=group,
             headers=headers,
             on_failed=on_failed,
         )

@@ -49,6 +49,8 @@ class Row(Struct, frozen=True, gc=False):
     """Inbox that gets a hint when the job ends."""
     hold_failed: bool = False
     """Whether a FAILED job under this row's key answers as a duplicate; else the key is free again."""
+    group: str | None = None
+    """Jobs of one group in one queue take turns; see ``Backend.claim``."""
 
 
 class InsertStatus(StrEnum):
@@ -58,6 +60,8 @@ class InsertStatus(StrEnum):
     DUPLICATE = "duplicate"
     DONE = "done"
     """The key's job completed and its result is still held; it comes along."""
+    FULL = "full"
+    """As many jobs wait as the queue, or the store, takes: this one is not stored."""
 
 
 class Inserted(Struct, frozen=True, gc=False):
@@ -65,7 +69,7 @@ class Inserted(Struct, frozen=True, gc=False):
 
     status: InsertStatus
     id: JobId
-    """The stored job's id: the row's own when NEW or SAME, else the one that holds the key."""
+    """The stored job's id: the row's own when NEW, SAME or FULL, else the one that holds the key."""
     state: JobState = JobState.AVAILABLE
     result: bytes | None = None
     attempt: int = 0
@@ -108,6 +112,7 @@ class Leased(Struct, frozen=True, gc=False):
     headers: bytes | None = None
     error: bytes | None = None
     """What earlier attempts left behind, as the core wrote it."""
+    group: str | None = None
 
 
 class Claimed(Struct, frozen=True):
@@ -115,8 +120,8 @@ class Claimed(Struct, frozen=True):
 
     jobs: list[Leased]
     next_in: int | None = None
-    """When ``jobs`` is short of the limit: how long until the queues' next job is due; None if there is none. 0 where
-    ``max_bytes`` cut it short."""
+    """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
+    ends; None if there is neither. 0 where ``max_bytes`` cut it short."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
@@ -291,9 +296,12 @@ class Delete(Struct, frozen=True):
 
 
 class Configure(Struct, frozen=True):
-    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it."""
+    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it; with a tenant or a
+    task in the selector (not both), claims of the jobs of that tenant or task in it."""
 
     paused: bool
+    lasts: int | None = None
+    """For so long; None: until it is resumed."""
 
 
 Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Watch | Hold | Delete | Configure
@@ -344,6 +352,7 @@ class Record(Struct, frozen=True):
     result: bytes | None = None
     held: bool = False
     """COMPLETED: result and key are still held."""
+    group: str | None = None
 
 
 class Page(Struct, frozen=True):
@@ -361,14 +370,16 @@ class QueueStats(Struct, frozen=True):
     available: int = 0
     """Waiting for a worker, the scheduled ones included."""
     scheduled: int = 0
-    """Of these, not due yet; counted up to ``Limits.count_cap``."""
+    """Of these, not due yet; counted up to ``Limits.count_cap``, without those that wait for their group's turn."""
     running: int = 0
     jobs_paused: int = 0
     completed: int = 0
     cancelled: int = 0
     failed: int = 0
     oldest_due_age: int | None = None
-    """How long the longest-waiting due job has been due."""
+    """How long the longest-waiting due job has been due; jobs that wait for the turn of their group do not count."""
+    paused_until: int | None = None
+    """When the pause ends by itself; None: it does not, or there is none."""
 
 
 class WorkerStats(Struct, frozen=True):
@@ -410,6 +421,10 @@ class Place(StrEnum):
     """Results past their ttl; the records stay."""
     TICKS = "ticks"
     """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
+    TENANTS = "tenants"
+    """Tenants of governed queues that have no jobs, and whose rate is saved up: they come back as they would come anew.
+    What was set for them stays. ``limit`` is the only bound; ``more`` may be told by a sweep that removed none, if
+    there are others to look at."""
 
 
 class SweepClause(Struct, frozen=True, kw_only=True):

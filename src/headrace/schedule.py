@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 
 from headrace.core.codec import Envelope, show
 from headrace.core.planning import Definition, Delivery, Misfire, Template
 from headrace.core.rules import CronRule, EveryRule, Rule, cron_rule
-from headrace.durations import micros
+from headrace.durations import micros, spell_exactly
 from headrace.errors import ConfigError, InvalidJob, PayloadError
 from headrace.instants import from_datetime, to_datetime
 from headrace.job import read_headers
 from headrace.records import Row
 from headrace.shown import shown
 from headrace.ticks import Overlap, Schedule, Tick
-from headrace.types import Duration, NewJob
+from headrace.types import Duration, JobState, NewJob
 
 SHORTEST = 1_000_000
 """No slots come closer than this."""
+QUEUE = "queue"
+"""The way to overlap that stores need not know of: a group."""
 
 
-class ScheduleOptions(Struct, frozen=True, kw_only=True):
+if TYPE_CHECKING:
+    _Options = StructMeta
+else:
+
+    class _Options(StructMeta):
+        """Options of other names are refused as everywhere else; type checkers know those that there are."""
+
+        def __call__(cls, *args: Any, **options: Any) -> Any:
+            if unknown := options.keys() - {*cls.__struct_fields__}:
+                known = sorted({*cls.__struct_fields__} - {"interval", "expression", "job"})
+                raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(known)}")
+            return super().__call__(*args, **options)
+
+
+class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     """What intervals and cron expressions have in common."""
 
     name: str | None = None
@@ -40,8 +56,9 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True):
     max_age: Duration = "1d"
     grace: Duration = "1m"
     """For so long after its instant a slot can still be planned in time."""
-    overlap: Literal["allow", "skip", "cancel"] = "allow"
-    """While the job of the slot before is still alive: fire, skip the slot, or cancel the old job and fire."""
+    overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
+    """While the job of the slot before is still alive: fire, skip the slot, fire and let the new job wait until the old
+    one has ended, or cancel the old job and fire."""
     delivery: Literal["exactly_once", "at_most_once"] = "exactly_once"
     """``exactly_once``: one job for each slot, run like any other. ``at_most_once``: a slot that is late is missed, and
     its job is never started a second time, whatever became of the first."""
@@ -175,7 +192,7 @@ class TickInfo(Struct, frozen=True, kw_only=True):
     state: str
     """Of the job, as far as it is known."""
     waited: float | None
-    """Seconds from ``run_at`` until the job was last started …"""
+    """Seconds from ``run_at`` until the job was last started; where the slot was backfilled, that is from then on …"""
     ran: float | None
     """… and for which it ran; None while it has not ended, or when that was not noted."""
 
@@ -197,12 +214,18 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         misfire=_one_of(Misfire, spec.misfire or ("skip" if at_most_once else "once"), "misfire"),
         max_age=micros(spec.max_age, "max_age"),
         grace=micros(spec.grace, "grace"),
-        overlap=_one_of(Overlap, spec.overlap, "overlap"),
+        overlap=Overlap.ALLOW if spec.overlap == QUEUE else _one_of(Overlap, spec.overlap, "overlap", QUEUE),
+        queued=spec.overlap == QUEUE,
         delivery=Delivery(spec.delivery),
         start=start,
         end=end,
         max_runs=_whole(spec.max_runs, "max_runs"),
     )
+    if definition.queued and template.group is not None:
+        raise ConfigError(
+            f"overlap: with 'queue' the jobs are a group of their own; leave out group={shown(template.group)}, in "
+            "which they take turns with other jobs too"
+        )
     if at_most_once and definition.misfire is not Misfire.SKIP:
         raise ConfigError(f"misfire: with delivery='at_most_once' late slots are skipped, got {spec.misfire!r}")
     if definition.grace < SHORTEST:
@@ -217,9 +240,10 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
 def _rule(spec: Every | Cron, anchor: int) -> Rule:
     if isinstance(spec, Cron):
         return cron_rule(spec.expression, spec.tz)
-    interval = micros(spec.interval, "interval")
-    if interval < SHORTEST:
-        raise ConfigError(f"interval: expected at least 1s, got {shown(spec.interval)}")
+    given = spec.interval
+    negative = given < timedelta() if isinstance(given, timedelta) else isinstance(given, int | float) and given < 0
+    if negative or (interval := micros(given, "interval")) < SHORTEST:
+        raise ConfigError(f"interval: expected at least 1s, got {shown(given)}")
     return EveryRule(interval, anchor)
 
 
@@ -234,23 +258,28 @@ def template_of(row: Row) -> Template:
         timeout=row.timeout,
         result_ttl=row.result_ttl,
         headers=read_headers(row.headers),
+        group=row.group,
     )
 
 
 def _jitter(spec: Every | Cron) -> float:
     given = spec.jitter
     if given is None:
-        return 0.1 if isinstance(spec, Every) else 0.0
+        return _default_jitter(spec)
     if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= 0.5:
         raise ConfigError(f"jitter: expected a share of the interval from 0 to 0.5, got {shown(given)}")
     return float(given)
 
 
-def _one_of(kind: Any, given: object, what: str) -> Any:
+def _default_jitter(spec: Every | Cron) -> float:
+    return 0.1 if isinstance(spec, Every) else 0.0
+
+
+def _one_of(kind: Any, given: object, what: str, *more: str) -> Any:
     try:
         return kind(given)
     except ValueError:
-        known = ", ".join(repr(one.value) for one in kind)
+        known = ", ".join(map(repr, (*(one.value for one in kind), *more)))
         raise ConfigError(f"{what}: expected one of {known}, got {shown(given)}") from None
 
 
@@ -278,7 +307,7 @@ def spec_of(definition: Definition, rank: int) -> Every | Cron:
         "misfire": definition.misfire.value,
         "max_age": timedelta(microseconds=definition.max_age),
         "grace": timedelta(microseconds=definition.grace),
-        "overlap": definition.overlap.value,
+        "overlap": _overlap(definition),
         "delivery": definition.delivery.value,
         "start": _moment(definition.start),
         "end": _moment(definition.end),
@@ -300,6 +329,9 @@ def changed(spec: Every | Cron, changes: Mapping[str, Any]) -> Every | Cron:
     if "every" in changes and changes.keys() & {"cron", "tz"}:
         raise ConfigError("expected every=, or cron= and tz=, got both")
     kept = {name: getattr(spec, name) for name in options} | {k: v for k, v in changes.items() if k in options}
+    if ("every" if isinstance(spec, Cron) else "cron") in changes:
+        # A jitter that the old kind has by itself is not one that somebody asked for.
+        kept["jitter"] = changes.get("jitter", None if spec.jitter == _default_jitter(spec) else spec.jitter)
     if "every" in changes or (isinstance(spec, Every) and "cron" not in changes):
         if "tz" in changes:
             raise ConfigError("tz: an interval has no time zone; give cron= too")
@@ -320,6 +352,7 @@ def check_job(job: object) -> NewJob:
 
 def tick_info(tick: Tick, state: str) -> TickInfo:
     """The rich view of a flat tick, with the state of its job."""
+    never_started = tick.state == JobState.CANCELLED and not tick.ran
     return TickInfo(
         slot=to_datetime(tick.slot),
         run_at=to_datetime(tick.run_at),
@@ -328,8 +361,8 @@ def tick_info(tick: Tick, state: str) -> TickInfo:
         count=tick.count,
         job=None if tick.job is None else UUID(bytes=tick.job),
         state=state,
-        waited=None if tick.waited is None else tick.waited / 1e6,
-        ran=None if tick.ran is None else tick.ran / 1e6,
+        waited=None if tick.waited is None or never_started else tick.waited / 1e6,
+        ran=None if tick.ran is None or never_started else tick.ran / 1e6,
     )
 
 
@@ -344,7 +377,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         tenant=schedule.tenant,
         priority=definition.template.priority,
         enabled=schedule.enabled,
-        rule=rule.expression if isinstance(rule, CronRule) else f"every {_spelt(rule.interval)}",
+        rule=rule.expression if isinstance(rule, CronRule) else f"every {spell_exactly(rule.interval)}",
         tz=rule.zone if isinstance(rule, CronRule) else "",
         next_slot=_moment(schedule.slot),
         last_slot=_moment(schedule.last_slot),
@@ -354,7 +387,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         misfire=definition.misfire.value,
         max_age=definition.max_age / 1e6,
         grace=definition.grace / 1e6,
-        overlap=definition.overlap.value,
+        overlap=_overlap(definition),
         delivery=definition.delivery.value,
         start=_moment(definition.start),
         end=_moment(definition.end),
@@ -375,14 +408,8 @@ def _args(template: Template, envelope: Envelope) -> Any:
         return f"<{error}>"
 
 
-def _spelt(length: int) -> str:
-    """Exactly, unlike :func:`headrace.durations.spell`."""
-    parts = []
-    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("us", 1)):
-        count, length = divmod(length, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
+def _overlap(definition: Definition) -> str:
+    return QUEUE if definition.queued else definition.overlap.value
 
 
 def _moment(instant: int | None) -> datetime | None:

@@ -1,9 +1,10 @@
-"""Schedules on a store: made, changed, paused, looked at, made up for."""
+"""Schedules on a store: made, changed, paused, made up for."""
 
 from __future__ import annotations
 
+import logging
 from binascii import crc32
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -11,32 +12,23 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.client import Owner
 from headrace.core.names import check_name
-from headrace.core.planning import Definition, look_at, make_plan, run_at, tick, unpack
+from headrace.core.planner import tell_ticks, warn_if_late
+from headrace.core.planning import Definition, look_at, make_plan, tick, unpack
 from headrace.core.rules import EveryRule
 from headrace.core.stretches import Stretch, split
 from headrace.durations import micros
 from headrace.errors import ConfigError, ScheduleNotFound, Unavailable
-from headrace.instants import from_datetime, to_datetime
-from headrace.protocol import Backend, TickStore
-from headrace.records import Cancel, JobId, Row, Selector
-from headrace.schedule import (
-    Cron,
-    Every,
-    ScheduleInfo,
-    TickInfo,
-    changed,
-    check_job,
-    define,
-    schedule_info,
-    spec_of,
-    template_of,
-    tick_info,
-)
+from headrace.instants import to_datetime
+from headrace.protocol import TickStore
+from headrace.records import Cancel, Row, Selector
+from headrace.schedule import Cron, Every, ScheduleInfo, changed, check_job, define, spec_of, template_of
 from headrace.shown import shown
-from headrace.ticks import BUCKETS, Drop, Look, Overlap, Plan, Save, Schedule, ScheduleSelector, Tick, TickOutcome
+from headrace.ticks import BUCKETS, Drop, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
+from headrace.timetable import Timetable, aware, slots
 from headrace.types import JobState
+
+log = logging.getLogger("headrace")
 
 _TRIES = 20
 """How often a change is made anew that another one came before."""
@@ -47,7 +39,7 @@ _LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
 
 
-class Schedules:
+class Schedules(Timetable):
     """The schedules of a store. Workers plan them: nothing fires while none runs, and what then was missed is made up
     for as each schedule says.
 
@@ -66,11 +58,6 @@ class Schedules:
     >>> asyncio.run(main())
     greet every 1m False
     """
-
-    def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:
-        self._owner = owner
-        self._paced = paced
-        """Those whose planners ask how long it is until the next slot."""
 
     # -- making and changing
 
@@ -144,7 +131,7 @@ class Schedules:
         """Fire again, from the next slot on: what came while it was disabled is not made up for."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
-            now = (await ticks.due(Look(1), self._stamp())).now
+            now = await self._now(ticks)
             known = await self._known(ticks, name)
             if known.enabled:
                 return self._info(known)
@@ -157,7 +144,7 @@ class Schedules:
 
     async def disable(self, name: str, *, cancel_pending: bool = False) -> ScheduleInfo:
         """Fire no more. Jobs of slots that are planned already still run, unless ``cancel_pending``: those that have
-        not started are cancelled."""
+        not started are cancelled. Their slots have fired, and are not made up for."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             _, known = await self._known_and_caught_up(ticks, name)
@@ -171,6 +158,8 @@ class Schedules:
         if not known.enabled:
             return True
         [saved] = await ticks.save([Save(replace(known, enabled=False), known.version)], self._stamp())
+        if saved:
+            log.info("schedule %s: disabled", shown(known.name))
         return saved
 
     async def delete(self, name: str) -> None:
@@ -201,6 +190,8 @@ class Schedules:
             return False
         await self._cancel_pending(ticks, known.uid)
         [dropped] = await ticks.save([Drop(known.name, known.version + known.enabled)], self._stamp())
+        if dropped:
+            log.info("schedule %s: removed", shown(known.name))
         return dropped
 
     async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
@@ -209,81 +200,30 @@ class Schedules:
         waiting = frozenset((JobState.AVAILABLE,))
         while page := await ticks.history(uid, before, _LONG_PAGE):
             before = page[-1].slot
-            if ids := [one.job for one in page if one.job is not None]:
-                await self._owner.client.alter(Selector(ids=ids, states=waiting), Cancel("schedule stopped"))
-
-    # -- looking
-
-    async def get(self, name: str) -> ScheduleInfo:
-        """One schedule. Raises ``ScheduleNotFound``."""
-        known = await self._known(await self._ticks(), name)
-        return self._info(known)
-
-    async def list(
-        self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
-    ) -> Sequence[ScheduleInfo]:
-        """Schedules in the order of their names: all, or those of a tenant (empty: of none), or of a queue; from the
-        name ``after`` on, which is left out, as the last one of a page is."""
-        sel = ScheduleSelector(
-            tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
-            queue=None if queue is None else check_name(queue, "queue"),
-        )
-        above = None if after is None else check_name(after, "after")
-        _number(limit, "limit")
-        ticks = await self._ticks()
-        found = []
-        async for one in self._all(ticks, sel, above):
-            found.append(self._info(one))
-            if len(found) == limit:
-                break
-        return found
-
-    async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """The next instants at which its jobs will be due, with jitter, those that are planned already included."""
-        _number(count, "count")
-        ticks = await self._ticks()
-        now = (await ticks.due(Look(1), self._stamp())).now
-        known = await self._known(ticks, name)
-        definition = unpack(known.definition)
-        ahead = [one for one in await ticks.history(known.uid, None, _PAGE) if one.run_at > now]
-        states = await self._states(ahead)
-        planned = [one.run_at for one in ahead if states.get(one.job) == JobState.AVAILABLE]
-        left = count if definition.max_runs is None else min(count, max(0, definition.max_runs - known.runs))
-        slots = islice(_slots(definition, known.slot), left) if known.enabled else ()
-        coming = sorted(planned) + [run_at(known.uid, slot, definition) for slot in slots]
-        return [to_datetime(instant) for instant in coming[:count]]
-
-    async def history(self, name: str, limit: int = 20, *, before: datetime | None = None) -> Sequence[TickInfo]:
-        """What became of its slots, the latest first; of those before an instant, as of the last one of a page."""
-        _number(limit, "limit")
-        earlier = None if before is None else _aware(before, "before")
-        ticks = await self._ticks()
-        known = await self._known(ticks, name)
-        page = await ticks.history(known.uid, earlier, limit)
-        states = await self._states(page)
-        return [tick_info(one, one.state or states.get(one.job, "")) for one in page]
-
-    async def _states(self, page: Sequence[Tick]) -> dict[JobId | None, str]:
-        """Of jobs of which nothing is noted."""
-        backend = await self._owner.client.backend()
-        unknown = [one.job for one in page if one.job is not None and not one.state]
-        records = await backend.fetch(unknown, at=self._stamp()) if unknown else []
-        return {record.id: record.state.value for record in records if record is not None}
+            slots = {one.job: one.slot for one in page if one.job is not None}
+            if not slots:
+                continue
+            sel = Selector(ids=list(slots), states=waiting)
+            altered = await self._owner.client.alter(sel, Cancel("schedule stopped"))
+            gone = [slots[one.id] for one in altered if one.changed and one.after is JobState.CANCELLED]
+            if gone:
+                await ticks.note([TickNote(uid, slot, JobState.CANCELLED.value, 0, 0) for slot in gone], self._stamp())
 
     # -- out of turn
 
     async def run(self, name: str) -> UUID:
-        """Run its job once, now, beside its slots and whether or not one of them still runs; the id of that job."""
+        """Run its job once, now, beside its slots, whether or not one of them still runs (with ``overlap="queue"``:
+        when that has ended); the id of that job."""
         ticks = await self._ticks()
         for later in range(_TRIES):
-            now = (await ticks.due(Look(1), self._stamp())).now
+            now = await self._now(ticks)
             known = await self._known(ticks, name)
             definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
             slot = now + later
             if definition.following(slot - 1) == slot:
                 continue  # it is one of its own, which has a job to come
             extra = tick(known, definition, slot, now, now)
-            [done] = await ticks.plan([Plan(known.name, known.uid, None, [extra])], self._stamp())
+            done = await self._plan(ticks, Plan(known.name, known.uid, None, [extra]))
             if done and done[0] is not None and extra.row is not None:
                 return UUID(bytes=extra.row.id)
         raise self._contended(name)
@@ -294,29 +234,31 @@ class Schedules:
         """Fire the slots from ``since`` on that did not, up to ``until`` or now; how many that were. Their jobs are due
         at once, in the order of their slots, however many still run. Calling it again fires none twice. ``dry_run``
         only counts them."""
-        first, end = _aware(since, "since"), None if until is None else _aware(until, "until")
+        first, end = aware(since, "since"), None if until is None else aware(until, "until")
         if end is not None and end < first:
-            raise ConfigError(f"until: expected an instant after since, got {shown(until)} before {shown(since)}")
+            raise ConfigError(f"until: expected an instant after since, got {until} before {since}")
         ticks = await self._ticks()
         now, known = await self._known_and_caught_up(ticks, name)
         self._check_reach(known, first, now)
         definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
         last = now if end is None else min(now, end)
-        every = list(islice(_slots(definition, definition.first(first - 1), last), _MOST_BACKFILLED + 1))
+        every = list(islice(slots(definition, definition.first(first - 1), last), _MOST_BACKFILLED + 1))
         if len(every) > _MOST_BACKFILLED:
             raise ConfigError(f"expected at most {_MOST_BACKFILLED:,} slots at once, got more; name a shorter time")
         fired, missed = await self._dealt_with(ticks, known.uid, first, last)
         most = None if definition.max_runs is None else max(0, definition.max_runs - known.runs)
-        slots = [slot for slot in every if slot not in fired][:most]
+        left_out = [slot for slot in every if slot not in fired][:most]
         if dry_run:
-            return len(slots)
+            return len(left_out)
         count = 0
-        for start in range(0, len(slots), _PAGE):
-            page = slots[start : start + _PAGE]
-            made_up = [tick(known, definition, slot, slot, now) for slot in page]
+        for start in range(0, len(left_out), _PAGE):
+            page = left_out[start : start + _PAGE]
+            # Due now, in their order: a job that is made up for is not late.
+            due = now - len(left_out) + start
+            made_up = [tick(known, definition, slot, due + i, now) for i, slot in enumerate(page)]
             missed, left = split(missed, page, definition)
             plan = Plan(name, known.uid, None, sorted([*made_up, *left], key=lambda one: one.slot))
-            [outcomes] = await ticks.plan([plan], self._stamp())
+            outcomes = await self._plan(ticks, plan)
             if outcomes is None:
                 raise ScheduleNotFound(f"schedule {shown(name)} went while it was made up for")
             count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
@@ -349,63 +291,45 @@ class Schedules:
 
     # -- within
 
-    def _info(self, known: Schedule) -> ScheduleInfo:
-        return schedule_info(known, unpack(known.definition), self._owner.client.packer.envelope)
-
     @property
     def _ahead(self) -> int:
         return micros(self._owner.client.settings.planner.ahead)
 
-    def _stamp(self) -> int | None:
-        return self._owner.client.clock.stamp()
-
-    async def _ticks(self) -> TickStore:
-        backend: Backend = await self._owner.client.backend()
-        if backend.ticks is None:
-            raise ConfigError("this store keeps no schedules; SQLite, PostgreSQL and Valkey do")
-        return backend.ticks
-
     async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
         """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
         for _ in range(_MOST_PLANS):
-            now = (await ticks.due(Look(1), self._stamp())).now
+            now = await self._now(ticks)
             known = await self._find(ticks, name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known
             plan = make_plan(known, unpack(known.definition), now, self._ahead)
             if not plan.ticks or name in self._paced:
                 return now, known
-            await ticks.plan([plan], self._stamp())
+            outcomes = await self._plan(ticks, plan)
+            warn_if_late(self._owner.client.observers, known, plan, outcomes or (), now)
         raise self._contended(name)
+
+    async def _plan(self, ticks: TickStore, plan: Plan) -> Sequence[TickOutcome | None] | None:
+        """Have the store carry out a plan, and tell of what it did; None: nothing."""
+        [outcomes] = await ticks.plan([plan], self._stamp())
+        tell_ticks(self._owner.client.observers, plan, outcomes or ())
+        return outcomes
 
     async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
         now, known = await self._caught_up(ticks, name)
         return now, await self._known(ticks, name) if known is None else known
 
-    async def _find(self, ticks: TickStore, name: str) -> Schedule | None:
-        found = await ticks.find(ScheduleSelector(names=[check_name(name, "name")]))
-        return found[0] if found else None
-
-    async def _known(self, ticks: TickStore, name: str) -> Schedule:
-        known = await self._find(ticks, name)
-        if known is None:
-            raise ScheduleNotFound(f"no schedule {shown(name)}: it never was, or has been deleted")
-        return known
-
-    async def _all(self, ticks: TickStore, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
-        while page := await ticks.find(sel, after, _PAGE):
-            for one in page:
-                yield one
-            after = page[-1].name
-
     async def _save(self, ticks: TickStore, wanted: Schedule, known: Schedule | None, now: int) -> bool:
         """Save, and plan at once what no planner may be awake in time for."""
         expect = 0 if known is None else known.version
         [saved] = await ticks.save([Save(wanted, expect)], self._stamp())
+        if saved:
+            what = "made" if known is None else "changed" if known.enabled else "enabled"
+            log.info("schedule %s: %s", shown(wanted.name), what)
         due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
         if saved and due and wanted.name not in self._paced:
             stored = replace(wanted, version=expect + 1)
-            await ticks.plan([make_plan(stored, unpack(stored.definition), now, self._ahead)], self._stamp())
+            await self._plan(ticks, make_plan(stored, unpack(stored.definition), now, self._ahead))
         return saved
 
     def _contended(self, name: str) -> Unavailable:
@@ -419,21 +343,3 @@ def _anchor(before: Definition, spec: Every | Cron, known: Schedule, now: int) -
         return known.last_slot or now
     same = isinstance(spec, Every) and micros(spec.interval, "interval") == rule.interval
     return rule.anchor if same else known.last_slot or rule.anchor
-
-
-def _slots(definition: Definition, slot: int | None, last: int | None = None) -> Iterator[int]:
-    """From this one on."""
-    while slot is not None and (last is None or slot <= last):
-        yield slot
-        slot = definition.following(slot)
-
-
-def _aware(given: object, what: str) -> int:
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
-    return from_datetime(given)
-
-
-def _number(given: object, what: str) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from headrace.app import App
 from headrace.client import AnyId
+from headrace.core.why import Why
 from headrace.errors import ConfigError
 from headrace.handle import Handle
 from headrace.info import JobInfo
@@ -138,6 +139,10 @@ class SyncApp:
         """All that is known of a job. Raises ``JobNotFound``."""
         return self.wait_for(self.app.get(job_id))
 
+    def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running. Raises ``JobNotFound``."""
+        return self.wait_for(self.app.why(job_id))
+
     def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
         """Cancel a waiting job, or ask a running one to stop: the state that it is in now, None if it is unknown."""
         return self.wait_for(self.app.cancel(job_id))
@@ -150,9 +155,9 @@ class SyncApp:
         """The store in numbers."""
         return self.wait_for(self.app.client.stats())
 
-    def pause(self, queue: str) -> None:
-        """No worker claims from the queue until it is resumed."""
-        self.wait_for(self.app.client.pause(queue))
+    def pause(self, queue: str, lasts: Duration | None = None) -> None:
+        """No worker claims from the queue for so long, or until it is resumed."""
+        self.wait_for(self.app.client.pause(queue, lasts))
 
     def resume(self, queue: str) -> None:
         """Workers may claim from the queue again."""

@@ -58,6 +58,7 @@ class Task(Generic[P, R]):
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(options.queue, "queue")
+        self.overflow = options.overflow
         self._owner = owner
         self._options = options
         self._retry = retry

@@ -89,6 +89,9 @@ class NewJob(Struct, frozen=True, kw_only=True):
     key: str | None = None
     """Dedup name: held in its queue while the job lives and for ``result_ttl`` after it completed."""
     tenant: str = ""
+    group: str | None = None
+    """Jobs of one group in one queue are run one after the other, in the order in which they are due, retries included;
+    or as many at a time as the queue's policy says."""
     priority: int = 0
     """Lower numbers are run first."""
     run_at: datetime | None = None
@@ -102,9 +105,18 @@ class NewJob(Struct, frozen=True, kw_only=True):
     """Small notes that travel with the job: trace context, correlation id."""
     on_failed: str = "run"
     """``"run"``: a key whose job failed may be enqueued anew; ``"return"``: the failed job answers as a duplicate."""
+    overflow: str | None = None
+    """The queue that takes the job when its own has no room."""
+    when_full: str = "raise"
+    """When no queue has room: ``"raise"`` ``QueueFull``, or ``"block"`` until there is some, for ``patience``."""
     id: UUID | bytes | None = None
     """A UUID, or its 16 bytes; made by the client when left out. ``task.job(…)`` makes it at once, so that enqueueing
     the same jobs again after an error stores none of them twice."""
+
+    @property
+    def job_id(self) -> UUID | None:
+        """The id as handles and errors tell it, whichever way it was given."""
+        return UUID(bytes=self.id) if isinstance(self.id, bytes) else self.id
 
 
 class Patch(Struct, frozen=True):

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.memory import MemoryBackend
-from headrace.backends.memory.store import MemoryStore
+from headrace.backends.memory.policies import MemoryPolicies
+from headrace.policy import Policy, TenantLimit
+from headrace.records import Stamp
 
 _WRITES = ("insert", "claim", "finish", "turn", "renew", "reap", "alter", "sweep")
 
@@ -21,13 +23,15 @@ class JournalBackend(MemoryBackend):
         self._replaying = False
 
     async def open(self) -> None:
-        self.store = MemoryStore()
+        MemoryBackend.__init__(self)
+        self.policies = _JournalledPolicies(self)
         self._replaying = True
         if self._path.exists():
             with self._path.open("rb") as file:
                 while file.peek(1):
                     name, args = pickle.load(file)
-                    await getattr(super(), name)(*args)
+                    done = getattr(self.policies, name, None) or getattr(super(), name)
+                    await done(*args)
         self._replaying = False
 
     def sibling(self) -> JournalBackend:
@@ -51,6 +55,21 @@ def _journalled(name: str) -> Any:
 
 for _name in _WRITES:
     setattr(JournalBackend, _name, _journalled(_name))
+
+
+class _JournalledPolicies(MemoryPolicies):
+    def __init__(self, backend: JournalBackend) -> None:
+        super().__init__(backend.store, backend._begin, backend.limits.count_cap)
+        self._backend = backend
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        saved = await super().save(policy, at)
+        self._backend.note("save", (policy, at))
+        return saved
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        await super().limit(limit, at)
+        self._backend.note("limit", (limit, at))
 
 
 class LazyJournalBackend(JournalBackend):

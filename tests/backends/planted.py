@@ -7,8 +7,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from headrace.backends.memory import MemoryBackend
-from headrace.backends.memory.store import Entry
+from headrace.backends.memory.entry import Entry
 from headrace.records import (
     Altered,
     Beat,
@@ -35,21 +34,22 @@ from headrace.records import (
     Swept,
 )
 from headrace.types import JobState
+from tests.backends.hooked import HookedBackend
 
 
-class AnyEpochFits(MemoryBackend):
+class AnyEpochFits(HookedBackend):
     def _held_by(self, job_id: JobId, epoch: int, holder: str) -> Entry | None:
         entry = self.store.running.get(job_id)
         return entry if entry is not None and entry.holder == holder else None
 
 
-class AnyHolderFits(MemoryBackend):
+class AnyHolderFits(HookedBackend):
     def _held_by(self, job_id: JobId, epoch: int, holder: str) -> Entry | None:
         entry = self.store.running.get(job_id)
         return entry if entry is not None and entry.epoch == epoch else None
 
 
-class FencedOffButSpawns(MemoryBackend):
+class FencedOffButSpawns(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         state = super()._finish(s, now)
         for row in s.spawn if state is None else ():
@@ -57,12 +57,12 @@ class FencedOffButSpawns(MemoryBackend):
         return state
 
 
-class StartsATickEarly(MemoryBackend):
+class StartsATickEarly(HookedBackend):
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         return super()._candidates(queues, now + 1)
 
 
-class ForgetsRunAtInTheOrder(MemoryBackend):
+class ForgetsRunAtInTheOrder(HookedBackend):
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         yield from sorted(super()._candidates(queues, now), key=lambda entry: (entry.priority, entry.id))
 
@@ -74,69 +74,71 @@ class ForgetsRunAtInTheOrder(MemoryBackend):
         return claimed
 
 
-class ServesPausedQueues(MemoryBackend):
+class ServesPausedQueues(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
-        with patch.object(self.store, "paused_queues", set()):
+        with patch.object(self.store, "paused_queues", {}):
             return super()._claim(req, now)
 
 
-class StartsExpiredJobs(MemoryBackend):
+class StartsExpiredJobs(HookedBackend):
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         for entry in super()._candidates(queues, now):
             entry.expires_at = None
             yield entry
 
 
-class ClaimsSuspectsLikeAnyOther(MemoryBackend):
+class ClaimsSuspectsLikeAnyOther(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         return super()._claim(replace(req, lost_below=None), now)
 
 
-class HidesWhatItPassedOver(MemoryBackend):
+class HidesWhatItPassedOver(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         return replace(super()._claim(req, now), passed_over=False)
 
 
-class BringsEverySection(MemoryBackend):
+class BringsEverySection(HookedBackend):
     def _lease(self, entry: Entry, req: Claim, now: int) -> object:
         return super()._lease(entry, replace(req, want=None), now)
 
 
-class FoldsTheCaseOfKeys(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
+class FoldsTheCaseOfKeys(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         for (queue, key), job_id in self.store.keys.items():
             if row.key is not None and (queue, key.casefold()) == (row.queue, row.key.casefold()):
-                return super()._insert(replace(row, key=self.store.jobs[job_id].key), now)
-        return super()._insert(row, now)
+                return super()._insert(replace(row, key=self.store.jobs[job_id].key), now, gate=gate)
+        return super()._insert(row, now, gate=gate)
 
 
-class FailedJobsKeepTheirKey(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
-        return super()._insert(replace(row, hold_failed=True), now)
+class FailedJobsKeepTheirKey(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        return super()._insert(replace(row, hold_failed=True), now, gate=gate)
 
 
-class CompletedJobsLoseTheirKey(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
+class CompletedJobsLoseTheirKey(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         last = None if row.key is None else self.store.by_key(row.queue, row.key)
         if last is not None and last.state is JobState.COMPLETED:
             self.store.drop_key(last)
-        return super()._insert(row, now)
+        return super()._insert(row, now, gate=gate)
 
 
-class RepeatedInsertsOverwrite(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
-        answer = super()._insert(row, now)
+class RepeatedInsertsOverwrite(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        answer = super()._insert(row, now, gate=gate)
         if answer.status is InsertStatus.SAME:
             self.store.jobs[row.id].cells = dict(row.cells)
         return answer
 
 
-class EmptyCellsAreDropped(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
-        return super()._insert(replace(row, cells={name: cell for name, cell in row.cells.items() if cell}), now)
+class EmptyCellsAreDropped(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        return super()._insert(
+            replace(row, cells={name: cell for name, cell in row.cells.items() if cell}), now, gate=gate
+        )
 
 
-class BlindWithinABatch(MemoryBackend):
+class BlindWithinABatch(HookedBackend):
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         before, added, answers = dict(self.store.keys), {}, []
         for row in rows:
@@ -147,12 +149,12 @@ class BlindWithinABatch(MemoryBackend):
         return answers
 
 
-class NeverForgetsALoss(MemoryBackend):
+class NeverForgetsALoss(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         return super()._finish(replace(s, keep_lost=True), now)
 
 
-class ForgetsCancelRequests(MemoryBackend):
+class ForgetsCancelRequests(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         entry = self._held_by(s.id, s.epoch, s.holder)
         if entry is not None:
@@ -160,17 +162,17 @@ class ForgetsCancelRequests(MemoryBackend):
         return super()._finish(s, now)
 
 
-class AlwaysGoesToTheBack(MemoryBackend):
+class AlwaysGoesToTheBack(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         return super()._finish(replace(s, delay=s.delay or 0), now)
 
 
-class ForgetsTheError(MemoryBackend):
+class ForgetsTheError(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         return super()._finish(replace(s, error=s.error or b""), now)
 
 
-class CountsWhatIsGone(MemoryBackend):
+class CountsWhatIsGone(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         state = super()._finish(s, now)
         if state is JobState.COMPLETED and not s.keep:
@@ -178,7 +180,7 @@ class CountsWhatIsGone(MemoryBackend):
         return state
 
 
-class LateRenewalsAreLost(MemoryBackend):
+class LateRenewalsAreLost(HookedBackend):
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         held = [lease for lease in beat.leases if self._held_by(*lease, beat.holder) is not None]
         late = [lease for lease in held if self.store.running[lease[0]].lease_until <= (at or 0)]
@@ -187,13 +189,13 @@ class LateRenewalsAreLost(MemoryBackend):
         return replace(renewed, lost=[*renewed.lost, *late])
 
 
-class NamesTheWrongLease(MemoryBackend):
+class NamesTheWrongLease(HookedBackend):
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         renewed = await super().renew(beat, at)
         return replace(renewed, lost=[(job_id, epoch + 1) for job_id, epoch in renewed.lost])
 
 
-class TellsCancelRequestsOnce(MemoryBackend):
+class TellsCancelRequestsOnce(HookedBackend):
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         renewed = await super().renew(beat, at)
         for job_id in renewed.cancels:
@@ -201,37 +203,37 @@ class TellsCancelRequestsOnce(MemoryBackend):
         return renewed
 
 
-class OneLossTooMany(MemoryBackend):
+class OneLossTooMany(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return await super().reap(replace(req, max_lost=req.max_lost + 1), at)
 
 
-class TakesAnOutageForPoison(MemoryBackend):
+class TakesAnOutageForPoison(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return await super().reap(replace(req, outage_floor=10**9), at)
 
 
-class TakesARestartForAnOutage(MemoryBackend):
+class TakesARestartForAnOutage(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return await super().reap(replace(req, outage_overdue=0), at)
 
 
-class ReapsYoungestFirst(MemoryBackend):
+class ReapsYoungestFirst(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return list(reversed(await super().reap(req, at)))
 
 
-class NoIdsMeansAllIds(MemoryBackend):
+class NoIdsMeansAllIds(HookedBackend):
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         return await super().alter(replace(sel, ids=sel.ids or None), change, at)
 
 
-class StartsOverInsteadOfGoingOn(MemoryBackend):
+class StartsOverInsteadOfGoingOn(HookedBackend):
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         return await super().alter(replace(sel, above=None), change, at)
 
 
-class RequeueKeepsTheAttempts(MemoryBackend):
+class RequeueKeepsTheAttempts(HookedBackend):
     def _requeue(self, entry: Entry, now: int) -> bool:
         attempt = entry.attempt
         done = super()._requeue(entry, now)
@@ -240,13 +242,13 @@ class RequeueKeepsTheAttempts(MemoryBackend):
         return done
 
 
-class RequeueStealsTheKey(MemoryBackend):
+class RequeueStealsTheKey(HookedBackend):
     def _requeue(self, entry: Entry, now: int) -> bool:
         with patch.object(self.store, "key_holder", return_value=None):
             return super()._requeue(entry, now)
 
 
-class MoveDropsTheKey(MemoryBackend):
+class MoveDropsTheKey(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         if isinstance(change, Move) and entry.queue != change.queue:
             self._change_queue(entry, change.queue, now)
@@ -255,7 +257,7 @@ class MoveDropsTheKey(MemoryBackend):
         return super()._apply(entry, change, now)
 
 
-class HoldsWhatIsGone(MemoryBackend):
+class HoldsWhatIsGone(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         if isinstance(change, Hold):
             self.store.hold(entry, now + change.result_ttl)
@@ -263,25 +265,25 @@ class HoldsWhatIsGone(MemoryBackend):
         return super()._apply(entry, change, now)
 
 
-class ResultsOutliveTheirTtl(MemoryBackend):
+class ResultsOutliveTheirTtl(HookedBackend):
     async def fetch(
         self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
     ) -> list[Record | None]:
         return await super().fetch(names, want, None if at is None else at - 1)
 
 
-class PagesLoseAJob(MemoryBackend):
+class PagesLoseAJob(HookedBackend):
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
         page = await super().scan(sel, after, limit, at)
         return Page(page.records[:-1], page.after) if page.after and len(page.records) > 1 else page
 
 
-class DryRunsRemove(MemoryBackend):
+class DryRunsRemove(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await super().sweep(replace(clause, dry_run=False), at)
 
 
-class AgeTakesHeldResults(MemoryBackend):
+class AgeTakesHeldResults(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.older_than is not None and clause.place is Place.COMPLETED:
             for entry in self.store.ended[JobState.COMPLETED].values():
@@ -290,7 +292,7 @@ class AgeTakesHeldResults(MemoryBackend):
         return await super().sweep(clause, at)
 
 
-class SweepsYoungestFirst(MemoryBackend):
+class SweepsYoungestFirst(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         for state, place in self.store.ended.items():
             self.store.ended[state] = dict(reversed(place.items()))
@@ -302,4 +304,4 @@ class SweepsYoungestFirst(MemoryBackend):
 
 SEEN_BY_SUITE = (StartsOverInsteadOfGoingOn,)
 """What the conformance suite has to find whatever the machine draws."""
-FAULTY = tuple(faulty for faulty in MemoryBackend.__subclasses__() if faulty.__module__ == __name__)
+FAULTY = tuple(faulty for faulty in HookedBackend.__subclasses__() if faulty.__module__ == __name__)

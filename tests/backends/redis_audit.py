@@ -9,22 +9,62 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.backends.redis.blob import JOB, KEPT, NONE, STATE, Head, Job, State
+from headrace.backends.redis.blob import GROUPED, JOB, KEPT, KEYED, NONE, STATE, Head, Job, State, decode_head
 from headrace.backends.redis.timetable import unpack_schedule, unpack_tick
+from headrace.policy import FOREVER
 
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "w", "q", "qn", "qi",
-    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:",
+    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
+    "P", "o", "ow", "of:", "oz:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8
 _KEY = Struct(">16sQB")
 _LENGTHS = Struct(">5I")
 _PATCHES = Struct(">4I")
-_head = msgspec.msgpack.Decoder(Head).decode
+ASLEEP, AWAKE, FULL, BOUND = range(4)
+_NUMBER = Struct(">Q")
 _inboxes = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Listed(NamedTuple):
+    """Where claims find a job."""
+
+    qid: int
+    priority: int
+    run_at: int
+    lane: bytes | None
+    """None: the line of its queue."""
+
+
+class Tenant(NamedTuple):
+    """One of a governed queue, as it is stored."""
+
+    qid: int
+    name: str
+    given: int
+    since: int
+    status: int
+    wake_at: int
+    running: int
+    lanes: dict[str, int]
+    holders: dict[str, int]
+    limited: bool
+    paused: int
+    full_at: int | None
+    """Of its rate under way."""
+
+    @property
+    def idle_from(self) -> int | None:
+        """From when on a sweep may forget it, or what is under way of it."""
+        if self.lanes or self.running or self.status in (AWAKE, BOUND):
+            return None
+        if self.given or self.full_at is not None or self.wake_at >= 0:
+            return self.full_at or 0
+        return self.paused if not self.limited and self.paused < FOREVER else None
 
 
 class Known(NamedTuple):
@@ -37,13 +77,23 @@ class Known(NamedTuple):
     size: int
     qid: int
     priority: int
-    keyed: int
+    flags: int
     expires_at: int
     run_at: int
+    epoch: int
     text: bytes
     head: Head
     weight: int
     """Bytes that it takes up, counted anew."""
+
+    @property
+    def keyed(self) -> bool:
+        return bool(self.flags & KEYED)
+
+    @property
+    def group(self) -> tuple[int, str] | None:
+        """With its queue."""
+        return (self.qid, self.head[6] or "") if self.flags & GROUPED else None
 
 
 class Audit:
@@ -55,7 +105,10 @@ class Audit:
         self._problems: list[str] = []
         self._names: dict[str, list[bytes]] = defaultdict(list)
         self._list_keys()
+        self._tenants = self._read_tenants()
         self._ready = self._read_ready()
+        self._lines = {_group(name): self._sorted("i:", name) for name in self._names["i:"]}
+        self._called = {_group(name): self._sorted("ic:", name) for name in self._names["ic:"]}
         self._jobs = self._read_jobs()
 
     def problems(self) -> list[str]:
@@ -64,7 +117,8 @@ class Audit:
             self._check_ids, self._check_tenants, self._check_queues, self._check_ready, self._check_expiring,
             self._check_leases, self._check_ends, self._check_results, self._check_cells, self._check_keys,
             self._check_waiters, self._check_counts, self._check_sizes, self._check_workers, self._check_signals,
-            self._check_schedules, self._check_ledger,
+            self._check_schedules, self._check_ledger, self._check_groups, self._check_tenants_of_queues,
+            self._check_running, self._check_turns,
         ):  # fmt: skip
             check()
         return self._problems
@@ -93,15 +147,32 @@ class Audit:
     def _set(self, name: str, which: bytes = b"") -> set[bytes]:
         return set(self._call("SMEMBERS", f"{self._base}:{name}".encode() + which))
 
-    def _read_ready(self) -> dict[bytes, tuple[int, int, int]]:
-        """The queue, the priority and the instant under which each waiting job is listed."""
-        found: dict[bytes, tuple[int, int, int]] = {}
+    def _read_tenants(self) -> dict[int, Tenant]:
+        found = {}
+        for number, packed in self._hash("M").items():
+            *facts, lanes, holders, limit, paused, rate = msgspec.msgpack.decode(packed)
+            told = dict(lanes), dict(holders), bool(limit), paused, rate[2] if rate else None
+            found[int(number)] = Tenant(*facts, *told)
+        return found
+
+    def _read_ready(self) -> dict[bytes, Listed]:
+        """Where each job is listed that claims can find."""
+        found: dict[bytes, Listed] = {}
         for name in self._names["r:"]:
-            qid, priority = map(int, name.split(b":"))
+            lane = None if b":" in name else name
+            qid, priority = self._lane(lane) if lane is not None else map(int, name.split(b":"))
             for job_id, run_at in self._sorted("r:", name).items():
                 self._expect(f"other lines of {job_id.hex()}", found.get(job_id), None)
-                found[job_id] = qid, priority, run_at
+                found[job_id] = Listed(qid, priority, run_at, lane)
         return found
+
+    def _lane(self, lane: bytes) -> tuple[int, int]:
+        """The queue and the priority of a lane."""
+        number, place = map(int, lane.split(b"."))
+        for kind, found in self._tenants[number].lanes.items() if number in self._tenants else ():
+            if found == place:
+                return self._tenants[number].qid, int(kind.partition("\0")[2])
+        return -1, 0
 
     def _read_jobs(self) -> dict[bytes, Known]:
         states, patches, errors, results = (self._hash(name) for name in ("s", "c", "e", "h"))
@@ -115,13 +186,14 @@ class Audit:
                 text = states[job_id][STATE.size :]
                 found[job_id] = Known(
                     known.state, known.cancel, known.instant, known.held_until, known.size, known.qid, known.priority,
-                    known.keyed, known.expires_at, known.run_at, text, head, weight,
+                    known.flags, known.expires_at, known.run_at, known.epoch, text, head, weight,
                 )  # fmt: skip
             else:
-                *_, run_at = self._ready.get(job_id, (0, 0, -1))
+                waits = self._lines.get((job.qid, head[6] or ""), {}) if job.flags & GROUPED else {}
+                run_at = self._ready[job_id].run_at if job_id in self._ready else waits.get(job_id, -1)
                 found[job_id] = Known(
-                    AVAILABLE, 0, 0, 0, job.size, job.qid, job.priority, job.keyed, job.expires_at, run_at, b"", head,
-                    weight,
+                    AVAILABLE, 0, 0, 0, job.size, job.qid, job.priority, job.flags, job.expires_at, run_at, 0, b"",
+                    head, weight,
                 )  # fmt: skip
         self._expect("states of unknown jobs", states.keys() - found.keys(), set())
         return found
@@ -129,7 +201,7 @@ class Audit:
     def _read_body(self, packed: bytes, patch: bytes | None) -> tuple[Head, int]:
         *_, length = JOB.unpack_from(packed)
         at = JOB.size + length
-        head = _head(packed[JOB.size : at])
+        head = decode_head(packed[JOB.size : at])
         headers, *cells = (0 if length == NONE else length for length in _LENGTHS.unpack_from(packed, at))
         self._expect("length of a body", len(packed), at + _LENGTHS.size + headers + sum(cells))
         if patch is not None:
@@ -139,8 +211,8 @@ class Audit:
             for place, length in enumerate(changes):
                 if length != KEPT:
                     cells[place] = 0 if length == NONE else length
-        key, task, tenant, *_ = head
-        return head, 200 + len(task) + len(tenant) + len(key or "") + headers + sum(cells)
+        key, task, tenant, *_, group = head
+        return head, 200 + sum(len(text or "") for text in (key, task, tenant, group)) + headers + sum(cells)
 
     def _in(self, *states: int) -> dict[bytes, Known]:
         return {job_id: job for job_id, job in self._jobs.items() if job.state in states}
@@ -161,18 +233,29 @@ class Audit:
     def _check_queues(self) -> None:
         numbers = {name: int(number) for name, number in self._hash("q").items()}
         self._expect(":qn", {int(number): name for number, name in self._hash("qn").items()}, _turned(numbers))
-        used = {job.qid for job in self._jobs.values()} | {int(qid) for qid in self._set("z")}
-        self._expect("numbers of no queue", used - set(numbers.values()), set())
+        used = {job.qid for job in self._jobs.values()} | {int(qid) for qid in self._sorted("z")}
+        used |= {int(qid) for name in ("P", "o", "ow") for qid in self._hash(name)}
+        self._expect("numbers of no queue", used - set(numbers.values()) - {0}, set())
         last = int(self._call("GET", f"{self._base}:qi") or 0)
         self._expect("numbers above the last", [number for number in numbers.values() if number > last], [])
 
     def _check_ready(self) -> None:
-        expected = {job_id: (job.qid, job.priority, job.run_at) for job_id, job in self._in(AVAILABLE).items()}
-        self._expect(":r", self._ready, expected)
-        levels: dict[int, dict[bytes, int]] = defaultdict(dict)
-        for qid, priority, _ in expected.values():
-            levels[qid][str(priority).encode()] = priority
-        self._expect(":p", {int(name): self._sorted("p:", name) for name in self._names["p:"]}, levels)
+        expected = {
+            job_id: (job.qid, job.priority, job.run_at)
+            for job_id, job in self._in(AVAILABLE).items()
+            if job.group is None or job_id in self._called.get(job.group, ())
+        }
+        self._expect(":r", {job_id: listed[:3] for job_id, listed in self._ready.items()}, expected)
+        levels: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for job_id, listed in self._ready.items():
+            if listed.lane is None:
+                levels[b"%d" % listed.qid][b"%d" % listed.priority] = listed.priority
+            elif (job := self._jobs.get(job_id)) is not None:
+                number, place = map(int, listed.lane.split(b"."))
+                tenant = self._tenants.get(number)
+                found = tenant and (tenant.name, tenant.lanes.get(f"{job.head[1]}\0{job.priority}"))
+                self._expect(f"lane of {job_id.hex()}", found, (job.head[2], place))
+        self._expect(":p", {name: self._sorted("p:", name) for name in self._names["p:"]}, levels)
 
     def _check_expiring(self) -> None:
         waiting = self._in(AVAILABLE).items()
@@ -222,7 +305,7 @@ class Audit:
             if job is None:
                 self._problems.append(f":k {field!r} leads to a job that is gone")
                 continue
-            self._expect(f":k {field!r}", (job.keyed, _key_field(job)), (1, field))
+            self._expect(f":k {field!r}", (job.keyed, _key_field(job)), (True, field))
             expected = (0, 0) if job.state not in ENDED else (job.held_until, 2 if job.state == FAILED else 1)
             self._expect(f":k {field!r} of a job in state {job.state}", (held_until, kind), expected)
         for job_id, job in self._in(AVAILABLE, RUNNING, PAUSED).items():
@@ -238,7 +321,9 @@ class Audit:
 
     def _check_counts(self) -> None:
         counted = {name: int(jobs) for name, jobs in self._hash("n").items()}
-        self._expect(":n", counted, Counter(f"{job.qid}:{job.state}".encode() for job in self._jobs.values()))
+        expected = Counter(f"{job.qid}:{job.state}".encode() for job in self._jobs.values())
+        expected[b"w"] = len(self._in(AVAILABLE, PAUSED))
+        self._expect(":n", counted, +expected)
 
     def _check_sizes(self) -> None:
         for job_id, job in self._jobs.items():
@@ -286,6 +371,123 @@ class Audit:
                 self._expect(f"other ticks of {uid.hex()} {slot}", found.get(name), None)
                 found[name] = tick.planned_at
         self._expect(":T", self._sorted("T"), found)
+
+    # -- groups and governed queues
+
+    def _check_groups(self) -> None:
+        """Called are those who come first, as far as there are turns; the others stand in line."""
+        turns = {int(qid): msgspec.msgpack.decode(packed)[9] for qid, packed in self._hash("P").items()}
+        members: dict[tuple[int, str], set[bytes]] = defaultdict(set)
+        for job_id, job in self._in(AVAILABLE, RUNNING).items():
+            if job.group is not None:
+                members[job.group].add(job_id)
+        self._expect(":i", self._sorted("i"), {b"%d:%s" % (qid, name.encode()): 0 for qid, name in members})
+        known = self._called.keys() | self._lines.keys()
+        self._expect("groups", known, members.keys())
+        for group in known:
+            called, line = self._called.get(group, {}), self._lines.get(group, {})
+            self._expect(f"members of {group}", called.keys() | line.keys(), members[group])
+            self._expect(f"called and in line in {group}", called.keys() & line.keys(), set())
+            jobs = {job_id: self._jobs[job_id] for job_id in members[group]}
+            self._expect(f":i of {group}", line, {i: job.run_at for i, job in jobs.items() if i in line})
+            self._check_called(group, jobs, called, line, turns.get(group[0], 1))
+
+    def _check_called(
+        self,
+        group: tuple[int, str],
+        jobs: Mapping[bytes, Known],
+        called: Mapping[bytes, int],
+        line: Mapping[bytes, int],
+        turns: int,
+    ) -> None:
+        running = {job_id for job_id, job in jobs.items() if job.state == RUNNING}
+        self._expect(f"who runs without a turn of {group}", running - called.keys(), set())
+        if b"%d" % group[0] in self._hash("ir"):
+            return
+        free = {i for i in called.keys() - running if turns > 1 or jobs[i].epoch == 0}
+        self._expect(f"free turns of {group}", bool(line) and len(called) < turns, False)
+        self._expect(f"turns of {group}", len(called) <= max(turns, len(running)), True)
+        self._expect(f":ic of {group}", {i: called[i] for i in free}, {i: jobs[i].run_at for i in free})
+        if free and line:
+            last, first = max((jobs[i].run_at, i) for i in free), min((run_at, i) for i, run_at in line.items())
+            self._expect(f"order of {group}", last < first, True)
+
+    def _check_tenants_of_queues(self) -> None:
+        """Each is known by its name, and there is no more of it than it needs."""
+        governed = {int(qid) for qid in self._hash("o")}
+        names: dict[int, dict[bytes, int]] = defaultdict(dict)
+        for number, tenant in self._tenants.items():
+            self._expect(f"whether the queue of {tenant} is governed", tenant.qid in governed, True)
+            names[tenant.qid][_title(number, tenant)] = 0
+        self._expect(":V", {int(name): self._sorted("V:", name) for name in self._names["V:"]}, names)
+        idle = {b"%d" % number: tenant.idle_from for number, tenant in self._tenants.items()}
+        self._expect(":Mi", self._sorted("Mi"), {number: at for number, at in idle.items() if at is not None})
+        lanes = {b"%d.%d" % (n, place) for n, tenant in self._tenants.items() for place in tenant.lanes.values()}
+        self._expect("lanes", {listed.lane for listed in self._ready.values() if listed.lane is not None}, lanes)
+        self._check_heads()
+        for name in ("of:", "oz:", "A:", "B:"):
+            others = {int(qid) for qid in self._names[name]} - governed
+            self._expect(f":{name} of queues that are not governed", others, set())
+
+    def _check_heads(self) -> None:
+        """The first job of each lane is known; and of jobs in lanes, those that were not due when they came."""
+        heads: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for listed in self._ready.values():
+            if listed.lane is not None:
+                of = heads[b"%d" % listed.qid]
+                of[listed.lane] = min(of.get(listed.lane, listed.run_at), listed.run_at)
+        self._expect(":H", {name: self._sorted("H:", name) for name in self._names["H:"]}, heads)
+        for name in self._names["F:"]:
+            for job_id, run_at in self._sorted("F:", name).items():
+                place = self._ready.get(job_id)
+                found = place and (b"%d" % place.qid, place.lane is not None, place.run_at)
+                self._expect(f":F of {job_id.hex()}", found, (name, True, run_at))
+
+    def _check_running(self) -> None:
+        governed = {int(qid) for qid in self._hash("o")}
+        holders: dict[int, Counter[str]] = defaultdict(Counter)
+        for job_id, job in self._in(RUNNING).items():
+            if job.qid in governed:
+                tenant = self._tenants.get(job.held_until)
+                self._expect(f"tenant of {job_id.hex()}", tenant and (tenant.qid, tenant.name), (job.qid, job.head[2]))
+                holders[job.held_until][job.text.decode()] += 1
+            else:
+                self._expect(f"tenant of {job_id.hex()}", job.held_until, 0)
+        for number, tenant in self._tenants.items():
+            held = holders[number]
+            self._expect(f"running of {tenant}", (tenant.running, tenant.holders), (held.total(), dict(held)))
+
+    def _check_turns(self) -> None:
+        """Who is awake, and who sleeps until when; while all of a queue are being woken, some still sleep."""
+        waking = self._hash("ow")
+        awake: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        bound: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        asleep: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for number, tenant in self._tenants.items():
+            queue, name = b"%d" % tenant.qid, _NUMBER.pack(tenant.since) + _title(number, tenant)
+            if tenant.status == AWAKE:
+                awake[queue][name] = tenant.given
+            elif tenant.status == BOUND:
+                for holder in tenant.holders:
+                    bound[queue + b":" + holder.encode()][name] = tenant.given
+            elif tenant.wake_at >= 0:
+                asleep[queue][b"%d" % number] = tenant.wake_at
+            elif tenant.status == ASLEEP and tenant.lanes and queue not in waking:
+                paused = self._sorted(f"oz:{tenant.qid}")
+                until = min(paused.get(kind.partition("\0")[0].encode(), 0) for kind in tenant.lanes)
+                self._expect(f"why {tenant} sleeps for good", max(tenant.paused, until), FOREVER)
+        self._expect(":A", {name: self._sorted("A:", name) for name in self._names["A:"]}, awake)
+        self._expect(":O", {name: self._sorted("O:", name) for name in self._names["O:"]}, bound)
+        self._expect(":B", {name: self._sorted("B:", name) for name in self._names["B:"]}, asleep)
+
+
+def _group(name: bytes) -> tuple[int, str]:
+    qid, _, group = name.partition(b":")
+    return int(qid), group.decode()
+
+
+def _title(number: int, tenant: Tenant) -> bytes:
+    return tenant.name.encode() + b"\0" + _NUMBER.pack(number)
 
 
 def _key_field(job: Known) -> bytes:

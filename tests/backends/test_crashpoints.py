@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
-from headrace.backends.memory.store import Entry
+from headrace.backends.memory.entry import Entry
 from headrace.records import (
     Claim,
     Claimed,
@@ -24,7 +24,8 @@ from headrace.records import (
 )
 from headrace.testing.crashpoints import CrashPoint, check_crash, check_kill, crash_points, kill_everywhere, listing
 from headrace.types import JobState
-from tests.backends import planted
+from tests.backends import planted, planted_rules
+from tests.backends.hooked import HookedBackend
 from tests.backends.journal import JournalBackend, LazyJournalBackend
 
 LIST = Path(__file__).with_name("crashpoints.txt")
@@ -66,27 +67,27 @@ async def test_a_point_beyond_the_end_of_its_flow_is_an_error(tmp_path: Path) ->
         await check_crash(memory, tmp_path, replace(last, call=2))
 
 
-class KnowsNoRepeats(MemoryBackend):
+class KnowsNoRepeats(HookedBackend):
     """A repeated insert makes a second job."""
 
-    def _insert(self, row: Row, now: int) -> Inserted:
-        answer = super()._insert(row, now)
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        answer = super()._insert(row, now, gate=gate)
         if answer.status is InsertStatus.SAME:
-            super()._insert(replace(row, id=row.id[:-1] + b"\xff", key=None), now)
+            super()._insert(replace(row, id=row.id[:-1] + b"\xff", key=None), now, gate=gate)
         return answer
 
 
-class RunsEndedJobsAgain(MemoryBackend):
+class RunsEndedJobsAgain(HookedBackend):
     """A repeated insert revives a job that has ended."""
 
-    def _insert(self, row: Row, now: int) -> Inserted:
-        answer = super()._insert(row, now)
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        answer = super()._insert(row, now, gate=gate)
         if answer.status is InsertStatus.SAME and answer.state.terminal:
             self._requeue(self.store.jobs[row.id], now)
         return answer
 
 
-class HalfABatch(MemoryBackend):
+class HalfABatch(HookedBackend):
     """Stores the first row of a batch, and the rest when it is asked once more."""
 
     async def insert(self, rows: list[Row], at: Stamp = None) -> list[Inserted]:
@@ -95,7 +96,7 @@ class HalfABatch(MemoryBackend):
         return await super().insert(rows, at) if known else [Inserted(InsertStatus.NEW, row.id) for row in rows]
 
 
-class TakesFromTheLiving(MemoryBackend):
+class TakesFromTheLiving(HookedBackend):
     """Claims do not look whether a job is under a lease."""
 
     def _claim(self, req: Claim, now: int) -> Claimed:
@@ -104,7 +105,7 @@ class TakesFromTheLiving(MemoryBackend):
         return super()._claim(req, now)
 
 
-class LosesWhatItReaps(MemoryBackend):
+class LosesWhatItReaps(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         reaped = await super().reap(req, at)
         for answer in reaped:
@@ -112,20 +113,20 @@ class LosesWhatItReaps(MemoryBackend):
         return reaped
 
 
-class ForgetsCancelsWhenItReaps(MemoryBackend):
+class ForgetsCancelsWhenItReaps(HookedBackend):
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         entry.cancel_requested = False
         return super()._reap(entry, req, now, outage=outage, offset=offset)
 
 
-class SpawnsBeforeItLooks(MemoryBackend):
+class SpawnsBeforeItLooks(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         for row in s.spawn:
             self._insert(row, now)
         return super()._finish(replace(s, spawn=()), now)
 
 
-class SweepsOneMore(MemoryBackend):
+class SweepsOneMore(HookedBackend):
     """Each call removes one job too many, so repeating it does harm."""
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
@@ -151,6 +152,13 @@ class SweepsOneMore(MemoryBackend):
         planted.CompletedJobsLoseTheirKey,
         planted.BlindWithinABatch,
         planted.OneLossTooMany,
+        planted_rules.LostTokensStayTaken,
+        planted_rules.TheFullStayFull,
+        planted_rules.OneMoreRuns,
+        planted_rules.OneMoreOfATenantRuns,
+        planted_rules.RetriesGiveTheirTurnBack,
+        planted_rules.GroupsGoTwoByTwo,
+        planted_rules.OneMoreWaits,
     ],
 )
 async def test_a_planted_fault_is_found(faulty: type[MemoryBackend], tmp_path: Path) -> None:

@@ -127,14 +127,18 @@ class Severed(Interrupted):
         raise Crash
 
     def _tell_difference(self, before: Books, after: Books, end: str) -> None:
+        """Ends first: in a turn, what they make way for is leased after them."""
+        granted: list[tuple[JobId, int]] = []
         for job_id in before | after:
             was, now = before.get(job_id), after.get(job_id)
-            granted = now is not None and now.epoch > (0 if was is None else was.epoch)
+            again = now is not None and now.epoch > (0 if was is None else was.epoch)
             running = now is not None and now.state is JobState.RUNNING
-            if was is not None and was.state is JobState.RUNNING and (granted or not running):
+            if was is not None and was.state is JobState.RUNNING and (again or not running):
                 self._tell(end, job_id, was.epoch, "w1")
-            if now is not None and granted:
-                self._tell("granted", job_id, now.epoch, "w1")
+            if now is not None and again:
+                granted.append((job_id, now.epoch))
+        for job_id, epoch in granted:
+            self._tell("granted", job_id, epoch, "w1")
 
 
 @pytest.mark.parametrize("point", crash_points(), ids=str)

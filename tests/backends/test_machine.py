@@ -10,6 +10,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.testing.machine import machine_for, run_machine
 from tests.backends.journal import JournalBackend
 from tests.backends.planted import FAULTY
+from tests.backends.planted_rules import BLATANT
 
 RULES = {
     "rule insert",
@@ -32,6 +33,9 @@ RULES = {
     "rule scan",
     "rule wait_until",
     "rule reconnect",
+    "rule govern",
+    "rule crowd",
+    "rule sweep_tenants",
 }
 OUTCOMES = {
     "insert: new",
@@ -45,6 +49,7 @@ OUTCOMES = {
     "insert: duplicate of a job that is failed",
     "insert: done",
     "insert: done with a result",
+    "insert: full",
     "claim: nothing",
     "claim: short",
     "claim: full",
@@ -54,6 +59,9 @@ OUTCOMES = {
     "claim: epoch 3",
     "claim: after a loss",
     "claim: after a failed attempt",
+    "claim: a group's turn",
+    "claim: tenants take turns",
+    "claim: from queues with and without rules",
     "finish: available",
     "finish: paused",
     "finish: completed",
@@ -104,10 +112,12 @@ OUTCOMES = {
     "alter: bounded",
     "alter: a queue paused",
     "alter: a queue resumed",
+    "alter: a queue paused for a while",
     "fetch: found",
     "fetch: unknown",
     "scan: one page",
     "scan: several pages",
+    "sweep: tenants",
     "sweep: by older_than",
     "sweep: by max_count",
     "sweep: by max_bytes",
@@ -117,6 +127,17 @@ OUTCOMES = {
     "sweep: more",
     "sweep: dry run",
     "reconnect: with a sibling",
+    "rules: saved",
+    "rules: saved by another",
+    "rules: a queue is governed",
+    "rules: a rate is shut",
+    "rules: a tenant's rate is shut",
+    "rules: a tenant's jobs run",
+    "rules: a tenant has a limit",
+    "rules: a tenant paused",
+    "rules: a tenant resumed",
+    "rules: a task paused",
+    "rules: a task resumed",
 }
 
 
@@ -148,7 +169,7 @@ def test_the_same_seed_draws_the_same_sequences() -> None:
     assert first.seen == second.seen
 
 
-@pytest.mark.parametrize("faulty", FAULTY)
+@pytest.mark.parametrize("faulty", [*FAULTY, *BLATANT])
 def test_a_planted_fault_is_found(faulty: type[MemoryBackend]) -> None:
     with pytest.raises(AssertionError):
         run_machine(machine_for(lambda place: faulty()), seed=6, examples=300)

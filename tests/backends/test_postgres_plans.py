@@ -24,8 +24,8 @@ _FILL = """
     INSERT INTO queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
     INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
     SELECT plans_id(n), n, 't', '', '{}' FROM generate_series(1, %(depth)s) AS n;
-    INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed)
-    SELECT n, plans_id(n), (SELECT qid FROM queues), 0, 0, 0, 200, n %% 3, false
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
+    SELECT n, (SELECT qid FROM queues), plans_id(n), (SELECT qid FROM queues), 0, 0, 0, 200, n %% 3, false
     FROM generate_series(1, %(depth)s) AS n;
     INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, %(depth)s FROM queues;
 """
@@ -59,6 +59,10 @@ class Plans:
             for node in self.scans
             if _table(node) in BIG
         )
+
+    def touched_of(self, tables: set[str]) -> int:
+        """Rows of these tables."""
+        return sum(int(node["Actual Rows"] * node["Actual Loops"]) for node in self.scans if _table(node) in tables)
 
     def ways(self) -> set[tuple[str, str]]:
         """Which index led to which of the tables that grow."""
@@ -252,6 +256,80 @@ async def _live_once(store: PostgresBackend, count: int) -> None:
     await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs])
     await store.fetch(ids)
     await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+
+
+# -- turns and groups
+
+_GOVERNED = """
+    INSERT INTO queues (name, governed) VALUES ('q', true);
+    INSERT INTO policies (queue, version, holders) VALUES ('q', 1, 1000);
+    INSERT INTO turns (qid) SELECT qid FROM queues;
+    INSERT INTO task_rules (qid, task, paused_until) SELECT qid, 'paused', 9007199254740991 FROM queues;
+    INSERT INTO jobs (id, enqueued_at, task, tenant, group_name)
+    SELECT plans_id(n), n, CASE n %% 3 WHEN 0 THEN 'paused' ELSE 't' END, 't' || n %% 100,
+        CASE n %% 3 WHEN 1 THEN 'g' || n %% 10 END
+    FROM generate_series(1, %(depth)s) AS n;
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, gid)
+    SELECT n, CASE n %% 3 WHEN 1 THEN -q.qid ELSE lane_of(q.qid, j.tenant, j.task, 0::smallint) END, j.id, q.qid, 0, 0,
+        0, 200, 0, false, gid_of(q.qid, j.group_name)
+    FROM generate_series(1, %(depth)s) AS n JOIN jobs AS j ON j.id = plans_id(n) CROSS JOIN queues AS q;
+    INSERT INTO lanes (lane, tid, qid, priority, task)
+    SELECT DISTINCT lane_of(q.qid, j.tenant, j.task, 0::smallint), tid_of(q.qid, j.tenant), q.qid, 0, j.task
+    FROM jobs AS j CROSS JOIN queues AS q WHERE j.group_name IS NULL;
+    INSERT INTO tenants (tid, qid, tenant, jobs, wake_at)
+    SELECT tid_of(q.qid, 't' || n), q.qid, 't' || n, %(depth)s / 150, 1
+    FROM generate_series(0, 99) AS n CROSS JOIN queues AS q;
+    INSERT INTO tenants (tid, qid, tenant, count, wake_at)
+    SELECT tid_of(q.qid, 's' || n), q.qid, 's' || n, 1, 9000000000000000
+    FROM generate_series(1, %(depth)s / 10) AS n CROSS JOIN queues AS q;
+    INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, %(depth)s FROM queues;
+"""
+RULED = {"tenants", "lanes", "tenant_rules", "task_rules", "news", "looks"}
+
+
+@pytest.mark.parametrize("depth", [3_000, 60_000], ids=["a few thousand", "many"])
+async def test_a_claim_by_turns_touches_what_it_takes_whatever_waits_sleeps_or_is_paused(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = f"turning_{depth}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            for statement in _GOVERNED.split(";")[:-1]:
+                connection.execute(statement, {"depth": depth} if "%" in statement else None)
+            assert len((await store.claim(Claim("h", ("q",), 1, 60_000_000))).jobs) == 1  # all wake up, once
+            plans.scans.clear()
+            claimed = await store.claim(Claim("h", ("q",), BATCH, 60_000_000))
+            assert len(claimed.jobs) == BATCH
+            assert len({job.tenant for job in claimed.jobs}) == BATCH // 10
+            assert plans.touched() <= 6 * BATCH
+            assert not {table for table, way in _scans(plans) if way != "Tid Scan"}
+            assert plans.touched_of(RULED) <= 2 * BATCH
+            plans.scans.clear()
+            await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in claimed.jobs])
+            await store.claim(Claim("h", ("q",), BATCH, 60_000_000))
+            assert plans.touched() <= 8 * BATCH
+            assert plans.touched_of(RULED) <= 3 * BATCH
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+@pytest.mark.parametrize("waiting", [100, 20_000], ids=["a hundred", "many"])
+async def test_calling_the_next_of_a_group_touches_it_alone(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = f"grouped_{waiting}"
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            rows = [
+                Row(id=bytes.fromhex(f"0195{n:028x}"), queue="q", task="t", cells={}, group="g") for n in range(waiting)
+            ]
+            for start in range(0, waiting, 1_000):
+                await store.insert(rows[start : start + 1_000])
+            [job] = (await store.claim(Claim("h", ("q",), BATCH, 60_000_000))).jobs
+            plans.scans.clear()
+            await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED)])
+            assert len((await store.claim(Claim("h", ("q",), BATCH, 60_000_000))).jobs) == 1
+            assert plans.touched() <= 20
+            assert not {table for table, way in _scans(plans) if way != "Tid Scan"}
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
 # -- schedules

@@ -60,7 +60,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 class TestPooledPostgres(BackendConformance):
-    capabilities = ("durable", "ticks", "turn")
+    capabilities = ("durable", "policies", "store_depth", "ticks", "turn")
 
     def connect(self, place: Path) -> Backend:
         return connect(place)

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
+from headrace.policy import STORE, Policy, Rate, TenantLimit
 from headrace.records import (
     Beat,
     Cancel,
@@ -46,6 +47,8 @@ JOB = job_id(1)
 QUEUES = ("a", "a:b/{c}", "{x}", "1")
 KEYS = ("k", "1:2", "", "a:b/{c}")
 TENANTS = ("", "t", "a:b/{c}")
+TASKS = ("t", "task")
+GROUPS = (None, None, None, "", "g", "a:b/{c}")
 NAMES = ("s", "1:2", "a:b/{c}", "é")
 HOLDERS = ("h1", "a:b/{c}")
 STATES = (
@@ -85,7 +88,8 @@ class Anybody:
         self._now += self._chance.choice([0, 1, SECOND // 2, 2 * SECOND, -SECOND])
         steps = (
             self.insert, self.insert, self.claim, self.claim, self.finish, self.turn, self.reap, self.renew, self.alter,
-            self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note,
+            self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note, self.rule, self.limit,
+            self.pause,
         )  # fmt: skip
         step = self._chance.choice(steps)
         await step()
@@ -96,7 +100,7 @@ class Anybody:
         made = Row(
             self._chance.randbytes(16),
             choice(QUEUES),
-            choice(("t", "task")),
+            choice(TASKS),
             choice([{}, {"blob": b""}, {"parameters": b"x" * self._chance.randint(0, 9), "vm_state": b"y"}]),
             tenant=choice(TENANTS),
             key=choice((None, None, *KEYS)),
@@ -107,6 +111,7 @@ class Anybody:
             headers=choice((None, b"", b"h")),
             reply_to=choice((None, "in1", "a:b/{c}")),
             hold_failed=choice((True, False, False)),
+            group=choice(GROUPS),
         )
         self._known.append(made.id)
         return made
@@ -215,6 +220,41 @@ class Anybody:
         )
         await self._store.sweep(clause, self._now)
 
+    async def rule(self) -> None:
+        choice = self._chance.choice
+        queue = choice((*QUEUES[:3], STORE))
+        known = await self._store.policies.find([queue], self._now)
+        rates = (None, None, Rate(SECOND), Rate(SECOND, 3))
+        policy = Policy(
+            queue=queue,
+            version=known[0].policy.version if known else 0,
+            running=choice((None, None, 3)),
+            rate=choice(rates),
+            tenant_running=choice((None, None, 0, 1)),
+            tenant_rate=choice(rates),
+            task_rates=choice(({}, {"task": Rate(SECOND, 2)})),
+            holders=choice((None, 1, 2)),
+            chunk=choice((1, 10)),
+            ageing=choice((None, SECOND)),
+            group_running=choice((1, 1, 2, 5)),
+            depth=choice((None, 20)),
+        )
+        assert await self._store.policies.save(policy, self._now)
+
+    async def limit(self) -> None:
+        choice = self._chance.choice
+        limit = TenantLimit(choice(QUEUES[:3]), choice(TENANTS), choice((None, 1)), choice((None, Rate(SECOND))))
+        await self._store.policies.limit(limit, self._now)
+
+    async def pause(self) -> None:
+        choice = self._chance.choice
+        queue = choice(QUEUES[:3])
+        who = choice(
+            (Selector(queue=queue), Selector(queue=queue, tenant=choice(TENANTS)), Selector(queue=queue, task="task"))
+        )
+        change = Configure(paused=choice((True, False, False)), lasts=choice((None, SECOND)))
+        await self._store.alter(who, change, self._now)
+
     async def save(self) -> None:
         choice = self._chance.choice
         changes: list[Save | Drop] = []
@@ -280,13 +320,18 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
         ("HDEL", "j", JOB), ("HSET", "s", JOB, bytes(57)), ("ZREM", "a", JOB), ("SREM", "u", "t"), ("ZREM", "u:t", JOB),
         ("ZREM", "r:1:0", JOB), ("ZREM", "p:1", 0), ("ZREM", "y", JOB), ("ZADD", "l", 1, JOB), ("SADD", "x:h", JOB),
         ("ZADD", "d:3", 1, JOB), ("HSET", "h", JOB, "r"), ("ZADD", "hx", 1, JOB), ("HSET", "e", JOB, "longer"),
-        ("HSET", "c", JOB, bytes(16)), ("HDEL", "k", "1:k"), ("HSET", "w", job_id(2), b"\x91\xa2me"),
-        ("HDEL", "q", "q"), ("HDEL", "qn", 1), ("SET", "qi", 0), ("SADD", "z", 7), ("HINCRBY", "n", "1:0", 1),
+        ("HSET", "c", JOB, bytes(16)), ("HDEL", "k", "1:k"), ("HSET", "w", job_id(9), b"\x91\xa2me"),
+        ("HDEL", "q", "q"), ("HDEL", "qn", 1), ("SET", "qi", 0), ("ZADD", "z", 1, 7), ("HINCRBY", "n", "1:0", 1),
         ("HINCRBY", "b", 3, 1), ("HSET", "W", "h", "w"), ("ZADD", "X", 1, "h"), ("PERSIST", "g:q"), ("SET", "new", "x"),
         ("HDEL", "S", "s000001"), ("HDEL", "Sd", "s000001"), ("ZREM", "Sn", "s000001"), ("ZREM", "Sl:0:0", "s000001"),
         ("ZREM", "Sh:0", "s000001"), ("ZADD", "Sh:0", 1, "s000001"), ("ZREM", "Sr", 0),
         ("ZREM", "T", uid(1) + T0.to_bytes(8, "big")),
         ("ZREMRANGEBYRANK", b"T:" + uid(1), 0, 0),
+        ("HSET", "n", "w", 9), ("HSET", "o", 7, 0), ("ZREM", "i", "1:g"), ("ZREM", "i:1:g", job_id(3)),
+        ("ZADD", "i:1:g", 1, job_id(2)), ("ZREM", "ic:1:g", job_id(2)), ("ZADD", "ic:1:g", 1, job_id(2)),
+        ("HDEL", "M", 1), ("ZREMRANGEBYRANK", "V:2", 0, 0), ("ZREMRANGEBYRANK", "A:2", 0, 0), ("ZADD", "B:2", 1, 1),
+        ("ZADD", "Mi", 1, 1), ("ZREM", "r:1.1", job_id(6)), ("ZADD", "r:1:0", T0, job_id(6)),
+        ("HSET", "s", job_id(5), bytes(57)), ("ZADD", "O:2:h", 1, "x"), ("ZADD", "oz:3", 1, "t"),
     ],
     ids=lambda damage: f"{damage[0]} {damage[1]!r}",
 )  # fmt: skip
@@ -296,6 +341,10 @@ async def test_an_index_that_is_not_true_is_noticed(
     await store.insert([row(1, tenant="t", key="k", reply_to="me", expires=SECOND)], T0)
     await store.ticks.save([Save(schedule(1), 0)], T0)
     await store.ticks.plan([Plan("s000001", uid(1), 1, [NewTick(T0, T0)], T0, T0)], T0)
+    await store.insert([row(n, group="g") for n in (2, 3)], T0)
+    await store.policies.save(Policy(queue="r", tenant_running=3, chunk=1), T0)
+    await store.insert([row(n, queue="r") for n in (5, 6, 7)], T0)
+    await store.claim(Claim("h", ("r",), 1, MINUTE), T0)
     assert problems() == []
     command, name, *rest = damage
     server().call(command, b"headrace{jobs}:" + (name if isinstance(name, bytes) else name.encode()), *rest)

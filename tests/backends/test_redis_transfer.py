@@ -9,7 +9,8 @@ import pytest_asyncio
 
 from headrace.backends.redis import ClusterBackend
 from headrace.backends.redis.cluster.part import HERE as HERE_NOW
-from headrace.backends.redis.cluster.part import Part
+from headrace.backends.redis.cluster.part import UNKNOWN, Part
+from headrace.policy import Policy
 from headrace.records import (
     Altered,
     Cancel,
@@ -312,3 +313,65 @@ async def test_once_its_record_is_gone_it_is_a_new_job(store: ClusterBackend, st
     assert await store.finish(done, T0) == [JobState.COMPLETED]
     assert [one.status for one in await stranger.insert(rows, T0)] == [InsertStatus.NEW, InsertStatus.SAME]
     assert [job.id for job in await take(store, HERE)] == [job_id(1), job_id(2)]
+
+
+# -- jobs that find no room, and go to another queue
+
+
+async def fill_up(store: ClusterBackend, *queues: str) -> None:
+    """One job waits in each of these, and no other may."""
+    for n, queue in enumerate(queues, start=100):
+        await store.policies.save(Policy(queue=queue, depth=1), T0)
+        await store.insert([row(n, queue=queue)], T0)
+
+
+async def make_room(store: ClusterBackend, queue: str) -> None:
+    assert await store.policies.save(Policy(queue=queue, version=1), T0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_job_that_went_to_another_queue_is_known_when_it_is_enqueued_again(
+    store: ClusterBackend, stranger: ClusterBackend, known: bool
+) -> None:
+    await fill_up(store, HERE)
+    [refused] = await store.insert([row(1, queue=HERE)], T0)
+    [stored] = await store.insert([row(1, queue=THERE)], T0)
+    assert (refused.status, stored.status) == (InsertStatus.FULL, InsertStatus.NEW)
+    await make_room(store, HERE)
+    rows = [row(1, queue=HERE), row(2, queue=HERE)]
+    answers = await (store if known else stranger).insert(rows, T0)
+    assert [one.status for one in answers] == [InsertStatus.SAME, InsertStatus.NEW]
+    assert [job.id for job in await take(store, HERE, THERE)] == [job_id(1), job_id(2), job_id(100)]
+
+
+async def test_a_job_that_no_queue_has_room_for_is_stored_when_one_has(store: ClusterBackend) -> None:
+    await fill_up(store, HERE, THERE)
+    for _ in range(3):
+        for queue in (HERE, THERE):
+            [refused] = await store.insert([row(1, queue=queue)], T0)
+            assert refused.status is InsertStatus.FULL
+    source, target = parts(store)
+    assert [(await part.locate([job_id(1)], ()))[0] for part in (source, target)] == [[UNKNOWN], [UNKNOWN]]
+    await make_room(store, HERE)
+    assert [one.status for one in await store.insert([row(1, queue=HERE)], T0)] == [InsertStatus.NEW]
+    assert [one.status for one in await store.insert([row(1, queue=HERE)], T0)] == [InsertStatus.SAME]
+
+
+async def test_a_job_that_another_process_has_stored_meanwhile_takes_no_detour(
+    store: ClusterBackend, stranger: ClusterBackend
+) -> None:
+    await fill_up(store, HERE)
+    [refused] = await store.insert([row(1, queue=HERE)], T0)
+    await make_room(store, HERE)
+    await stranger.insert([row(1, queue=HERE)], T0)
+    [known] = await store.insert([row(1, queue=THERE)], T0)
+    assert (refused.status, known.status) == (InsertStatus.FULL, InsertStatus.SAME)
+    assert await take(store, THERE) == []
+
+
+async def test_a_detour_that_was_begun_and_not_taken_holds_up_nothing(
+    store: ClusterBackend, stranger: ClusterBackend
+) -> None:
+    source, _ = parts(store)
+    assert await source.mark([job_id(1)]) == []
+    assert [one.status for one in await stranger.insert([row(1, queue=HERE)], T0)] == [InsertStatus.NEW]

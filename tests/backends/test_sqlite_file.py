@@ -116,11 +116,11 @@ async def test_an_older_file_is_brought_up_to_date_with_its_jobs(tmp_path: Path,
     connection.pragma("application_id", schema.APPLICATION_ID)
     connection.execute("INSERT INTO queues (qid, name, available) VALUES (1, 'q', 1)")
     connection.execute(
-        "INSERT INTO jobs (seq, id, qid, priority, run_at, task, tenant, enqueued_at, far, parameters) "
-        "VALUES (1, ?1, 1, 0, ?2, 't', '', ?2, 0, x'7b7d')",
+        "INSERT INTO jobs (seq, id, qid, lane, priority, run_at, task, tenant, enqueued_at, far, parameters) "
+        "VALUES (1, ?1, 1, 1, 0, ?2, 't', '', ?2, 0, x'7b7d')",
         (job_id(1), T0),
     )
-    connection.execute("INSERT INTO ready VALUES (1, 0, ?2, ?1, 1, 0, 0, 0, 200, NULL)", (job_id(1), T0))
+    connection.execute("INSERT INTO ready VALUES (1, 0, ?2, ?1, 1, 0, 0, 0, 200, NULL, 0)", (job_id(1), T0))
     connection.close()
     backend = await opened(path)
     try:

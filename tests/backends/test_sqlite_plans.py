@@ -15,6 +15,7 @@ import apsw.ext
 import pytest
 
 from headrace.backends.sqlite import SqliteBackend
+from headrace.backends.sqlite.schema import connect
 from headrace.backends.sqlite.statements import load, load_all
 from headrace.records import Claim, Place, Settlement, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, T0, row
@@ -26,9 +27,10 @@ STATEMENTS = load_all()
 LOOKED_THROUGH = {
     "lease.unlisted", "lease.unlist", "lease.total", "stats.queues", "stats.workers", "stats.places",
     "select.population", "select.available", "select.running", "select.paused",
+    "policy.running", "policy.held", "policy.workers", "queue.waiting_in_all",
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
-SMALL = ("queues", "workers", "places", "l", "level", "(subquery-1)")
+SMALL = ("queues", "workers", "places", "l", "level", "mine", "one", "(subquery-1)")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
         await backend.close()
 
     asyncio.run(create())
-    with closing(apsw.Connection(str(path))) as opened:
+    with closing(connect(str(path))) as opened:
         yield opened
 
 
@@ -70,16 +72,34 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("claim.take", ["SEARCH r USING PRIMARY KEY (qid=? AND priority=? AND run_at<?)",
+        ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)",
                         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
-        ("claim.lease", ["SEARCH ready USING PRIMARY KEY (qid=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("claim.leave", ["SEARCH ready USING PRIMARY KEY (qid=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("claim.order", ["SEARCH ready USING PRIMARY KEY (qid=? AND priority=? AND run_at<?)"]),
+        ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
         ("lease.oldest_over", ["SEARCH r USING INDEX running_lease (lease_until<?)",
                                "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
                                "SEARCH q USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("sweep.aged", ["SEARCH ended USING INDEX ended_age (state=? AND finished_at<?)"]),
         ("sweep.oldest", ["SEARCH ended USING INDEX ended_age (state=?)"]),
+        ("turn.awake", ["CO-ROUTINE one",
+                        "SEARCH t USING INDEX tenants_awake (qid=? AND taken=? AND (count,since,name)>(?,?,?))",
+                        "SCAN one",
+                        "SEARCH m USING PRIMARY KEY (qid=? AND tenant=?) LEFT-JOIN",
+                        "SEARCH l USING COVERING INDEX sqlite_autoindex_lanes_1 (tid=?) LEFT-JOIN"]),
+        ("turn.wake", ["SEARCH tenants USING INDEX tenants_asleep (qid=? AND wake_at>? AND wake_at<?)"]),
+        ("turn.line", ["SEARCH r USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))",
+                       "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
+        ("turn.line_head", ["SEARCH r USING PRIMARY KEY (lane=?)",
+                            "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
+        ("turn.lease_head", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("turn.leave_head", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("turn.lease_run", ["SEARCH ready USING PRIMARY KEY "
+                            "(lane=? AND priority=? AND (run_at,id)>(?,?) AND (run_at,id)<(?,?))"]),
+        ("turn.leave_run", ["SEARCH ready USING PRIMARY KEY "
+                            "(lane=? AND priority=? AND (run_at,id)>(?,?) AND (run_at,id)<(?,?))"]),
+        ("group.first", ["SEARCH r USING PRIMARY KEY (lane=? AND priority=?)",
+                         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("insert.key_holder", ["SEARCH k USING PRIMARY KEY (qid=? AND key=?)",
                                "SEARCH e USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("schedule.due", ["SEARCH schedules USING INDEX schedules_due (rank=? AND look_at>? AND look_at<?)"]),
@@ -107,9 +127,9 @@ def test_the_heads_of_the_queues_are_found_by_seeking(connection: apsw.Connectio
     ]
     assert steps == [
         "SEARCH q USING INDEX sqlite_autoindex_queues_1 (name=?)",
-        "SEARCH r USING PRIMARY KEY (qid=?)",
-        "SEARCH r USING PRIMARY KEY (qid=? AND priority>?)",
-        "SEARCH r USING PRIMARY KEY (qid=? AND priority=?)",
+        "SEARCH r USING PRIMARY KEY (lane=?)",
+        "SEARCH r USING PRIMARY KEY (lane=? AND priority>?)",
+        "SEARCH r USING PRIMARY KEY (lane=? AND priority=?)",
     ]
 
 

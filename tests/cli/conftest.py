@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import queue
@@ -11,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace import App
 from headrace.cli.__main__ import cli
+from headrace.cli.loading import load_target
 
 DEADLINE = 20.0
 HERE = Path(__file__).parent
@@ -60,6 +63,35 @@ def run(project: Path) -> Run:
         return result
 
     return invoke
+
+
+@pytest.fixture
+def shop(project: Path) -> Callable[[Callable[[App], Awaitable[Any]]], Any]:
+    """``shop.py`` beside it, whose app is in memory, and so there for as long as the test. What is called with the app
+    is run in its store: ``shop(lambda app: app.client.pause("mail"))``."""
+    (project / "shop.py").write_text(_SHOP)
+
+    def work(what: Callable[[App], Awaitable[Any]]) -> Any:
+        app = load_target("shop")
+        assert isinstance(app, App)
+
+        async def main() -> Any:
+            async with app:
+                return await what(app)
+
+        return asyncio.run(main())
+
+    return work
+
+
+_SHOP = """
+from headrace import App
+
+app = App("memory://")
+
+@app.task(queue="mail", name="send")
+async def send(to: str = "ada") -> None: ...
+"""
 
 
 @pytest.fixture

@@ -45,6 +45,22 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[red]a\\x1b[2J" in terminal.getvalue()
 
 
+def test_a_table_on_a_narrow_terminal_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = use_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    columns = ("slot", "outcome", "job", "waited", "ran", "id")
+    job = "019a8e8f-1c1e-7a40-9e52-0f6d2f2c7a11"
+    output.print_table(columns, [("2030-01-01 12:00:00 CET", "fired", "completed", "12ms", "1h30m", job)])
+    heads, *lines = terminal.getvalue().splitlines()
+    assert all(name in heads for name in columns)
+    assert [line.split() for line in lines] == [
+        ["2030-01-01", "fired", "completed", "12ms", "1h30m", job], ["12:00:00", "CET"],
+    ]  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "40")
+    output.print_table(columns, [("2030-01-01 12:00:00 CET", "fired", "completed", "12ms", "1h30m", job)])
+    assert len(terminal.getvalue().splitlines()) > len(lines) + 1, "it is cut where it must be"
+
+
 @pytest.mark.parametrize("colours", [True, False])
 def test_colours(monkeypatch: pytest.MonkeyPatch, colours: bool) -> None:
     if not colours:
@@ -83,20 +99,17 @@ def test_a_person_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def restored_logging() -> object:
-    """Logging as it was, afterwards."""
-    root, before = logging.getLogger(), logging.getLogger().handlers[:]
-    root.handlers.clear()
+def bare_logging() -> Iterator[None]:
+    """No handlers but those that are set up."""
+    logging.getLogger().handlers.clear()
     yield
     logging.captureWarnings(False)
-    root.handlers[:] = before
-    logging.getLogger("headrace").setLevel(logging.NOTSET)
 
 
 EVIL = "a\r\n\x1b[31m\u2028forged"
 
 
-@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.usefixtures("bare_logging")
 @pytest.mark.parametrize("format", ["text", "json"])
 @pytest.mark.parametrize("kind", list(EventKind))
 def test_one_event_is_one_line(kind: EventKind, format: str) -> None:
@@ -116,7 +129,7 @@ def test_one_event_is_one_line(kind: EventKind, format: str) -> None:
         assert (data["queue"], data["key"], data["job_id"]) == (EVIL, EVIL, str(event.job_id))
 
 
-@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.usefixtures("bare_logging")
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_a_traceback_is_on_its_line(format: str) -> None:
     stream = io.StringIO()
@@ -130,7 +143,7 @@ def test_a_traceback_is_on_its_line(format: str) -> None:
     assert "hunter2" not in line
 
 
-@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.usefixtures("bare_logging")
 def test_auto_is_text_on_a_terminal_only() -> None:
     for stream, text in ((Terminal(), True), (io.StringIO(), False)):
         logs.configure("auto", "info", stream)
@@ -138,7 +151,7 @@ def test_auto_is_text_on_a_terminal_only() -> None:
         assert stream.getvalue().startswith("{") is not text
 
 
-@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.usefixtures("bare_logging")
 def test_the_usual_level_tells_of_trouble_only() -> None:
     stream = io.StringIO()
     logs.configure("json", "info", stream)
@@ -146,11 +159,11 @@ def test_the_usual_level_tells_of_trouble_only() -> None:
     for kind in EventKind:
         observe(Event(kind, uuid4().bytes))
     told = {line["event"] for line in map(json.loads, stream.getvalue().splitlines())}
-    quiet = {"queued", "deduplicated", "started", "completed", "snoozed", "swept"}
+    quiet = {"queued", "deduplicated", "refused", "started", "completed", "snoozed", "swept", "alert", "tick_fired"}
     assert told == {kind.value for kind in EventKind} - quiet
 
 
-@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.usefixtures("bare_logging")
 def test_a_job_that_stalled_says_what_happened() -> None:
     stream, job = io.StringIO(), uuid4()
     logs.configure("text", "info", stream)

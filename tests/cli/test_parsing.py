@@ -12,29 +12,39 @@ import pytest
 from headrace.backends.refusal import NotLetIn
 from headrace.cli.__main__ import cli
 from headrace.cli.problems import Problem, explain, report
-from headrace.errors import ConfigError, Corrupt, JobNotFound, SchemaMismatch, StoreFull, Unavailable, UnknownTask
+from headrace.errors import (
+    ConfigError,
+    Corrupt,
+    JobNotFound,
+    QueueFull,
+    SchemaMismatch,
+    StoreFull,
+    Unavailable,
+    UnknownTask,
+)
 from headrace.shown import without_secrets
 from tests.cli.conftest import Run
 
 COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]
 SCHEDULE = ("list", "show", "next", "run", "pause", "resume", "backfill", "delete")
+GROUPS = ("job", "queue", "tenant", "dead", "schedule", "migrate")
 LEAVES = [
-    *((name,) for name in COMMANDS if name not in ("job", "queue", "dead", "schedule", "migrate")),
-    *(("job", verb) for verb in ("list", "show", "retry", "cancel")),
-    *(("queue", verb) for verb in ("list", "pause", "resume", "purge")),
+    *((name,) for name in COMMANDS if name not in GROUPS),
+    *(("job", verb) for verb in ("list", "show", "why", "retry", "cancel")),
+    *(("queue", verb) for verb in ("list", "limit", "pause", "resume", "purge")),
+    *(("tenant", verb) for verb in ("list", "limit", "pause", "resume")),
     *(("dead", verb) for verb in ("list", "show", "requeue", "purge")),
     *(("schedule", verb) for verb in SCHEDULE),
     *(("migrate", verb) for verb in ("status", "plan", "sql", "up", "grant", "revoke")),
 ]
 READS = [
-    ("job", "list"), ("job", "show"), ("queue", "list"), ("dead", "list"), ("dead", "show"), ("health",),
-    ("migrate", "status"), ("migrate", "plan"), *(("schedule", verb) for verb in SCHEDULE),
+    ("job", "list"), ("job", "show"), ("job", "why"), ("queue", "list"), ("queue", "limit"), ("tenant", "list"),
+    ("tenant", "limit"), ("dead", "list"), ("dead", "show"), ("health",), ("migrate", "status"), ("migrate", "plan"),
+    *(("schedule", verb) for verb in SCHEDULE),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "command", [(), ("job",), ("queue",), ("dead",), ("schedule",), ("migrate",), *LEAVES], ids=" ".join
-)
+@pytest.mark.parametrize("command", [(), *((group,) for group in GROUPS), *LEAVES], ids=" ".join)
 def test_help_tells_what_it_does(run: Run, command: tuple[str, ...]) -> None:
     text = run(*command, "--help").stdout
     assert text.startswith(f"Usage: headrace {' '.join(command)}".rstrip())
@@ -62,6 +72,12 @@ def test_help_and_version_import_no_command() -> None:
 
 def test_version(run: Run) -> None:
     assert run("--version").stdout.startswith("headrace 0.")
+
+
+@pytest.mark.parametrize("module", ["headrace", "headrace.cli"])
+def test_python_runs_it_as_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("headrace 0.")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -200,7 +216,7 @@ def test_a_long_text_takes_no_long_time(text: str) -> None:
     ("error", "code"),
     [
         (Unavailable(), 75), (StoreFull(), 75), (NotLetIn(), 75), (ConfigError(), 2), (Corrupt(), 1),
-        (UnknownTask(), 3), (JobNotFound(), 3),
+        (UnknownTask(), 3), (JobNotFound(), 3), (QueueFull(), 75),
     ],
 )  # fmt: skip
 def test_exit_codes(error: Exception, code: int) -> None:

@@ -281,6 +281,7 @@ async def test_update_changes_single_things(store: Store) -> None:
     )  # fmt: skip
     assert changed.next_slot == timed.after(3_600)[0]
     by_clock = await timed.schedules.update("ping", cron="0 6 * * *", tz="Asia/Kolkata")
+    assert by_clock.jitter == 0.5
     assert (by_clock.rule, by_clock.tz, by_clock.max_runs) == ("0 6 * * *", "Asia/Kolkata", 9)
     assert (await timed.schedules.update("ping", tz="UTC")).next_slot == datetime(2027, 1, 16, 6, tzinfo=UTC)
     assert (await timed.schedules.update("ping", every="5m")).rule == "every 5m"
@@ -344,6 +345,33 @@ async def test_disabled_it_fires_no_more_and_what_is_planned_still_runs(store: S
     assert await timed.slots() == timed.after(30, 60)
     assert len(timed.seen) == 2
     assert await timed.schedules.disable("ping") == await timed.schedules.get("ping")
+
+
+async def test_another_kind_of_rule_takes_on_its_own_jitter_but_for_one_that_was_chosen(store: Store) -> None:
+    timed = Timed(store)
+    await timed.schedules.put(Every("1h", timed.ping.job()))
+    assert (await timed.schedules.update("ping", cron="@daily")).jitter == 0.0
+    assert (await timed.schedules.update("ping", every="2h")).jitter == 0.1
+    assert (await timed.schedules.update("ping", cron="@daily", jitter=0.2)).jitter == 0.2
+    assert (await timed.schedules.update("ping", every="1h")).jitter == 0.2
+    assert (await timed.schedules.update("ping", jitter=0.1)).jitter == 0.1
+    assert (await timed.schedules.update("ping", every="3h")).jitter == 0.1
+
+
+async def test_slots_whose_jobs_were_cancelled_have_fired_and_are_not_covered(store: Store) -> None:
+    timed = Timed(store)
+    await timed.put()
+    await timed.pass_by("31s")
+    await timed.schedules.disable("ping", cancel_pending=True)
+    await timed.pass_by("5m")
+    ticks = await timed.schedules.history("ping")
+    assert [(one.outcome, one.state, one.waited, one.ran) for one in ticks[:2]] == [
+        ("fired", "cancelled", None, None),
+        ("fired", "cancelled", None, None),
+    ]
+    assert await timed.schedules.backfill("ping", ticks[1].slot, ticks[0].slot) == 0
+    [health] = await timed.schedules.health("ping")
+    assert (health.fired, health.completed, health.cancelled, health.coverage) == (3, 1, 2, 1 / 3)
 
 
 async def test_disabled_with_what_is_pending(store: Store) -> None:
@@ -558,6 +586,10 @@ async def test_backfill_fires_what_did_not_and_nothing_twice(store: Store) -> No
     await within(timed.app.drain())
     assert len(timed.seen) == 6
     assert await timed.slots() == timed.after(*(3_600 * hour for hour in range(6)))
+    ticks = sorted(await timed.schedules.history("ping"), key=lambda one: one.run_at)
+    second = [tick.slot for tick in ticks if tick.slot not in timed.after(3_600 * 2, 3_600 * 3)]
+    assert second == timed.after(0, 3_600, 3_600 * 4, 3_600 * 5), "due in the order of their slots"
+    assert all(tick.waited is not None and tick.waited < 0.001 for tick in ticks)
 
 
 async def test_backfill_of_missed_slots_leaves_the_others_missed(store: Store) -> None:
@@ -644,6 +676,8 @@ JOB = NewJob(task="ping", args={})
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: Every("30s", JOB, jiter=0), ["unknown option 'jiter'; there are: delivery, end"]),  # type: ignore[call-arg]
+        (lambda: Cron("@daily", JOB, zone="UTC"), ["unknown option 'zone'", "tz"]),  # type: ignore[call-arg]
         (lambda: Every("30s", JOB, name=""), ["name", "empty"]),
         (lambda: Every("30s", JOB, name="a\0b"), ["name", "NUL"]),
         (lambda: Every("30s", JOB, name=5), ["name", "int 5"]),  # type: ignore[arg-type]
@@ -651,12 +685,14 @@ JOB = NewJob(task="ping", args={})
         (lambda: Every("30s", NewJob(task="ping", args={}, delay="1s")), ["delay", "leave it out"]),
         (lambda: Every("30s", NewJob(task="ping", args={}, key="k")), ["key", "leave it out"]),
         (lambda: Every(0, JOB), ["interval", "at least 1s"]),
+        (lambda: Every(-5, JOB), ["interval: expected at least 1s, got -5"]),
+        (lambda: Every(timedelta(seconds=-5), JOB), ["interval: expected at least 1s, got "]),
         (lambda: Every("11y", JOB), ["interval", "'11y'"]),
         (lambda: Every(None, JOB), ["interval", "NoneType"]),  # type: ignore[arg-type]
         (lambda: Every("30s", JOB, jitter=0.6), ["jitter", "0.6"]),
         (lambda: Every("30s", JOB, jitter=float("nan")), ["jitter", "nan"]),
         (lambda: Every("30s", JOB, misfire="never"), ["misfire", "'once'", "'never'"]),  # type: ignore[arg-type]
-        (lambda: Every("30s", JOB, overlap="queue"), ["overlap", "'allow'"]),  # type: ignore[arg-type]
+        (lambda: Every("30s", JOB, overlap="never"), ["overlap", "'allow'", "'queue'"]),  # type: ignore[arg-type]
         (lambda: Every("30s", JOB, delivery="twice"), ["delivery", "'at_most_once'"]),  # type: ignore[arg-type]
         (lambda: Every("30s", JOB, max_age="-1s"), ["max_age"]),
         (lambda: Every("30s", JOB, grace="soon"), ["grace", "'soon'"]),

@@ -6,8 +6,7 @@ from collections.abc import Generator, Sequence
 
 from msgspec.structs import replace
 
-from headrace.backends.memory import MemoryBackend
-from headrace.backends.memory.store import Entry
+from headrace.backends.memory.entry import Entry
 from headrace.records import (
     Beat,
     Cancel,
@@ -34,24 +33,25 @@ from headrace.records import (
     Swept,
 )
 from headrace.types import JobState
+from tests.backends.hooked import HookedBackend
 
 A, C, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.FAILED
 SECOND = 1_000_000
 
 
-class FinishIgnoresEpoch(MemoryBackend):
+class FinishIgnoresEpoch(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         entry = self.store.running.get(s.id)
         return super()._finish(s if entry is None else replace(s, epoch=entry.epoch), now)
 
 
-class FinishIgnoresHolder(MemoryBackend):
+class FinishIgnoresHolder(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         entry = self.store.running.get(s.id)
         return super()._finish(s if entry is None else replace(s, holder=entry.holder), now)
 
 
-class FinishRefusesExpiredLease(MemoryBackend):
+class FinishRefusesExpiredLease(HookedBackend):
     """The holder of a lease that ran out, and that nobody took, is fenced off; the job stays running."""
 
     def _finish(self, s: Settlement, now: int) -> JobState | None:
@@ -59,7 +59,7 @@ class FinishRefusesExpiredLease(MemoryBackend):
         return None if entry is not None and entry.lease_until <= now else super()._finish(s, now)
 
 
-class RenewWithoutFence(MemoryBackend):
+class RenewWithoutFence(HookedBackend):
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         for job_id, _ in beat.leases:
             if (entry := self.store.running.get(job_id)) is not None:
@@ -67,7 +67,7 @@ class RenewWithoutFence(MemoryBackend):
         return replace(await super().renew(beat, at), lost=[])
 
 
-class RenewRevivesLostLease(MemoryBackend):
+class RenewRevivesLostLease(HookedBackend):
     """A lease that was taken back is handed to its old holder again."""
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
@@ -79,7 +79,7 @@ class RenewRevivesLostLease(MemoryBackend):
         return await super().renew(beat, at)
 
 
-class RenewNamesAnotherLease(MemoryBackend):
+class RenewNamesAnotherLease(HookedBackend):
     """What was lost is told with the epoch that the job has by now."""
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
@@ -88,22 +88,22 @@ class RenewNamesAnotherLease(MemoryBackend):
         return replace(renewed, lost=[(i, jobs[i].epoch if i in jobs else 0) for i, _ in renewed.lost])
 
 
-class ReapTakesLiveLeases(MemoryBackend):
+class ReapTakesLiveLeases(HookedBackend):
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         return await super().reap(req, (at or 0) + 2 * SECOND)
 
 
-class ReapForgetsToCount(MemoryBackend):
+class ReapForgetsToCount(HookedBackend):
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         return super()._reap(entry, req, now, outage=True, offset=offset)
 
 
-class ReapChargesAnOutage(MemoryBackend):
+class ReapChargesAnOutage(HookedBackend):
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         return super()._reap(entry, req, now, outage=False, offset=offset)
 
 
-class ReapLosesPoison(MemoryBackend):
+class ReapLosesPoison(HookedBackend):
     """Moving a poisoned job to the dead letters is two steps, and the second never comes."""
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
@@ -113,7 +113,7 @@ class ReapLosesPoison(MemoryBackend):
         return reaped
 
 
-class ReapMissesOldLeases(MemoryBackend):
+class ReapMissesOldLeases(HookedBackend):
     """Looks only at leases that ran out lately."""
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
@@ -126,7 +126,7 @@ class ReapMissesOldLeases(MemoryBackend):
             self.store.running.update(hidden)
 
 
-class ClaimGivesToTwo(MemoryBackend):
+class ClaimGivesToTwo(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         claimed = super()._claim(req, now)
         if len(claimed.jobs) < req.limit:
@@ -136,12 +136,12 @@ class ClaimGivesToTwo(MemoryBackend):
         return claimed
 
 
-class ClaimIgnoresRunAt(MemoryBackend):
+class ClaimIgnoresRunAt(HookedBackend):
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         return super()._candidates(queues, now + SECOND)
 
 
-class ClaimIgnoresPriority(MemoryBackend):
+class ClaimIgnoresPriority(HookedBackend):
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
         due = sorted((e.run_at, e.id) for e in self.store.jobs.values() if e.state is A and e.run_at <= now)
         for _, job_id in due:
@@ -150,30 +150,30 @@ class ClaimIgnoresPriority(MemoryBackend):
                 yield entry
 
 
-class ClaimIgnoresPause(MemoryBackend):
+class ClaimIgnoresPause(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
-        paused, self.store.paused_queues = self.store.paused_queues, set()
+        paused, self.store.paused_queues = self.store.paused_queues, {}
         try:
             return super()._claim(req, now)
         finally:
             self.store.paused_queues = paused
 
 
-class ClaimGivesSuspectsToAnybody(MemoryBackend):
+class ClaimGivesSuspectsToAnybody(HookedBackend):
     """A job that may be what kills its workers is claimed along with others, and takes them down with it."""
 
     def _claim(self, req: Claim, now: int) -> Claimed:
         return super()._claim(replace(req, lost_below=None), now)
 
 
-class ClaimHidesSuspects(MemoryBackend):
+class ClaimHidesSuspects(HookedBackend):
     """Nobody learns that a job was passed over, so nobody comes for it."""
 
     def _claim(self, req: Claim, now: int) -> Claimed:
         return replace(super()._claim(req, now), passed_over=False)
 
 
-class ClaimKeepsEpoch(MemoryBackend):
+class ClaimKeepsEpoch(HookedBackend):
     """A job that was taken back is granted under its old epoch, which its old holder still has."""
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
@@ -182,7 +182,7 @@ class ClaimKeepsEpoch(MemoryBackend):
         return super()._lease(entry, req, now)
 
 
-class ClaimStartsExpired(MemoryBackend):
+class ClaimStartsExpired(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         for entry in self.store.jobs.values():
             if entry.expires_at is not None and entry.state is A:
@@ -190,7 +190,7 @@ class ClaimStartsExpired(MemoryBackend):
         return super()._claim(req, now)
 
 
-class ClaimDropsOne(MemoryBackend):
+class ClaimDropsOne(HookedBackend):
     """Takes a job off the queue and forgets to hand it over: pop, then crash."""
 
     def _claim(self, req: Claim, now: int) -> Claimed:
@@ -198,28 +198,28 @@ class ClaimDropsOne(MemoryBackend):
         return replace(claimed, jobs=claimed.jobs[:2])
 
 
-class ClaimForgetsNextDue(MemoryBackend):
+class ClaimForgetsNextDue(HookedBackend):
     def _claim(self, req: Claim, now: int) -> Claimed:
         claimed = super()._claim(req, now)
         return replace(claimed, next_in=None)
 
 
-class InsertNotIdempotent(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
+class InsertNotIdempotent(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         known = self.store.jobs.get(row.id)
         if known is not None:
             self.store.remove(known)
-        return super()._insert(row, now)
+        return super()._insert(row, now, gate=gate)
 
 
-class _KeyLeak(MemoryBackend):
+class _KeyLeak(HookedBackend):
     state: JobState
 
-    def _insert(self, row: Row, now: int) -> Inserted:
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         last = None if row.key is None else self.store.by_key(row.queue, row.key)
         if row.id not in self.store.jobs and last is not None and last.state is self.state:
             return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
-        return super()._insert(row, now)
+        return super()._insert(row, now, gate=gate)
 
 
 class KeyLeaksAfterFail(_KeyLeak):
@@ -230,25 +230,25 @@ class KeyLeaksAfterCancel(_KeyLeak):
     state = JobState.CANCELLED
 
 
-class KeyLetsTwoIn(MemoryBackend):
+class KeyLetsTwoIn(HookedBackend):
     """A running job does not keep its key."""
 
-    def _insert(self, row: Row, now: int) -> Inserted:
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         last = None if row.key is None else self.store.by_key(row.queue, row.key)
         if last is not None and last.state is JobState.RUNNING:
             self.store.drop_key(last)
-        return super()._insert(row, now)
+        return super()._insert(row, now, gate=gate)
 
 
-class DuplicateOverwritesPayload(MemoryBackend):
-    def _insert(self, row: Row, now: int) -> Inserted:
-        answer = super()._insert(row, now)
+class DuplicateOverwritesPayload(HookedBackend):
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+        answer = super()._insert(row, now, gate=gate)
         if answer.status is InsertStatus.DUPLICATE:
             self.store.jobs[answer.id].cells = dict(row.cells)
         return answer
 
 
-class CancelFlipsRunning(MemoryBackend):
+class CancelFlipsRunning(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         if isinstance(change, Cancel) and entry.state is JobState.RUNNING:
             self._end(entry, JobState.CANCELLED, now, change.reason)
@@ -256,14 +256,14 @@ class CancelFlipsRunning(MemoryBackend):
         return super()._apply(entry, change, now)
 
 
-class CancelRequestLost(MemoryBackend):
+class CancelRequestLost(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         if isinstance(change, Cancel) and entry.state is JobState.RUNNING:
             return True
         return super()._apply(entry, change, now)
 
 
-class CancelledJobRetried(MemoryBackend):
+class CancelledJobRetried(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         entry = self._held_by(s.id, s.epoch, s.holder)
         if entry is not None:
@@ -271,7 +271,7 @@ class CancelledJobRetried(MemoryBackend):
         return super()._finish(s, now)
 
 
-class StaleWorkerOverwritesResult(MemoryBackend):
+class StaleWorkerOverwritesResult(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         entry = self.store.jobs.get(s.id)
         if entry is not None and entry.state is C and s.state is C:
@@ -280,7 +280,7 @@ class StaleWorkerOverwritesResult(MemoryBackend):
         return super()._finish(s, now)
 
 
-class SweepTakesTheLiving(MemoryBackend):
+class SweepTakesTheLiving(HookedBackend):
     """Deletes by age alone."""
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
@@ -292,17 +292,17 @@ class SweepTakesTheLiving(MemoryBackend):
         return swept
 
 
-class SweepByAnotherClock(MemoryBackend):
+class SweepByAnotherClock(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await super().sweep(clause, (at or 0) + 5 * SECOND)
 
 
-class DryRunIsWet(MemoryBackend):
+class DryRunIsWet(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await super().sweep(replace(clause, dry_run=False), at)
 
 
-class SpawnsThoughFenced(MemoryBackend):
+class SpawnsThoughFenced(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         state = super()._finish(s, now)
         if state is None:
@@ -311,12 +311,12 @@ class SpawnsThoughFenced(MemoryBackend):
         return state
 
 
-class SpawnsNothing(MemoryBackend):
+class SpawnsNothing(HookedBackend):
     def _finish_all(self, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
         return super()._finish_all([replace(s, spawn=()) for s in batch], now)
 
 
-class CountersDrift(MemoryBackend):
+class CountersDrift(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         state = super()._finish(s, now)
         if state is F:
@@ -324,12 +324,12 @@ class CountersDrift(MemoryBackend):
         return state
 
 
-class ResultOutlivesTtl(MemoryBackend):
+class ResultOutlivesTtl(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         return super()._finish(replace(s, result_ttl=s.result_ttl * 3), now)
 
 
-class ResultMixedUp(MemoryBackend):
+class ResultMixedUp(HookedBackend):
     """A driver off by one: the next caller gets the last caller's answer."""
 
     _last: bytes | None = None
@@ -345,7 +345,7 @@ class ResultMixedUp(MemoryBackend):
         return found
 
 
-class RetryLosesSections(MemoryBackend):
+class RetryLosesSections(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         state = super()._finish(s, now)
         if state is A and s.failed_attempt:
@@ -353,12 +353,12 @@ class RetryLosesSections(MemoryBackend):
         return state
 
 
-class RetryForgetsAttempt(MemoryBackend):
+class RetryForgetsAttempt(HookedBackend):
     def _finish(self, s: Settlement, now: int) -> JobState | None:
         return super()._finish(replace(s, failed_attempt=False), now)
 
 
-class RequeueKeepsCounters(MemoryBackend):
+class RequeueKeepsCounters(HookedBackend):
     """A replayed job is poisoned again by its old count."""
 
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
@@ -369,7 +369,7 @@ class RequeueKeepsCounters(MemoryBackend):
         return done
 
 
-class RequeueStealsKey(MemoryBackend):
+class RequeueStealsKey(HookedBackend):
     """Two live jobs under one key."""
 
     def _requeue(self, entry: Entry, now: int) -> bool:
@@ -380,7 +380,7 @@ class RequeueStealsKey(MemoryBackend):
         return super()._requeue(entry, now)
 
 
-class DeleteTakesRunning(MemoryBackend):
+class DeleteTakesRunning(HookedBackend):
     def _alter(self, entry: Entry, change: Change, now: int):  # type: ignore[no-untyped-def]
         if isinstance(change, Delete) and entry.state is JobState.RUNNING:
             before = entry.state
@@ -389,7 +389,7 @@ class DeleteTakesRunning(MemoryBackend):
         return super()._alter(entry, change, now)
 
 
-class MoveLeavesKeyBehind(MemoryBackend):
+class MoveLeavesKeyBehind(HookedBackend):
     def _apply(self, entry: Entry, change: Change, now: int) -> bool:
         key = (entry.queue, entry.key) if entry.key is not None else None
         done = super()._apply(entry, change, now)
@@ -398,7 +398,7 @@ class MoveLeavesKeyBehind(MemoryBackend):
         return done
 
 
-class BulkStopsAtDuplicate(MemoryBackend):
+class BulkStopsAtDuplicate(HookedBackend):
     """Rows after a duplicate are answered as new and never stored."""
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
@@ -413,7 +413,7 @@ class BulkStopsAtDuplicate(MemoryBackend):
         return answers
 
 
-class StatsCountDeadAsWaiting(MemoryBackend):
+class StatsCountDeadAsWaiting(HookedBackend):
     async def stats(self, at: Stamp = None) -> Stats:
         stats = await super().stats(at)
         return replace(stats, queues=[replace(q, available=q.available + q.failed) for q in stats.queues])

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from headrace.backends.memory import MemoryBackend
 from headrace.protocol import Backend
-from headrace.testing.sim.casts import CORE, SCRIPTED, TICKS
+from headrace.testing.sim.casts import CORE, RULES, SCRIPTED, TICKS
 from headrace.testing.sim.scenarios import Cast
+from tests.backends import planted_rules as rules
 from tests.sim import broken_core as core
 from tests.sim import broken_stores as stores
 from tests.sim import broken_ticks as ticks
@@ -74,6 +75,13 @@ _WORKERS = {
     "I22": [workers.HintsOnly, workers.NeverReaps],
 }
 
+_RULES: dict[str, list[type[MemoryBackend]]] = {
+    "I11": [rules.OneHolderTooMany, rules.OneMoreRuns, rules.OneMoreOfATenantRuns, rules.PausedTasksRun],
+    "I12": [rules.LostTokensStayTaken, rules.TheFullStayFull, rules.ATenantSleepsForItsLastTask],
+    "I21": [rules.OneMoreWaits],
+    "I27": [rules.RetriesGiveTheirTurnBack, rules.GroupsGoTwoByTwo],
+}
+
 MUTANTS = [
     *(Mutant(store.__name__, i, store=store) for i, found in _STORES.items() for store in found),
     *(Mutant(w.__name__, i, cast=Cast(worker=main_of(w))) for i, found in _WORKERS.items() for w in found),
@@ -81,4 +89,5 @@ MUTANTS = [
     *(Mutant(f"core: {name}", i, cast=CORE, patch=patch) for name, i, patch in core.PATCHES),
     *(Mutant(store.__name__, "I10", store=store, cast=TICKS) for store in ticks.STORES),
     *(Mutant(f"ticks: {name}", "I10", cast=TICKS, patch=patch) for name, patch in ticks.PATCHES),
+    *(Mutant(store.__name__, i, store=store, cast=RULES) for i, found in _RULES.items() for store in found),
 ]

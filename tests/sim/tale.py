@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from headrace.backends.memory import MemoryBackend
 from headrace.core.planning import Definition, Template, make_plan, unpack
 from headrace.core.rules import EveryRule
+from headrace.policy import Policy
 from headrace.records import (
     Beat,
     Cancel,
@@ -39,6 +40,7 @@ SECOND = 1_000_000
 LEASE = 3 * SECOND
 TRUE: Any = object()
 TICKING = ("save", "due", "plan", "note")
+RULING = {"save policy": "save", "limit": "limit", "policies": "find", "tenants": "tenants"}
 UID = b"a schedule's uid"
 
 
@@ -60,9 +62,9 @@ def row(number: int, **more: Any) -> Row:
     return Row(job(number), **({"queue": "q", "task": "t", "cells": {"parameters": b"p"}} | more))
 
 
-def leased(number: int, at: int) -> Leased:
+def leased(number: int, at: int, **more: Any) -> Leased:
     """Job ``number`` as a first claim would bring it, if it was inserted and due at that instant."""
-    return Leased(job(number), "q", "t", {"parameters": b"p"}, 1, run_at=at, enqueued_at=at)
+    return Leased(job(number), "q", "t", {"parameters": b"p"}, 1, run_at=at, enqueued_at=at, **more)
 
 
 class Tale:
@@ -82,7 +84,7 @@ class Tale:
         for _ in range(times):
             audit = Audit(self.store, op, self.now)
             done(audit.before())
-            answer = done(getattr(self.store.ticks if op in TICKING else self.store, op)(*args, at=self.now))
+            answer = done(self._operation(op)(*args, at=self.now))
             seen = done(audit.after(answer))
             answer = answer if lie is TRUE else lie
             self.history.applied(number, self.now, answer, seen)
@@ -91,6 +93,11 @@ class Tale:
         elif reply:
             self.history.unknown(number, reply)
         return answer
+
+    def _operation(self, op: str) -> Any:
+        if op in RULING:
+            return getattr(self.store.policies, RULING[op])
+        return getattr(self.store.ticks if op in TICKING else self.store, op)
 
     def wait(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
@@ -130,8 +137,8 @@ class Tale:
     def cancel(self, number: int = 1, **how: Any) -> Any:
         return self.alter(number, Cancel(), **how)
 
-    def pause(self, *, paused: bool = True) -> None:
-        self.call("op", "alter", Selector(queue="q"), Configure(paused=paused))
+    def pause(self, tenant: str | None = None, *, paused: bool = True) -> None:
+        self.call("op", "alter", Selector(queue="q", tenant=tenant), Configure(paused=paused))
 
     def sweep(self, place: Place = Place.COMPLETED, older_than: int = SECOND, **how: Any) -> Any:
         return self.call("j", "sweep", SweepClause(place=place, older_than=older_than), **how)
@@ -189,6 +196,10 @@ class Tale:
 
     def plan(self, plan: Plan | None = None, node: str = "w1", **how: Any) -> Any:
         return self.call(node, "plan", (self.planned(node) if plan is None else plan,), **how)
+
+    def govern(self, version: int = 0, *, lie: Any = TRUE, **rules: Any) -> None:
+        """Give the queue rules."""
+        self.call("g", "save policy", Policy(queue="q", version=version, **rules), lie=lie)
 
     def verdict(self) -> Verdict:
         return check(self.history)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from headrace.backends.memory.store import Entry
+from headrace.backends.memory.entry import Entry
 from headrace.core.planning import Misfire, tick, unpack
 from headrace.core.rules import EveryRule
+from headrace.policy import Rate, TenantLimit, TenantState
 from headrace.records import (
     Altered,
     Claim,
@@ -896,3 +897,123 @@ def a_schedule_is_not_shown_that_is_due(tale: Tale) -> None:
     tale.schedule()
     tale.wait(10)
     tale.call("w1", "due", Look(), lie=Looked(tale.now, []))
+
+
+# -- rules
+
+
+@legal
+def a_queue_with_all_kinds_of_rules(tale: Tale) -> None:
+    tale.govern(running=3, tenant_running=2, holders=1, chunk=1, rate=Rate(SECOND, 3), depth=6)
+    tale.insert(*(row(n, tenant="ab"[n % 2], group="g" if n > 4 else None) for n in range(1, 9)))
+    assert len(tale.claim("w1", limit=9)) == 3
+    assert tale.claim("w2", limit=9) == []
+    tale.call("g", "tenants", "q", None, None, 100)
+    tale.call("g", "policies", ("q",))
+    tale.wait(4)
+    tale.reap()
+    assert len(tale.claim("w2", limit=9)) == 3
+    tale.call("g", "limit", TenantLimit("q", "a", 1))
+    tale.pause("b")
+    assert tale.claim("w2", limit=9) == []
+
+
+@legal
+def a_group_keeps_its_turn_through_a_retry(tale: Tale) -> None:
+    tale.insert(row(1, group="g"), row(2, group="g"))
+    tale.claim()
+    tale.finish(state=JobState.AVAILABLE, delay=SECOND)
+    assert tale.claim() == []
+    tale.wait(1)
+    assert [held.id for held in tale.claim()] == [job(1)]
+
+
+@illegal("I11")
+def more_run_than_may(tale: Tale) -> None:
+    tale.govern(running=1)
+    tale.insert(row(1), row(2))
+    tale.claim("w1")
+    tale.grant("w2", leased(2, tale.now - 1))
+
+
+@illegal("I11")
+def two_holders_have_the_one_token_of_a_tenant(tale: Tale) -> None:
+    tale.govern(holders=1)
+    tale.insert(row(1, tenant="a"), row(2, tenant="a"))
+    tale.claim("w1")
+    tale.grant("w2", leased(2, tale.now - 1, tenant="a"))
+
+
+@illegal("I11")
+def more_are_started_than_the_rate_allows(tale: Tale) -> None:
+    tale.govern(rate=Rate(SECOND))
+    tale.insert(row(1), row(2))
+    tale.run("w1")
+    tale.grant("w1", leased(2, tale.now - 2))
+
+
+@illegal("I11")
+def a_paused_tenant_is_served(tale: Tale) -> None:
+    tale.insert(row(1, tenant="a"))
+    at = tale.now
+    tale.pause("a")
+    tale.grant("w1", leased(1, at, tenant="a"))
+
+
+@illegal("I12")
+def a_claim_leaves_what_it_could_have_had(tale: Tale) -> None:
+    tale.govern(tenant_running=1)
+    tale.insert(row(1, tenant="a"), row(2, tenant="b"))
+    tale.claim("w1", limit=2, lie=Claimed([leased(1, tale.now, tenant="a")], 0))
+
+
+@illegal("I12")
+def one_tenant_is_served_and_another_waits(tale: Tale) -> None:
+    tale.govern(holders=9, chunk=1)
+    tale.insert(*(row(n, tenant="a") for n in range(1, 9)), row(9, tenant="b"))
+    at = tale.now
+    for n in range(1, 9):
+        tale.grant("w1", leased(n, at, tenant="a"))
+
+
+@illegal("I12")
+def nobody_is_told_when_the_rate_opens(tale: Tale) -> None:
+    tale.govern(rate=Rate(SECOND))
+    tale.insert(row(1), row(2))
+    tale.claim("w1", limit=2, lie=Claimed([leased(1, tale.now)]))
+
+
+@illegal("I27")
+def two_jobs_of_a_group_run_at_once(tale: Tale) -> None:
+    tale.insert(row(1, group="g"), row(2, group="g"))
+    at = tale.now
+    tale.claim("w1")
+    tale.grant("w2", leased(2, at, group="g"))
+
+
+@illegal("I27")
+def a_group_goes_on_while_one_of_it_is_to_be_tried_again(tale: Tale) -> None:
+    tale.insert(row(1, group="g"), row(2, group="g"))
+    at = tale.now
+    tale.claim("w1")
+    tale.finish(state=JobState.AVAILABLE, delay=SECOND)
+    tale.grant("w2", leased(2, at, group="g"))
+
+
+@illegal("I21")
+def more_wait_than_may(tale: Tale) -> None:
+    tale.govern(depth=1)
+    tale.insert(row(1), row(2), lie=[Inserted(InsertStatus.NEW, job(1)), Inserted(InsertStatus.NEW, job(2))])
+
+
+@illegal("I21")
+def a_tenant_is_told_in_wrong_numbers(tale: Tale) -> None:
+    tale.govern(holders=1)
+    tale.insert(row(1, tenant="a"))
+    tale.call("g", "tenants", "q", None, None, 100, lie=[TenantState("q", "a", 0, 1)])
+
+
+@illegal("I16")
+def a_policy_is_saved_on_top_of_another(tale: Tale) -> None:
+    tale.govern(holders=1)
+    tale.govern(version=7, holders=2, lie=True)

@@ -13,6 +13,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.core.planning import Definition, Template
 from headrace.core.rules import EveryRule
 from headrace.errors import Unavailable
+from headrace.policy import Policy, TenantLimit
 from headrace.records import Beat, Cancel, Claim, Configure, Place, Reap, Selector, Settlement, SweepClause
 from headrace.testing.sim import FaultyBackend, History, Node, SimClock, SimLoop, check, run
 from headrace.testing.sim import Plan as Network
@@ -207,11 +208,39 @@ def test_a_plan_whose_answer_is_lost_was_carried_out() -> None:
     assert list(rig.store.store.jobs) == [job(1)]
 
 
-def test_a_store_without_schedules_keeps_none() -> None:
+def test_every_operation_on_policies_passes_and_is_recorded() -> None:
     async def main(rig: Rig) -> None:
-        seen = FaultyBackend(rig.store, Random(1), Network(), rig.history, rig.node, schedules=False)
-        assert seen.ticks is None
-        assert seen.sibling().ticks is None
+        policies = rig.seen.policies
+        assert policies is not None
+        assert await policies.save(Policy(queue="q", tenant_running=1))
+        await policies.limit(TenantLimit("q", "a", 2))
+        assert [one.governed for one in await policies.find(["q"])] == [True]
+        await rig.seen.insert([row(1, tenant="a", group="g")])
+        assert [one.waiting for one in await policies.tenants("q")] == [1]
+        assert (await policies.group("q", "g")).called == (job(1),)
+
+    rig = rigged(main)
+    assert {event.op for event in rig.history} == {"save policy", "limit", "policies", "insert", "tenants", "group"}
+    assert check(rig.history).ok
+
+
+def test_a_policy_whose_answer_is_lost_was_saved() -> None:
+    async def main(rig: Rig) -> None:
+        policies = rig.seen.policies
+        assert policies is not None
+        with pytest.raises(Unavailable):
+            await policies.save(Policy(queue="q", running=1))
+
+    rig = rigged(main, mute=1.0)
+    assert rig.store.store.policies["q"].version == 1
+
+
+def test_a_store_without_schedules_or_policies_has_none() -> None:
+    async def main(rig: Rig) -> None:
+        given = {"schedules": False, "policies": False}
+        seen = FaultyBackend(rig.store, Random(1), Network(), rig.history, rig.node, **given)
+        assert (seen.ticks, seen.policies) == (None, None)
+        assert (seen.sibling().ticks, seen.sibling().policies) == (None, None)
 
     rigged(main)
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from headrace.testing.sim.casts import CASTS, TICKS
-from headrace.testing.sim.points import FAULTS, SOMETIMES, TICKING
+from headrace.testing.sim.casts import CASTS, RULES, TICKS
+from headrace.testing.sim.points import FAULTS, RULING, SOMETIMES, TICKING
 from headrace.testing.sim.scenarios import simulate
 
 CHUNK = 10
@@ -33,6 +33,24 @@ def test_every_invariant_holds_of_schedules(first: int) -> None:
         assert verdict.ok, verdict.story
         assert not verdict.lost
         assert not verdict.unexpected
+
+
+@pytest.mark.parametrize("first", range(0, 50, CHUNK))
+def test_every_invariant_holds_of_rules(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        _, verdict = simulate(seed, cast=RULES)
+        assert verdict.ok, verdict.story
+        assert not verdict.lost
+        assert not verdict.unexpected
+
+
+def test_every_situation_of_rules_comes_up() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        reached.update(simulate(seed, cast=RULES)[1].points)
+        if not (missing := [point for point in RULING if not reached[point]]):
+            return
+    raise AssertionError(f"no seed has come across: {', '.join(missing)}")
 
 
 def test_every_situation_of_schedules_comes_up() -> None:

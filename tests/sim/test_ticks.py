@@ -51,7 +51,7 @@ class Accepted(MemoryBackend):
         self.farthest = 0
         self.stray = 0
 
-    def _insert(self, row: Row, now: int) -> Inserted:
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         assert row.headers is not None
         assert row.run_at is not None
         uid, _, slot = row.headers[row.headers.rindex(b"\xd9") + 2 :].partition(b":")

@@ -22,6 +22,7 @@ from headrace import (
     CancelToken,
     Client,
     Completed,
+    Counters,
     Cron,
     Done,
     Duplicate,
@@ -43,11 +44,14 @@ from headrace import (
     Next,
     Outcome,
     Patch,
+    Policies,
+    PolicyInfo,
     Queue,
     Queued,
     RawSerde,
     Retry,
     RetryPolicy,
+    ScheduleHealth,
     ScheduleInfo,
     Schedules,
     Sections,
@@ -56,7 +60,10 @@ from headrace import (
     Stop,
     SyncApp,
     Task,
+    TenantInfo,
     TickInfo,
+    Why,
+    WhyCode,
     connect,
     content_id,
     doubling_to_an_hour,
@@ -66,7 +73,7 @@ from headrace import (
     immediate,
     never,
 )
-from headrace.errors import HeadraceError, JobFailed, LeaseLost
+from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull
 
 
 class Image:
@@ -107,7 +114,7 @@ async def bare(a: int, b: str = "x") -> bytes:
     return b""
 
 
-@app.task(queue="mail", retry=exponential(5), timeout="30s", result_ttl=60, priority=1)
+@app.task(queue="mail", retry=exponential(5), timeout="30s", result_ttl=60, priority=1, overflow="o", when_full="block")
 async def configured(user_id: int, *, template: str = "hello") -> str:
     return template
 
@@ -144,9 +151,11 @@ async def tasks() -> None:
     assert_type(await with_job.call(1), float)
     assert_type(await with_job_configured.enqueue(a=1), Handle[float])
     assert_type(bare.job(1), NewJob)
+    assert_type(bare.job(1).job_id, UUID | None)
     assert_type(configured.name, str)
     assert_type(await configured.options(delay="10m", key="k", tenant="acme").call(42), str)
     assert_type(await configured.options(run_at=datetime.max).enqueue(42), Handle[str])
+    assert_type(await configured.options(group="g", when_full="block", overflow="other").enqueue(42), Handle[str])
     assert_type(await app.enqueue_many([bare.job(1), plain.job(2)]), list[Handle[Any]])
     assert_type(await app.enqueue_named("x", {"a": 1}), Handle[Any])
 
@@ -171,7 +180,10 @@ def defining() -> None:
     app.task(bogus=1)  # type: ignore[call-overload]
     app.task(retry=3)  # type: ignore[call-overload]
     app.task(timeout=b"30s")  # type: ignore[call-overload]
+    app.task(overflow=5)  # type: ignore[call-overload]
+    app.task(when_full=True)  # type: ignore[call-overload]
     app.batch(size="many")  # type: ignore[call-overload]
+    app.batch(overflow=5)  # type: ignore[call-overload]
     App(5)  # type: ignore[arg-type]
 
 
@@ -220,6 +232,7 @@ def pace(name: str) -> str | None:
 async def schedules(schedules: Schedules, when: datetime) -> None:
     assert_type(app.schedules, Schedules)
     assert_type(await schedules.put(Every("30s", nightly.job(), overlap="skip", start=when)), ScheduleInfo)
+    assert_type(await schedules.put(Every("30s", nightly.job(), overlap="queue")), ScheduleInfo)
     assert_type(await schedules.put(Cron("0 6 * * *", nightly.job(), tz="UTC", misfire="all")), ScheduleInfo)
     assert_type(await schedules.update("north", every=timedelta(minutes=1)), ScheduleInfo)
     assert_type(await schedules.enable("north"), ScheduleInfo)
@@ -228,6 +241,8 @@ async def schedules(schedules: Schedules, when: datetime) -> None:
     assert_type(await schedules.list(tenant="acme", queue="mail", after="a", limit=10), Sequence[ScheduleInfo])
     assert_type(await schedules.next("north", 3), Sequence[datetime])
     assert_type(await schedules.history("north", 3, before=when), Sequence[TickInfo])
+    assert_type(await schedules.stale(tenant="acme", queue="mail", after="a", limit=10), Sequence[ScheduleInfo])
+    assert_type(await schedules.health("north", period="7d", slow=timedelta(minutes=1)), Sequence[ScheduleHealth])
     assert_type(await schedules.run("north"), UUID)
     assert_type(await schedules.backfill("north", when, when, dry_run=True), int)
     assert_type(await schedules.delete("north"), None)
@@ -236,7 +251,7 @@ async def schedules(schedules: Schedules, when: datetime) -> None:
     Every("30s")  # type: ignore[call-arg]
     Every("30s", nightly)  # type: ignore[arg-type]
     Every("30s", nightly.job(), tz="UTC")  # type: ignore[call-arg]
-    Every("30s", nightly.job(), overlap="queue")  # type: ignore[arg-type]
+    Every("30s", nightly.job(), overlap="wait")  # type: ignore[arg-type]
     Cron(5, nightly.job())  # type: ignore[arg-type]
     Cron("@daily", nightly.job(), delivery="twice")  # type: ignore[arg-type]
     app.every("30s", "nightly")  # type: ignore[arg-type]
@@ -245,13 +260,66 @@ async def schedules(schedules: Schedules, when: datetime) -> None:
     await schedules.backfill("north")  # type: ignore[call-arg]
 
 
-def stored(info: ScheduleInfo, tick: TickInfo) -> None:
+def stored(info: ScheduleInfo, tick: TickInfo, health: ScheduleHealth) -> None:
+    assert_type(health.coverage, float | None)
+    assert_type(health.slow, list[TickInfo])
     assert_type(info.next_slot, datetime | None)
     assert_type(info.last_job, UUID | None)
     assert_type(info.to_dict(), dict[str, Any])
     assert_type(tick.slot, datetime)
     assert_type(tick.waited, float | None)
     assert_type(tick.to_dict(), dict[str, Any])
+
+
+# -- policies
+
+
+async def policies(policies: Policies) -> None:
+    assert_type(app.policies, Policies)
+    assert_type(await policies.set("mail", running=5, rate="100/s", ageing=None), PolicyInfo)
+    assert_type(await policies.limit_store(1_000), PolicyInfo)
+    assert_type(await policies.limit_store(None), PolicyInfo)
+    assert_type(await policies.get("mail"), PolicyInfo)
+    assert_type(await policies.list(), Sequence[PolicyInfo])
+    assert_type(await policies.limit_tenant("mail", "acme", running=5, rate="1/s"), None)
+    assert_type(await policies.tenants("mail", after="acme", limit=10), Sequence[TenantInfo])
+    assert_type(await policies.pause("mail", tenant="acme", lasts=timedelta(hours=1)), None)
+    assert_type(await policies.resume("mail", task="send"), None)
+
+    await policies.set(5)  # type: ignore[arg-type]
+    await policies.limit_store("many")  # type: ignore[arg-type]
+    await policies.limit_tenant("mail")  # type: ignore[call-arg]
+    await policies.limit_tenant("mail", "acme", running="5")  # type: ignore[arg-type]
+    await policies.tenants()  # type: ignore[call-arg]
+    await policies.pause("mail", lasts=b"1h")  # type: ignore[arg-type]
+
+
+def limited(info: PolicyInfo, tenant: TenantInfo, full: QueueFull) -> None:
+    assert_type(info.running, int | None)
+    assert_type(info.rate, str | None)
+    assert_type(info.task_rates, dict[str, str])
+    assert_type(info.ageing, float | None)
+    assert_type(info.chunk, int | None)
+    assert_type(info.governed, bool)
+    assert_type(info.paused_tasks, dict[str, datetime | None])
+    assert_type(info.to_dict(), dict[str, Any])
+    assert_type(tenant.waiting, int)
+    assert_type(tenant.limit, int | None)
+    assert_type(tenant.paused_until, datetime | None)
+    assert_type(tenant.workers, list[str])
+    assert_type(tenant.to_dict(), dict[str, Any])
+    assert_type(full.queue, str)
+    assert_type(full.admitted, list[UUID])
+    assert_type(full.refused, list[UUID])
+    assert_type(full.full, list[str])
+
+
+async def why(job_id: UUID) -> None:
+    reason = await app.why(job_id)
+    assert_type(reason, Why)
+    assert_type(reason.code, WhyCode)
+    assert_type(reason.sentence, str)
+    await app.why(5)  # type: ignore[arg-type]
 
 
 # -- jobs and outcomes
@@ -261,6 +329,7 @@ async def job(job: Job[Image]) -> Outcome:
     assert_type(job.id, UUID)
     assert_type(job.payload, Image)
     assert_type(job.key, str | None)
+    assert_type(job.group, str | None)
     assert_type(job.attempt, int)
     assert_type(job.run_at, datetime)
     assert_type(job.headers, dict[str, str])
@@ -280,6 +349,8 @@ async def job(job: Job[Image]) -> Outcome:
     ]
     NewJob()  # type: ignore[call-arg]
     NewJob("t")  # type: ignore[call-arg]
+    NewJob(task="t", group="g", overflow="other", when_full="block")
+    NewJob(task="t", group=5)  # type: ignore[arg-type]
     NewJob(task="t", run_at="tomorrow")  # type: ignore[arg-type]
     NewJob(task="t", bogus=1)  # type: ignore[call-arg]
     Patch(priority="high")  # type: ignore[arg-type]
@@ -314,6 +385,13 @@ def observer(event: Event) -> None:
     assert_type(event.kind, EventKind)
     assert_type(event.job_id, UUID | None)
     assert_type(event.error, BaseException | None)
+    assert_type(event.count, int)
+    assert_type(event.alert, str)
+
+
+def counting(counters: Counters) -> None:
+    app.observe(counters)
+    assert_type(counters.snapshot(), dict[str, Any])
 
 
 def extending() -> None:
@@ -323,7 +401,7 @@ def extending() -> None:
     def wrong_event(event: int) -> None: ...
 
     app.middleware(not_async)  # type: ignore[arg-type]
-    app.observe(wrong_event)  # type: ignore[arg-type]
+    app.observe(wrong_event)  # type: ignore[type-var]
 
 
 # -- the reliable queue
@@ -338,6 +416,7 @@ async def after(job: Job[Any], ending: Ending) -> None:
 
 async def queues(image: Image) -> None:
     assert_type(await queue.enqueue("a", image), Queued | Duplicate | Completed[Thumb])
+    assert_type(await queue.enqueue("a", image, group="g"), Queued | Duplicate | Completed[Thumb])
     assert_type(await queue.enqueue_and_wait("a", image, timeout="30s"), Thumb)
     assert_type(await queue.enqueue_and_wait("a", image, timeout=None), Thumb)
     assert_type(await queue.cancel("a"), str)
@@ -396,6 +475,8 @@ def sync(job_id: UUID) -> None:
         assert_type(jobs.enqueue(bare, 1).result(), bytes)
         assert_type(jobs.enqueue(bare, 1).id, UUID)
         assert_type(jobs.get(job_id), JobInfo)
+        assert_type(jobs.why(job_id), Why)
+        assert_type(jobs.pause("mail", lasts="1h"), None)
         jobs.call(plain, "one")  # type: ignore[arg-type]
         jobs.enqueue(bare)  # type: ignore[call-arg]
         jobs.enqueue(lambda: None)  # type: ignore[arg-type]
@@ -407,6 +488,9 @@ def sync(job_id: UUID) -> None:
 async def client(client: Client) -> None:
     assert_type(await client.get("x"), JobInfo)
     assert_type((await client.get("x")).state, JobState)
+    assert_type((await client.get("x")).group, str | None)
+    assert_type(await client.why("x"), Why)
+    assert_type(await client.pause("mail", lasts="1h"), None)
     assert_type((await client.get("x")).to_dict(), dict[str, Any])
     async with client as entered:
         assert_type(entered, Client)

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from headrace import App, Settings
-from headrace.cli.times import length
+from headrace.cli.policies import paused
+from headrace.cli.times import length, now
 from headrace.protocol import Backend
 from headrace.records import QueueStats, Selector, Stats, WorkerStats
 from headrace.shown import without_secrets
@@ -120,7 +121,7 @@ def _queue(queue: QueueStats, workers: list[WorkerStats]) -> Finding:
         f"{queue.running:,} running, {queue.failed:,} dead"
     )
     if queue.paused:
-        return Finding("warn", "queues", f"{text}; paused", f"headrace queue resume {name}")
+        return Finding("warn", "queues", f"{text}; {paused(queue, now())}", f"headrace queue resume {name}")
     if queue.oldest_due_age is not None and not any(name in worker.queues for worker in workers):
         return Finding("warn", "queues", f"{text}; nobody listens", f"headrace worker APP --queue {name}")
     if queue.failed:

@@ -58,6 +58,7 @@ def _decoded(text: str, what: str, hint: str) -> Any:
 @click.option("--key", help="Dedup name: while a job has it, no other in the queue gets it.")
 @click.option("--priority", type=int, help="Lower numbers are run first.")
 @click.option("--tenant", type=options.name, help="Whom the work is for.")
+@click.option("--group", type=options.name, help="Those of its queue with which it takes turns, one after the other.")
 @click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
 @click.option("--timeout", type=options.duration, default="30s", help="How long to wait.")
 @json_option

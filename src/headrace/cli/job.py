@@ -7,13 +7,13 @@ from uuid import UUID
 
 import click
 
-from headrace import Client, JobInfo
+from headrace import Client, JobInfo, Why
 from headrace.cli import options
-from headrace.cli.jobs import in_full, print_job, print_jobs, summary, why_waiting
+from headrace.cli.jobs import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
-from headrace.cli.output import note, print_json
+from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.records import Altered, Cancel, Change, JobId, Requeue, Selector
 from headrace.types import JobState
@@ -66,15 +66,45 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
     """Print one job; if ``state`` is given, only a job in that state will do."""
     async with store.opened() as client:
         job = await client.get(job_id)
-        why = why_waiting(job, await client.stats())
+        why = await client.why(job_id)
     if state not in (None, job.state):
         raise Problem(
             NOT_FOUND, f"job {job.id} is no dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
         )
     if as_json:
         print_json(in_full(job, why))
-    else:
-        print_job(job, why)
+        return
+    print_job(job, why)
+    _note_remedy(job, why)
+
+
+def _note_remedy(job: JobInfo, why: Why) -> None:
+    if command := remedy(job, why):
+        note(f"run: {command}")
+
+
+@job_command.command("why")
+@click.argument("job_id", metavar="ID", type=options.job_id)
+@json_option
+@store_options
+def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
+    """Tell in one sentence why a job is not running.
+
+    Its queue, tenant or task is paused, its time has not come, another job of its group has the turn, a limit or a rate
+    is reached, no worker listens …: the first reason that holds.
+    """
+    asyncio.run(_why(store, job_id, as_json=as_json))
+
+
+async def _why(store: Store, job_id: JobId, *, as_json: bool) -> None:
+    async with store.opened() as client:
+        job = await client.get(job_id)
+        why = await client.why(job_id)
+    if as_json:
+        print_json({"id": job.id, "code": why.code, "sentence": why.sentence})
+        return
+    print(clean(why.sentence))
+    _note_remedy(job, why)
 
 
 @job_command.command("retry")

@@ -1,18 +1,19 @@
-"""Jobs in print: the list, one in full, and why one is not running."""
+"""Jobs in print: the list, one in full, and what to do about one that is not running."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from headrace import Why, WhyCode
 from headrace.cli.output import clean, print_block, print_fields, print_table
 from headrace.cli.times import exact, now, relative
 from headrace.info import JobInfo
 from headrace.instants import to_datetime
-from headrace.records import Stats
 from headrace.types import JobState
 
 _LONGEST = 2_000
@@ -24,12 +25,12 @@ def summary(job: JobInfo) -> dict[str, Any]:
     return {name: value for name, value in job.to_dict().items() if name not in _DETAILS}
 
 
-def in_full(job: JobInfo, why: str) -> dict[str, Any]:
+def in_full(job: JobInfo, why: Why) -> dict[str, Any]:
     """All that is known of a job, for programs; every instant in the same form."""
     data = job.to_dict()
     for failure in data["failures"]:
         failure["at"] = msgspec.to_builtins(to_datetime(failure["at"]))
-    return data | {"why": why}
+    return data | {"why": why.sentence, "why_code": why.code.value}
 
 
 def print_jobs(jobs: list[JobInfo]) -> None:
@@ -50,7 +51,7 @@ def _moment(job: JobInfo, at: datetime) -> str:
     return f"due {relative(job.run_at, at)}"
 
 
-def print_job(job: JobInfo, why: str) -> None:
+def print_job(job: JobInfo, why: Why) -> None:
     """Everything about one job, for people."""
     at = now()
     print_fields(
@@ -59,8 +60,9 @@ def print_job(job: JobInfo, why: str) -> None:
             ("task", job.task),
             ("queue", job.queue),
             ("state", job.state.value + (f": {job.reason}" if job.reason else "")),
-            ("why", why),
+            ("why", "" if why.code in (WhyCode.RUNNING, WhyCode.ENDED) else why.sentence),
             ("tenant", job.tenant),
+            ("group", job.group),
             ("key", job.key),
             ("priority", job.priority or ""),
             ("enqueued", exact(job.enqueued_at, at)),
@@ -100,29 +102,21 @@ def shorten(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters; --json shows all)"
 
 
-def why_waiting(job: JobInfo, stats: Stats) -> str:
-    """In one sentence, why the job is not running; empty if it is or need not."""
-    at = now()
-    if job.state is JobState.PAUSED:
-        return "the job itself is paused"
-    if job.state is JobState.RUNNING and job.lease_until is not None and job.lease_until < at:
-        return "its worker has vanished: another worker takes the job back within seconds"
-    if job.state is JobState.RUNNING and job.cancel_requested:
-        return "its cancellation has been asked for; the handler has not stopped yet"
-    if job.state is not JobState.AVAILABLE:
-        return ""
-    queue = next((found for found in stats.queues if found.queue == job.queue), None)
-    if queue is not None and queue.paused:
-        return f"queue {job.queue} is paused: headrace queue resume {job.queue}"
-    if job.run_at is not None and job.run_at > at:
-        reason = "waits for its next attempt" if job.attempt else "is scheduled"
-        if job.lost:
-            reason = "was taken back from a worker that vanished, and is due again"
-        return f"it {reason}, {relative(job.run_at, at)}"
-    workers = [worker for worker in stats.workers if job.queue in worker.queues]
-    if not workers:
-        return f"no worker listens to queue {job.queue}: headrace worker APP"
-    free = sum(worker.slots - worker.busy for worker in workers)
-    if free <= 0:
-        return f"all {sum(worker.slots for worker in workers)} slots of {len(workers)} worker(s) are busy"
-    return "it is due, and a worker should take it now"
+def remedy(job: JobInfo, why: Why) -> str:
+    """The command that changes, or tells more of, what keeps the job from running; empty if there is none."""
+    queue, tenant, task = (shlex.quote(name) for name in (job.queue, job.tenant, job.task))
+    match why.code:
+        case WhyCode.QUEUE_PAUSED:
+            return f"headrace queue resume {queue}"
+        case WhyCode.TASK_PAUSED:
+            return f"headrace queue resume {queue} --task {task}"
+        case WhyCode.TENANT_PAUSED:
+            return f"headrace tenant resume {queue} {tenant}"
+        case WhyCode.QUEUE_LIMIT | WhyCode.QUEUE_RATE | WhyCode.TASK_RATE:
+            return f"headrace queue limit {queue}"
+        case WhyCode.TENANT_LIMIT | WhyCode.TENANT_RATE | WhyCode.TOKEN:
+            return f"headrace tenant list {queue}"
+        case WhyCode.NO_WORKER:
+            return "headrace worker APP"
+        case _:
+            return ""

@@ -142,6 +142,10 @@ class Store(Struct, frozen=True):
 
         return connect(self.url)
 
+    def tasks(self) -> list[str]:
+        """The names of the app's tasks; none if it is not told which app that is."""
+        return [] if self.app is None else sorted(getattr(load_target(self.app), "tasks", ()))
+
     @asynccontextmanager
     async def opened(self, *, create: bool = False) -> AsyncIterator[Client]:
         """An open client. Unless ``create``, a store that is not there yet is an error: a typing error in a path must

@@ -24,6 +24,9 @@ _LOUD = {
     EventKind.COMPLETED: logging.DEBUG,
     EventKind.SNOOZED: logging.DEBUG,
     EventKind.SWEPT: logging.DEBUG,
+    EventKind.TICK_FIRED: logging.DEBUG,
+    EventKind.REFUSED: logging.DEBUG,
+    EventKind.ALERT: logging.DEBUG,  # whoever raises one logs it as a warning, that jobs are refused among them
     EventKind.RETRYING: logging.WARNING,
     EventKind.EXPIRED: logging.WARNING,
     EventKind.STALLED: logging.WARNING,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from headrace.cli.lazy import ENV_PREFIX
 from headrace.cli.loading import Store
 from headrace.core.ids import parse_id
+from headrace.core.limits import check_rules
 from headrace.core.names import check_name
 from headrace.durations import micros
 from headrace.errors import ConfigError, InvalidJob
@@ -24,9 +25,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 def duration(text: str) -> int:
     """A length of time in microseconds; a bare number is seconds."""
     try:
-        return micros(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
+        return micros(_with_unit(text))
     except ConfigError as error:
         raise click.BadParameter(str(error).removeprefix("duration: ")) from None
+
+
+def lasts(text: str) -> int:
+    """How long a pause lasts."""
+    length = duration(text)
+    if not length:
+        resume = click.get_current_context().command_path.rpartition(" ")[0]
+        raise click.BadParameter(f"expected more than 0s, got {text!r}; to end a pause: {resume} resume")
+    return length
+
+
+def _with_unit(text: str) -> str:
+    return f"{text}s" if text.replace(".", "", 1).isdigit() else text
 
 
 def job_id(text: str) -> JobId:
@@ -43,6 +57,41 @@ def name(text: str) -> str:
         return check_name(text, "name")
     except InvalidJob as error:
         raise click.BadParameter(str(error)) from None
+
+
+def tenant(text: str) -> str:
+    """A tenant; the empty name is that of the jobs which have none."""
+    try:
+        return check_name(text, "tenant", empty=True)
+    except InvalidJob as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def rule(name: str, text: str) -> Any:
+    """What ``Policies.set`` takes for a rule; None takes it away."""
+    if text.lower() == "none":
+        return None
+    given: Any = text
+    if name == "ageing":
+        given = _with_unit(text)
+    elif name not in ("rate", "tenant_rate"):
+        given = int(text) if text.isdecimal() and len(text) < 20 else text
+    try:
+        check_rules({name: given})
+    except ConfigError as error:
+        raise click.BadParameter(str(error).removeprefix(f"{name}: ")) from None
+    return given
+
+
+def rule_option(flag: str, metavar: str, help: str) -> Callable[[F], F]:
+    """An option that is a rule of a policy, checked and given as text."""
+
+    def check(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+        if text is not None:
+            rule(param.name or "", text)
+        return text
+
+    return click.option(flag, metavar=metavar, callback=check, help=help)
 
 
 class Filters(Struct, frozen=True):

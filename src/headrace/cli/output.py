@@ -91,12 +91,35 @@ def _print_rich(columns: Sequence[str], cells: list[list[str]], right: list[bool
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, to_right in zip(columns, right, strict=True):
-        table.add_column(name, justify="right" if to_right else "left", overflow="fold", no_wrap=name == "id")
+    console = Console(highlight=False)
+    gap, widths = fit([*zip(columns, *cells, strict=True)], console.width)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    for name, to_right, width in zip(columns, right, widths, strict=True):
+        justify: Any = "right" if to_right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "id", width=width)
     for row in cells:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    console.print(table)
+
+
+def fit(columns: Sequence[Sequence[str]], width: int) -> tuple[int, list[int | None]]:
+    """The gap between columns, and how wide they may be, that all of them fit in and lines break between words: dates
+    stay whole. None: that cannot be.
+
+    >>> fit([["at", "2030-01-01 12:00:00"], ["what", "a b"]], 17)
+    (1, [12, 4])
+    """
+    widths = [max(map(len, column)) for column in columns]
+    least = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    gaps = len(columns) - 1
+    if sum(widths) + 2 * gaps <= width:
+        return 2, [*widths]
+    if sum(least) + gaps > width:
+        return 1, [None] * len(columns)
+    while sum(widths) + gaps > width:
+        room = [wide - words for wide, words in zip(widths, least, strict=True)]
+        widths[room.index(max(room))] -= 1
+    return 1, [*widths]
 
 
 def print_fields(fields: Sequence[tuple[str, object]]) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.shown import without_secrets
+
+if TYPE_CHECKING:
+    from headrace.errors import QueueFull
 
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = 0, 1, 2, 3, 4, 75
 INTERRUPTED = 130
@@ -92,12 +97,25 @@ def explain(error: Exception) -> Problem:
             return Problem(NOT_FOUND, text, run="headrace job list")
         case errors.ScheduleNotFound():
             return Problem(NOT_FOUND, text, run="headrace schedule list")
+        case errors.QueueFull():
+            return Problem(
+                UNAVAILABLE,
+                text,
+                cause="more comes in than workers get done, or none of them works",
+                run=f"{_depths(error)} for the depth; headrace health for who works",
+            )
         case errors.WaitTimeout():
             return Problem(FAILED, text, cause="no worker took it yet, or it takes longer", run="headrace health")
         case errors.JobFailed():
             return Problem(FAILED, text, run=f"headrace dead show {error.job_id}")
         case _:
             return Problem(FAILED, text)
+
+
+def _depths(error: QueueFull) -> str:
+    """The commands that show the depths of what is full, or may be."""
+    scopes = [shlex.quote(name) if name else "--store" for name in error.full or (error.queue, "")]
+    return " and ".join(f"headrace queue limit {scope}" for scope in scopes)
 
 
 def _store(text: str) -> str:

@@ -1,8 +1,9 @@
-"""``headrace queue``: look at queues, pause, resume and purge them."""
+"""``headrace queue``: look at queues, limit, pause, resume and purge them."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -10,11 +11,15 @@ import msgspec
 
 from headrace.cli import options
 from headrace.cli.bulk import purge
+from headrace.cli.known import note_unknown, note_unknown_tasks
 from headrace.cli.lazy import Group
+from headrace.cli.limit import limit_command
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_json, print_table
-from headrace.cli.times import length, seconds
+from headrace.cli.policies import paused, paused_until, policies_of
+from headrace.cli.times import length, now, seconds
+from headrace.durations import spell
 from headrace.records import QueueStats
 from headrace.types import JobState
 
@@ -23,7 +28,10 @@ _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
 
 @click.group("queue", cls=Group)
 def queue_command() -> None:
-    """Look at queues, pause, resume and purge them."""
+    """Look at queues, limit, pause, resume and purge them."""
+
+
+queue_command.add_command(limit_command)
 
 
 @queue_command.command("list")
@@ -46,10 +54,11 @@ async def _list(store: Store, as_json: bool) -> None:
     if not stats.queues:
         note("no queues yet: the first enqueue makes one")
         return
+    at = now()
     rows = [
         (
             queue.queue,
-            "paused" if queue.paused else "",
+            paused(queue, at),
             queue.available - queue.scheduled,
             queue.scheduled,
             queue.running,
@@ -69,36 +78,52 @@ def queue_data(queue: QueueStats) -> dict[str, Any]:
     """A queue for programs."""
     data = msgspec.structs.asdict(queue)
     del data["oldest_due_age"]
-    return data | {"oldest_due_seconds": seconds(queue.oldest_due_age)}
+    return data | {"paused_until": paused_until(queue), "oldest_due_seconds": seconds(queue.oldest_due_age)}
 
 
 @queue_command.command("pause")
 @click.argument("name", type=options.name)
+@click.option("--lasts", type=options.lasts, metavar="D", help="For so long, such as 1h; else until it is resumed.")
+@click.option("--task", type=options.name, help="Only jobs of this task, by its full name.")
 @store_options
-def pause_command(store: Store, name: str) -> None:
+def pause_command(store: Store, name: str, lasts: int | None, task: str | None) -> None:
     """Let no worker claim from a queue.
 
-    Until it is resumed, that is. Jobs that run go on, and enqueues are accepted.
+    For so long, or until it is resumed. Jobs that run go on, and enqueues are accepted.
     """
-    asyncio.run(_switch(store, name, paused=True))
+    asyncio.run(_pause(store, name, lasts, task))
+
+
+async def _pause(store: Store, name: str, lasts: int | None, task: str | None) -> None:
+    async with store.opened() as client:
+        stats = await client.stats()
+        length = None if lasts is None else timedelta(microseconds=lasts)
+        await policies_of(client).pause(name, task=task, lasts=length)
+    print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
+    note_unknown(name, stats, "the setting holds all the same")
+    note_unknown_tasks(store, [] if task is None else [task], "the pause holds all the same")
+
+
+def _scope(name: str, task: str | None) -> str:
+    return clean(name if task is None else f"{name}, task {task}")
 
 
 @queue_command.command("resume")
 @click.argument("name", type=options.name)
+@click.option("--task", type=options.name, help="Only jobs of this task, which was paused by itself.")
 @store_options
-def resume_command(store: Store, name: str) -> None:
+def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
-    asyncio.run(_switch(store, name, paused=False))
+    asyncio.run(_resume(store, name, task))
 
 
-async def _switch(store: Store, name: str, *, paused: bool) -> None:
+async def _resume(store: Store, name: str, task: str | None) -> None:
     async with store.opened() as client:
-        known = [queue.queue for queue in (await client.stats()).queues]
-        await (client.pause(name) if paused else client.resume(name))
-    print(f"{clean(name)}  {'paused' if paused else 'resumed'}")
-    if name not in known:
-        shown = ", ".join(sorted(known)) or "none"
-        note(f"no job was ever in queue {name!r}; the setting holds all the same. Known queues: {shown}")
+        stats = await client.stats()
+        await policies_of(client).resume(name, task=task)
+    print(f"{_scope(name, task)}  resumed")
+    note_unknown(name, stats, "the setting holds all the same")
+    note_unknown_tasks(store, [] if task is None else [task], "what is paused under other names stays so")
 
 
 @queue_command.command("purge")

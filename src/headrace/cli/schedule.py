@@ -19,6 +19,7 @@ from headrace.cli.schedules import (
     Row,
     coming,
     coverage,
+    planned,
     print_coming,
     print_schedule,
     print_schedules,
@@ -35,6 +36,8 @@ _COMPLETED = 100
 """Names that a shell is given to complete one."""
 _PENDING = 10_000
 """Ticks that are looked at for jobs that wait."""
+_AHEAD = 1_000
+"""Ticks that are looked at for slots to come."""
 
 
 @click.group("schedule", cls=Group)
@@ -117,30 +120,36 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Ro
 
 @schedule_command.command("show")
 @name_argument
-@limit_option(10, "At most so many ticks, the latest.", most=10_000)
+@limit_option(10, "At most so many slots that have come, the latest.", most=10_000)
 @json_option
 @store_options
 def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
     """Show all that is known of a schedule.
 
-    And what became of its last slots: "waited" is how long after its instant a job was started, "ran" how long it ran.
-    Coverage is the share of slots that fired, of those shown.
+    And what became of its last slots that have come: "waited" is how long after its instant a job was started, "ran"
+    how long it ran. Coverage is the share of these slots that fired and whose jobs were not cancelled.
     """
     asyncio.run(_show(store, name, limit, as_json))
 
 
 async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
+    at = now()
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
         instants = await schedules.next(name, 5)
-        ticks = await schedules.history(name, limit)
+        ticks = await schedules.history(name, limit, before=at)
+        ahead = planned(await schedules.history(name, _AHEAD), at, _AHEAD)
     if as_json:
-        covered = coverage(ticks)
-        data = {"next": instants, "coverage": covered.share, "history": [tick.to_dict() for tick in ticks]}
+        data = {
+            "next": instants,
+            "planned": ahead,
+            "coverage": coverage(ticks).share,
+            "history": [tick.to_dict() for tick in ticks],
+        }
         print_json(schedule.to_dict() | data)
     else:
-        print_schedule(schedule, instants, ticks, now())
+        print_schedule(schedule, instants, ticks, ahead, at)
 
 
 @schedule_command.command("next")
@@ -197,7 +206,9 @@ async def _run(store: Store, name: str, as_json: bool) -> None:
 
 @schedule_command.command("pause")
 @name_argument
-@click.option("--cancel-pending", is_flag=True, help="Cancel its jobs that have not started, too.")
+@click.option(
+    "--cancel-pending", is_flag=True, help="Cancel its jobs that have not started, too; backfill makes none anew."
+)
 @json_option
 @store_options
 def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
@@ -220,7 +231,8 @@ async def _pause(store: Store, name: str, cancel_pending: bool, as_json: bool) -
         return
     print(f"{clean(name)}  paused")
     if waiting:
-        told = "cancelled" if cancel_pending else "still run, unless paused with --cancel-pending"
+        gone = "cancelled; their slots count as fired, and backfill does not bring them back"
+        told = gone if cancel_pending else "still run, unless paused with --cancel-pending"
         note(f"{counted(waiting, 'job')} of slots that are planned: {told}")
 
 
@@ -286,6 +298,9 @@ async def _backfill(
         schedule = await schedules.get(name)
         first = _instant("--since", since, schedule)
         last = now() if until is None else _instant("--until", until, schedule)
+        if last < first:
+            told = f"{by_clock(last, zone_of(schedule))} is before {by_clock(first, zone_of(schedule))}"
+            raise click.BadParameter(f"expected an instant after --since; {told}", param_hint="--until")
         slots = await schedules.backfill(name, first, last, dry_run=True)
         clocks = zone_of(schedule)
         where = f"from {by_clock(first, clocks)} to {by_clock(last, clocks)}"

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.cli.jobs import shorten
-from headrace.cli.output import print_fields, print_table
+from headrace.cli.output import counted, print_fields, print_table
 from headrace.cli.times import by_clock, exact, length, relative
 from headrace.core.rules import zone
 from headrace.schedule import ScheduleInfo, TickInfo
@@ -21,25 +21,44 @@ class Coverage(Struct, frozen=True):
     fired: int
     skipped: int
     missed: int
+    cancelled: int
+    """Those that fired, and whose jobs were cancelled, are not among those that fired."""
 
     @property
     def share(self) -> float | None:
-        """None: there was none."""
-        total = self.fired + self.skipped + self.missed
+        """Of those that were to fire; None: there was none."""
+        total = self.fired + self.missed + self.cancelled
         return self.fired / total if total else None
 
     def __str__(self) -> str:
         if self.share is None:
-            return "no slot has come yet"
-        return f"{self.share:.1%}: {self.fired:,} fired, {self.missed:,} missed, {self.skipped:,} skipped"
+            return f"no slot was to fire, {self.skipped:,} skipped" if self.skipped else "no slot has come yet"
+        more = f", {self.cancelled:,} cancelled" if self.cancelled else ""
+        return f"{self.share:.1%}: {self.fired:,} fired, {self.missed:,} missed, {self.skipped:,} skipped{more}"
 
 
 def coverage(ticks: Sequence[TickInfo]) -> Coverage:
     """Over these ticks."""
-    counts = {"fired": 0, "skipped": 0, "missed": 0}
+    counts = {"fired": 0, "skipped": 0, "missed": 0, "cancelled": 0}
     for tick in ticks:
-        counts[tick.outcome] += tick.count
+        counts["cancelled" if tick.state == "cancelled" else tick.outcome] += tick.count
     return Coverage(**counts)
+
+
+class Planned(Struct, frozen=True):
+    """Slots whose jobs are stored, and whose instants are to come."""
+
+    count: int
+    until: datetime | None
+    """The last of them."""
+    more: bool
+    """Whether there are others before these, which were not looked at."""
+
+
+def planned(ticks: Sequence[TickInfo], at: datetime, most: int) -> Planned:
+    """Among these ticks, of which there were ``most`` at most."""
+    ahead = [tick for tick in ticks if tick.slot >= at]
+    return Planned(len(ahead), ahead[0].slot if ahead else None, len(ahead) == most)
 
 
 def zone_of(schedule: ScheduleInfo) -> tzinfo:
@@ -104,7 +123,9 @@ def print_schedules(rows: Sequence[Row], at: datetime) -> None:
     )
 
 
-def print_schedule(schedule: ScheduleInfo, coming: Sequence[datetime], ticks: Sequence[TickInfo], at: datetime) -> None:
+def print_schedule(
+    schedule: ScheduleInfo, coming: Sequence[datetime], ticks: Sequence[TickInfo], ahead: Planned, at: datetime
+) -> None:
     """Everything about one schedule, for people."""
     clocks = zone_of(schedule)
     limits = {"from": by_clock(schedule.start, clocks), "to": by_clock(schedule.end, clocks)}
@@ -120,7 +141,8 @@ def print_schedule(schedule: ScheduleInfo, coming: Sequence[datetime], ticks: Se
             ("tenant", schedule.tenant),
             ("priority", schedule.priority or ""),
             ("next", _both(coming[0], clocks, at) if coming else ""),
-            ("last", fate(next((tick for tick in ticks if tick.run_at <= at), None), at)),
+            ("last", fate(ticks[0] if ticks else None, at)),
+            ("planned", _planned(ahead, clocks)),
             ("runs", f"{schedule.runs:,}" + (f" of {schedule.max_runs:,}" if schedule.max_runs else "")),
             ("limits", "  ".join(f"{name} {when}" for name, when in limits.items() if when)),
             ("jitter", f"±{schedule.jitter:.0%} of the distance between slots" if schedule.jitter else ""),
@@ -136,6 +158,13 @@ def print_schedule(schedule: ScheduleInfo, coming: Sequence[datetime], ticks: Se
     if ticks:
         print()
         print_ticks(ticks, clocks, at)
+
+
+def _planned(ahead: Planned, clocks: tzinfo) -> str:
+    if not ahead.count:
+        return ""
+    number = f"{counted(ahead.count, 'slot')}{' or more' if ahead.more else ''}"
+    return f"{number} ahead, until {by_clock(ahead.until, clocks)}"
 
 
 def _both(instant: datetime, clocks: tzinfo, at: datetime) -> str:

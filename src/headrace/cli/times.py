@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from headrace.durations import micros, spell
+from headrace.durations import micros, spell, spell_roughly
 from headrace.errors import ConfigError
 from headrace.shown import shown
 
@@ -72,10 +72,7 @@ def length(span: int | None) -> str:
     >>> length(202_698), length(5_400_123_456), length(None)
     ('202ms', '1h30m', '-')
     """
-    if span is None:
-        return "-"
-    coarse = next(unit for unit in (1_000_000, 1_000, 1) if span >= unit or unit == 1)
-    return spell(span // coarse * coarse)
+    return "-" if span is None else spell_roughly(span)
 
 
 def seconds(span: int | None) -> float | None:

@@ -12,7 +12,7 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
 from headrace.core.judge import UNSTORABLE, Judge, failures, unwrap
-from headrace.core.notes import at_most_once
+from headrace.core.notes import at_most_once, slot_of
 from headrace.core.payloads import Packer
 from headrace.core.retry import exponential
 from headrace.core.settler import Settler
@@ -76,7 +76,7 @@ class Attempts:
             return
         observed = bool(self._observers)
         if observed:
-            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
+            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
         job: Job[Any] | None = None
         usable = False
         try:
@@ -118,7 +118,8 @@ class Attempts:
             if leased.epoch > 1 and at_most_once(leased):
                 self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
                 continue
-            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased))
+            if self._observers:
+                self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
             try:
                 jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
                 loaded.append(leased)

@@ -115,6 +115,8 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
         case Configure():
             if not isinstance(change.paused, bool):
                 raise InvalidJob(f"paused: expected True or False, got {shown(change.paused)}")
+            if change.lasts is not None:
+                _whole(change.lasts, "lasts", 0, LONGEST)
         case _ if not isinstance(change, get_args(Change)):
             raise InvalidJob(f"expected a change such as Cancel(), got {type(change).__name__} {shown(change)}")
     return change  # type: ignore[no-any-return]

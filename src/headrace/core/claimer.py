@@ -56,6 +56,7 @@ class Claimer:
         self._pace = 0.0
         self._last_count = 0
         self._last_time = 0.0
+        self._first = 0
         self._hungry = True
         self._heard = False
         """Whether a wake-up came while a claim was under way: the claim may have looked before that."""
@@ -93,7 +94,13 @@ class Claimer:
         self._others_held = len(self._leases) - settling
         self._heard = False
         lost_below = None if self._making_room else given.lost_below
-        return Claim(given.holder, given.queues, limit, given.lease_for, given.want, lost_below)
+        return Claim(given.holder, self._turned(), limit, given.lease_for, given.want, lost_below)
+
+    def _turned(self) -> tuple[str, ...]:
+        """The queues, each time with another one first: whichever gives way to the others comes first in its turn."""
+        queues = self._request.queues
+        self._first = (self._first + 1) % len(queues)
+        return queues[self._first :] + queues[: self._first]
 
     def wake(self) -> None:
         """There may be something to claim."""

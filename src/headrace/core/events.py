@@ -10,6 +10,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from headrace.core.alerts import Alert, Restraint, moment
+from headrace.shown import shown
+
 log = logging.getLogger("headrace")
 
 
@@ -28,6 +31,8 @@ class EventKind(StrEnum):
 
     QUEUED = "queued"
     DEDUPLICATED = "deduplicated"
+    REFUSED = "refused"
+    """Not stored: the queue, or the store, takes no more."""
     STARTED = "started"
     COMPLETED = "completed"
     RETRYING = "retrying"
@@ -51,8 +56,13 @@ class EventKind(StrEnum):
     STORE_BACK = "store_back"
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
+    ALERT = "alert"
+    """Somebody should look at something: ``event.alert`` names it, ``detail`` tells of it."""
     ERROR = "error"
     """Something of yours (a hook, a job's outcome that cannot be stored) or the worker itself went wrong."""
+
+
+_REFUSED = EventKind.REFUSED
 
 
 class Event(Struct, frozen=True):
@@ -80,11 +90,18 @@ class Event(Struct, frozen=True):
     result: Any = None
     error: BaseException | None = None
     detail: str = ""
+    count: int = 0
+    """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: slots. SWEPT: records."""
 
     @property
     def job_id(self) -> UUID | None:
         """The id as a UUID; None where no job is concerned."""
         return UUID(bytes=self.id) if self.id else None
+
+    @property
+    def alert(self) -> str:
+        """The name of the alert; empty where there is none."""
+        return self.detail.partition(":")[0] if self.kind is EventKind.ALERT else ""
 
 
 Observer = Callable[[Event], None]
@@ -96,6 +113,7 @@ class Observers:
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
+        self._restraint = Restraint()
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -114,3 +132,17 @@ class Observers:
                 observer(event)
             except Exception:
                 log.exception("an observer raised on %s", event.kind.value)
+        if event.kind is _REFUSED:
+            self._tell_full(event)
+
+    def alert(self, name: Alert, subject: str, sentence: str, **more: Any) -> None:
+        """Tell that somebody should look at ``subject``, in the log too; of each at most once a minute."""
+        if self._restraint.allows(name, subject, moment()):
+            detail = f"{name.value}: {sentence}"
+            log.warning("%s", detail, extra={"alert": name.value})
+            if self:
+                self.tell(Event(EventKind.ALERT, detail=detail, **more))
+
+    def _tell_full(self, event: Event) -> None:
+        sentence = f"a job was refused: as many wait in queue {shown(event.queue)}, or in the store, as may"
+        self.alert(Alert.QUEUE_FULL, event.queue, sentence, queue=event.queue, task=event.task)

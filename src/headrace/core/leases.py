@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.records import JobId, Leased
+
+_NEARLY = 0.9
+"""Of a lease: when so much has passed of it, it was a near thing."""
 
 
 class Leases:
@@ -17,10 +21,12 @@ class Leases:
     def __init__(self, lease: float) -> None:
         self.lease = lease
         """Seconds."""
-        self._held: dict[JobId, tuple[int, float]] = {}
+        self._held: dict[JobId, tuple[int, float, Leased]] = {}
         self.entrusted: dict[tuple[JobId, int], list[Any]] = {}
         """Jobs that their handlers complete in transactions of their own, and with which results, the last one last.
         When such a transaction commits the lease is gone, and nothing is lost."""
+        self.nearly_over: Callable[[Leased], None] = lambda job: None
+        """Called on the worker's loop with a job whose lease was nearly over when it was renewed, or its job ended."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -29,30 +35,41 @@ class Leases:
         """New leases, as of ``now``: an instant before the claim was sent, so never later than the store's own."""
         held = self._held
         for job in jobs:
-            held[job.id] = (job.epoch, now)
+            held[job.id] = (job.epoch, now, job)
 
     def held(self) -> list[tuple[JobId, int]]:
         """All of them."""
-        return [(job_id, epoch) for job_id, (epoch, _) in self._held.items()]
+        return [(job_id, epoch) for job_id, (epoch, _, _) in self._held.items()]
 
-    def drop(self, job_id: JobId, epoch: int) -> None:
-        """The lease under this epoch has ended, one way or the other."""
+    def drop(self, job_id: JobId, epoch: int, old: float = -math.inf) -> Leased | None:
+        """The lease under this epoch has ended, one way or the other. Its job, if it is from before ``old``."""
         if self.entrusted:
             self.entrusted.pop((job_id, epoch), None)
         held = self._held.get(job_id)
-        if held is not None and held[0] == epoch:
-            del self._held[job_id]
+        if held is None or held[0] != epoch:
+            return None
+        del self._held[job_id]
+        return held[2] if held[1] < old else None
+
+    def old(self, now: float) -> float:
+        """Leases from before this instant are nearly over."""
+        return now - _NEARLY * self.lease
 
     def aging(self, now: float) -> list[tuple[JobId, int]]:
         """Leases past half their life."""
         old = now - self.lease / 2
-        return [(job_id, epoch) for job_id, (epoch, since) in list(self._held.items()) if since <= old]
+        return [(job_id, epoch) for job_id, (epoch, since, _) in list(self._held.items()) if since <= old]
 
-    def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> None:
-        """The store has extended these."""
+    def renewed(self, leases: Iterable[tuple[JobId, int]], now: float) -> list[Leased]:
+        """The store has extended these, as of ``now``. The jobs of those that were nearly over."""
+        late, old = [], self.old(now)
         for job_id, epoch in leases:
-            if self.current(job_id, epoch):
-                self._held[job_id] = (epoch, now)
+            held = self._held.get(job_id)
+            if held is not None and held[0] == epoch:
+                self._held[job_id] = (epoch, now, held[2])
+                if held[1] < old:
+                    late.append(held[2])
+        return late
 
     def current(self, job_id: JobId, epoch: int) -> bool:
         """Whether the job is held under this very epoch; news about an older one mean nothing."""

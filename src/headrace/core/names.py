@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Collection
+from difflib import get_close_matches
 from random import Random
 
 from headrace.errors import InvalidJob
@@ -31,6 +33,18 @@ def check_name(name: object, what: str, *, empty: bool = False) -> str:
     if not name and not empty:
         raise InvalidJob(f"{what}: expected a name, got an empty string")
     return name
+
+
+def unknown_task(name: str, known: Collection[str]) -> str:
+    """What to say of a task that an app does not have.
+
+    >>> unknown_task("send", ["shop.send", "shop.pay"])
+    "this app has no task 'send' (did you mean 'shop.send'?)"
+    """
+    ends = sorted(one for one in known if one.endswith(f".{name}"))
+    close = ends or get_close_matches(name, known, 1)
+    meant = f" (did you mean {close[0]!r}?)" if close else f"; it has: {', '.join(sorted(known))}"
+    return f"this app has no task {shown(name)}{meant}"
 
 
 def worker_name(strategy: str, rng: Random) -> str:

@@ -8,8 +8,9 @@ from random import Random
 
 from headrace.core.backoff import Backoff
 from headrace.core.clock import Clock
-from headrace.core.planning import DELIVERY, Delivery
+from headrace.core.planning import DELIVERY, SCHEDULE, Delivery
 from headrace.errors import ConfigError, Unavailable
+from headrace.instants import to_datetime
 from headrace.job import SLOT, read_headers
 from headrace.protocol import TickStore
 from headrace.records import JobId, Leased, Settlement
@@ -28,6 +29,18 @@ def at_most_once(leased: Leased) -> bool:
     if leased.headers is None or DELIVERY.encode() not in leased.headers:
         return False
     return read_headers(leased.headers).get(DELIVERY) == Delivery.AT_MOST_ONCE
+
+
+def slot_of(leased: Leased) -> str:
+    """The schedule and the slot that a job is of, as events tell them; empty for all other jobs."""
+    if leased.headers is None or SLOT.encode() not in leased.headers:
+        return ""
+    headers = read_headers(leased.headers)
+    try:
+        slot = to_datetime(int(headers.get(SLOT, "").partition(":")[2]))
+    except (ValueError, OverflowError):
+        return ""
+    return f"{headers.get(SCHEDULE, '')} {slot.isoformat()}"
 
 
 class Notes:
@@ -59,6 +72,9 @@ class Notes:
         except ValueError:
             return
         self.expected[settlement.id, settlement.epoch] = note
+        if log.isEnabledFor(logging.DEBUG):
+            waited, took = note.waited / 1e6, note.ran / 1e6
+            log.debug("%s: %s, started %.3f s late, ran %.3f s", slot_of(leased), note.state, waited, took)
 
     def answered(self, settlement: Settlement, state: JobState | None) -> None:
         """The store has spoken of it; what it has refused is not noted."""

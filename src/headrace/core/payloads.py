@@ -47,6 +47,12 @@ class Packer:
             raise InvalidJob("expected run_at or delay, got both")
         if job.on_failed not in ("run", "return"):
             raise InvalidJob(f"on_failed: expected 'run' or 'return', got {shown(job.on_failed)}")
+        if job.when_full not in ("raise", "block"):
+            raise InvalidJob(f"when_full: expected 'raise' or 'block', got {shown(job.when_full)}")
+        if job.overflow is not None:
+            self._name(job.overflow, "overflow")
+            if job.overflow == job.queue:
+                raise InvalidJob(f"overflow: expected another queue than the job's own, got {shown(job.overflow)}")
         return Row(
             id=self._id(job.id),
             queue=self._name(job.queue, "queue"),
@@ -64,6 +70,7 @@ class Packer:
             headers=None if job.headers is None else _headers(job.headers),
             reply_to=reply_to,
             hold_failed=job.on_failed == "return",
+            group=None if job.group is None else check_name(job.group, "group"),
         )
 
     def _name(self, name: str, what: str) -> str:

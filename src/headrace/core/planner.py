@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
 from headrace.config import PlannerSettings
+from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.planning import make_plan, unpack
@@ -17,7 +19,7 @@ from headrace.errors import ConfigError, Unavailable
 from headrace.instants import to_datetime
 from headrace.protocol import TickStore
 from headrace.shown import shown
-from headrace.ticks import Look, Plan, Schedule, TickOutcome
+from headrace.ticks import Look, Looked, NewTick, Plan, Schedule, TickOutcome
 from headrace.types import Duration
 
 log = logging.getLogger("headrace")
@@ -33,10 +35,14 @@ _KINDS = {
 _LATER = 60_000_000
 """When a schedule is looked at again that cannot be planned, as one that a newer version has made."""
 _PUT_OFF = "it is looked at again later"
+_SHORTEST = 1_000_000
+"""No slots come closer than this."""
 _AGAIN = 1_000_000
 """When a store is asked again that did not answer."""
 _FRUITLESS = 3
 """Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
+_BEHIND = 100
+"""So many schedules that nobody looked at in time: the planners do not keep up."""
 _STAGGER = 0.2
 """Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
 
@@ -62,6 +68,7 @@ class Planner:
         self._rng = rng
         self._observers = observers
         self._every = micros(settings.every) / 1e6
+        self._patience = 2 * micros(settings.every)
         self._ahead = micros(settings.ahead)
         self._look = Look(settings.batch, settings.shard, settings.shards)
         self._paces = paces or {}
@@ -103,11 +110,14 @@ class Planner:
 
     async def plan_due(self) -> int | None:
         """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
-        fruitless = 0
+        fruitless = overdue = 0
         while fruitless < _FRUITLESS:
             looked = await self._ticks.due(self._look, self._clock.stamp())
             if not looked.schedules:
                 return looked.next_in
+            if not fruitless:
+                overdue += self._overdue(looked)
+                self._warn_if_behind(overdue)
             plans = []
             for schedule in looked.schedules:
                 plans.append(self._plan_of(schedule, looked.now))
@@ -130,8 +140,12 @@ class Planner:
             else:
                 each = zip(schedules, plans, strict=True)
                 return any([await self._plan([schedule], [plan], now) for schedule, plan in each])
-        for plan, outcomes in zip(plans, answers, strict=True):
-            self._tell(plan, outcomes or ())
+        told: Counter[str] = Counter()
+        for schedule, plan, outcomes in zip(schedules, plans, answers, strict=True):
+            tell_ticks(self._observers, plan, outcomes or ())
+            warn_if_late(self._observers, schedule, plan, outcomes or (), now)
+            told.update(outcome.value for outcome in outcomes or () if outcome is not None)
+        log.debug("planned %d schedules; slots: %s", sum(one is not None for one in answers), dict(told))
         return any(outcomes is not None for outcomes in answers)
 
     def _plan_of(self, schedule: Schedule, now: int) -> Plan:
@@ -152,15 +166,53 @@ class Planner:
             self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
             return None
 
-    def _tell(self, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
-        if self._observers:
-            for tick, outcome in zip(plan.ticks, outcomes, strict=False):
-                if outcome is not None:
-                    job = tick.row if outcome is TickOutcome.FIRED else None
-                    name = (b"", "", "") if job is None else (job.id, job.queue, job.task)
-                    more = "" if tick.count == 1 else f" and {tick.count - 1} after it"
-                    detail = f"{plan.name} {to_datetime(tick.slot).isoformat()}{more}"
-                    self._observers.tell(Event(_KINDS[outcome], *name, detail=detail))
+    def _overdue(self, looked: Looked) -> int:
+        """How many should have been looked at long ago."""
+        long_ago = looked.now - self._patience
+        return sum(one.look_at is not None and one.look_at < long_ago for one in looked.schedules)
+
+    def _warn_if_behind(self, overdue: int) -> None:
+        if overdue >= _BEHIND:
+            sentence = f"{overdue} schedules or more had waited {self._patience / 1e6:g} s and longer for a planner"
+            self._observers.alert(Alert.PLANNER_BEHIND, "", sentence)
+
+
+def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
+    """Tell of slots that were planned."""
+    if not observers:
+        return
+    for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+        if outcome is not None:
+            job = tick.row if outcome is TickOutcome.FIRED else None
+            name = (b"", "", "") if job is None else (job.id, job.queue, job.task)
+            detail = f"{plan.name} {_named(tick)}"
+            observers.tell(Event(_KINDS[outcome], *name, detail=detail, count=tick.count))
+
+
+def warn_if_late(
+    observers: Observers, schedule: Schedule, plan: Plan, outcomes: Sequence[TickOutcome | None], now: int
+) -> None:
+    """Alert to the first slot that was missed, or planned more than two distances between slots after its instant."""
+    for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+        late = now - tick.run_at
+        if outcome is TickOutcome.MISSED:
+            what = f"{_named(tick)} had no job: nobody planned in time"
+        elif outcome is not None and late >= 2 * _SHORTEST and late > 2 * _gap(schedule, tick.slot):
+            what = f"{_named(tick)} was planned {late / 1e6:.0f} s after its instant"
+        else:
+            continue
+        sentence = f"schedule {shown(plan.name)}: the slot of {what}"
+        observers.alert(Alert.SCHEDULE_LATE, plan.name, sentence, queue=schedule.queue)
+        return
+
+
+def _named(tick: NewTick) -> str:
+    more = "" if tick.count == 1 else f" and {tick.count - 1} after it"
+    return f"{to_datetime(tick.slot).isoformat()}{more}"
+
+
+def _gap(schedule: Schedule, slot: int) -> int:
+    return unpack(schedule.definition).rule.gap(slot)
 
 
 def _put_off(schedule: Schedule, now: int) -> Plan:

@@ -19,6 +19,8 @@ SCHEDULE, DELIVERY = "headrace-schedule", "headrace-delivery"
 _MOST_MISSED = 1_000
 _LOOKS = 6
 """In the time that slots are planned ahead, planners look so many times."""
+_NAMED = 900
+"""Bytes of a schedule's name that a group's name has room for."""
 _MOST_FIRED = 100
 """Slots that one plan walks over."""
 
@@ -54,6 +56,7 @@ class Template(Struct, frozen=True, omit_defaults=True):
     timeout: int | None = None
     result_ttl: int | None = None
     headers: dict[str, str] = {}
+    group: str | None = None
 
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,6 +70,8 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     grace: int = 60_000_000
     """A slot counts as planned in time for so long after its instant."""
     overlap: Overlap = Overlap.ALLOW
+    queued: bool = False
+    """Whether its jobs run one after the other, as a group of their own."""
     delivery: Delivery = Delivery.EXACTLY_ONCE
     start: int | None = None
     end: int | None = None
@@ -150,8 +155,15 @@ def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: i
         timeout=template.timeout,
         result_ttl=template.result_ttl,
         headers=_ENCODER.encode(headers),
+        group=_group(schedule) if definition.queued else template.group,
     )
     return NewTick(slot, due, row, overlap=definition.overlap)
+
+
+def _group(schedule: Schedule) -> str:
+    """That of all its jobs: it tells people which schedule it is, and is no longer than names may be."""
+    name = schedule.name.encode()[:_NAMED].decode(errors="ignore")
+    return f"{SCHEDULE}:{name}:{schedule.uid.hex()}"
 
 
 def make_plan(

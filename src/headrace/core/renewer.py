@@ -12,7 +12,7 @@ from headrace.core.clock import Clock
 from headrace.core.leases import Leases
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, Renewed
+from headrace.records import Beat, Leased, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -54,6 +54,8 @@ class Renewer:
         self._soon: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The worker's loop, if the heartbeat has another."""
         self.beat = 0.0
         """When the store last answered a heartbeat, by the loop's clock."""
         self.away = ""
@@ -108,8 +110,18 @@ class Renewer:
             self.away, self._back = "", now
         self.beat = now
         not_renewed = {*renewed.lost, *renewed.busy}
-        self._leases.renewed([lease for lease in leases if lease not in not_renewed], now)
+        for job in self._leases.renewed([lease for lease in leases if lease not in not_renewed], now):
+            self._warn(job)
         self._tell(renewed)
+
+    def _warn(self, job: Leased) -> None:
+        if self.home is None:
+            self._leases.nearly_over(job)
+            return
+        try:
+            self.home.call_soon_threadsafe(self._leases.nearly_over, job)
+        except RuntimeError:  # the worker's loop has ended already
+            return
 
     async def _leave(self, backend: Backend) -> None:
         beat = Beat(self._holder, self._worker, self._queues, self._lease_micros, leaving=True)
@@ -150,6 +162,8 @@ class RenewerThread:
         self._stopping = threading.Event()
 
     def start(self) -> None:
+        """From the worker's loop."""
+        self._renewer.home = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:

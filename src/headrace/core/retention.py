@@ -7,6 +7,7 @@ import logging
 from random import Random
 
 from headrace.config import Keep, RetentionSettings
+from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.durations import micros
@@ -15,6 +16,9 @@ from headrace.protocol import Backend
 from headrace.records import Place, SweepClause
 
 log = logging.getLogger("headrace")
+
+_FAILURES = 3
+"""Sweeps that fail in a row until somebody should look at it."""
 
 
 class Retention:
@@ -37,37 +41,58 @@ class Retention:
             _clause(Place.CANCELLED, settings.cancelled),
             _clause(Place.FAILED, settings.failed),
             *([] if backend.ticks is None else [_clause(Place.TICKS, settings.ticks)]),
+            *([] if backend.policies is None else [SweepClause(place=Place.TENANTS)]),
         ]
 
     async def run(self) -> None:
         """Sweep until cancelled, or until the store says that this worker may not."""
+        failures = 0
         while True:
             await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
+            problem: Exception
             try:
                 await self.sweep()
-            except Unavailable:
-                continue
+            except Unavailable as error:
+                problem = error
             except ConfigError as error:
                 log.warning("this worker does not sweep: %s", error)
                 return
-            except Exception:
+            except Exception as error:
                 log.exception("a sweep failed; the next one comes")
+                problem = error
+            else:
+                failures = 0
+                continue
+            failures += 1
+            if failures == _FAILURES:
+                self._warn(problem)
+
+    def _warn(self, error: Exception) -> None:
+        sentence = f"{_FAILURES} sweeps in a row failed, and what has ended piles up: {error}"
+        self._observers.alert(Alert.CLEANUP_FAILING, "", sentence, error=error)
 
     async def sweep(self) -> int:
         """One run over all places; how much it removed."""
-        total = 0
+        swept_from: dict[str, int] = {}
         loop = asyncio.get_running_loop()
         for clause in self._clauses:
             more = True
             while more:
                 began = loop.time()
                 swept = await self._backend.sweep(clause, self._clock.stamp())
-                total += swept.removed
                 if swept.removed:
-                    self._observers.tell(Event(EventKind.SWEPT, detail=f"{swept.removed} from {clause.place.value}"))
+                    place = clause.place.value
+                    swept_from[place] = swept_from.get(place, 0) + swept.removed
+                    self._observers.tell(
+                        Event(EventKind.SWEPT, detail=f"{swept.removed} from {place}", count=swept.removed)
+                    )
                 if more := swept.more:
                     await asyncio.sleep(loop.time() - began)
-        return total
+        if swept_from:
+            log.info("swept %s", ", ".join(f"{count} from {place}" for place, count in swept_from.items()))
+        else:
+            log.debug("a sweep found nothing to remove")
+        return sum(swept_from.values())
 
 
 def _clause(place: Place, keep: Keep) -> SweepClause:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 
+from headrace.core.alerts import Alert
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.leases import Leases
 from headrace.core.notes import Notes
-from headrace.records import JobId, Settlement
+from headrace.records import JobId, Leased, Settlement
+from headrace.shown import shown
 from headrace.types import JobState
 
 
@@ -27,6 +30,7 @@ class Settler:
         idle: Callable[[], None],
     ) -> None:
         self._leases = leases
+        leases.nearly_over = self._warn
         self.notes = notes
         self._observers = observers
         self._nudge = nudge
@@ -106,9 +110,11 @@ class Settler:
         """The store has spoken."""
         self.under_way -= len(batch)
         self.settled += len(batch)
-        drop = self._leases.drop
+        drop, old = self._leases.drop, self._leases.old(asyncio.get_running_loop().time())
         for settlement, state in zip(batch, states, strict=True):
-            drop(settlement.id, settlement.epoch)
+            late = drop(settlement.id, settlement.epoch, old)
+            if late is not None and state is not None:
+                self._warn(late)
             if self._news:
                 self._tell(settlement, state)
             if self.notes.expected:
@@ -117,6 +123,13 @@ class Settler:
             self.quiet.set()
             if not len(self._leases):
                 self._idle()
+
+    def _warn(self, job: Leased) -> None:
+        job_id, lease = UUID(bytes=job.id), self._leases.lease
+        what = f"the lease ({lease:g} s) of job {job_id} ({shown(job.task)})"
+        sentence = f"more than 90 % of {what} had passed before it was renewed, or the job ended"
+        more = {"id": job.id, "queue": job.queue, "task": job.task, "key": job.key, "attempt": job.attempt}
+        self._observers.alert(Alert.LEASE_NEARLY_OVER, job.queue, sentence, **more)
 
     def _tell(self, settlement: Settlement, state: JobState | None) -> None:
         news = self._news.pop((settlement.id, settlement.epoch), None)

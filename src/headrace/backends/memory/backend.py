@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
-from heapq import merge, nlargest, nsmallest
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from heapq import nlargest, nsmallest
 
 from headrace.backends.mailbox import Mailbox
-from headrace.backends.memory.store import LIVE, Entry, MemoryStore
+from headrace.backends.memory.claiming import Claiming, reaped
+from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.policies import MemoryPolicies
+from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
+from headrace.policy import FOREVER
 from headrace.records import (
     Altered,
     Beat,
@@ -25,7 +29,6 @@ from headrace.records import (
     InsertStatus,
     JobId,
     JobKey,
-    Leased,
     Limits,
     Move,
     Page,
@@ -79,6 +82,13 @@ class MemoryBackend:
         self.store = MemoryStore() if store is None else store
         self._now = now
         self.ticks = MemoryTicks(self.store, now, self._insert, self._cancel)
+        self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
+        self._claiming = Claiming(self.store, self._end)
+
+    def _begin(self, at: Stamp) -> int:
+        """The instant of the operation that begins; the lock is held."""
+        self.store.now = self._now() if at is None else at
+        return self.store.now
 
     @property
     def hints(self) -> MemoryBackend:
@@ -110,13 +120,13 @@ class MemoryBackend:
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         with self.store.lock:
-            now = self._now() if at is None else at
-            answers = [self._insert(row, now) for row in rows]
+            now = self._begin(at)
+            answers = [self._insert(row, now, gate=True) for row in rows]
             for queue in {row.queue: None for row in rows}:
                 self.store.publish(f"queue:{queue}")
             return answers
 
-    def _insert(self, row: Row, now: int) -> Inserted:
+    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
         known = self.store.jobs.get(row.id)
         if known is not None:
             return Inserted(InsertStatus.SAME, row.id, known.state, None, known.attempt)
@@ -128,6 +138,8 @@ class MemoryBackend:
                 return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
             if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
                 return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
+        if gate and self.store.full(row.queue):
+            return Inserted(InsertStatus.FULL, row.id)
         self.store.add(Entry(row, now))
         if row.reply_to is not None:
             self.store.inboxes[row.id] = {row.reply_to}
@@ -137,91 +149,21 @@ class MemoryBackend:
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         with self.store.lock:
-            return self._claim(req, self._now() if at is None else at)
-
-    def _claim(self, req: Claim, now: int) -> Claimed:
-        queues = [queue for queue in dict.fromkeys(req.queues) if queue not in self.store.paused_queues]
-        jobs: list[Leased] = []
-        expired: list[Reaped] = []
-        passed: list[Entry] = []
-        room = req.max_bytes
-        with closing(self._candidates(queues, now)) as candidates:
-            while len(jobs) < req.limit and room > 0 and (entry := next(candidates, None)) is not None:
-                if entry.expires_at is not None and entry.expires_at <= now:
-                    self._end(entry, JobState.CANCELLED, now, "expired")
-                    expired.append(_reaped(entry))
-                elif req.lost_below is not None and entry.lost >= req.lost_below:
-                    passed.append(entry)
-                else:
-                    jobs.append(self._lease(entry, req, now))
-                    room -= entry.measure()
-        for entry in passed:
-            self.store.put_back(entry)
-        next_in = None
-        if len(jobs) < req.limit:
-            upcoming = [due for queue in queues if (due := self.store.next_due(queue)) is not None]
-            next_in = max(0, min(upcoming) - now) if upcoming else None
-        return Claimed(jobs, next_in, expired, bool(passed))
-
-    def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
-        """Due jobs in claim order; what was drawn ahead is put back when this is closed."""
-        if len(queues) == 1:
-            yield from self.store.due(queues[0], now)
-            return
-        taken: dict[JobId, Entry] = {}
-
-        def draw(queue: str) -> Iterator[Entry]:
-            for entry in self.store.due(queue, now):
-                taken[entry.id] = entry
-                yield entry
-
-        try:
-            for entry in merge(*map(draw, queues), key=lambda e: (e.priority, e.run_at, e.id)):
-                del taken[entry.id]
-                yield entry
-        finally:
-            for entry in taken.values():
-                self.store.put_back(entry)
-
-    def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
-        self.store.move(entry, JobState.RUNNING)
-        entry.epoch += 1
-        entry.holder = req.holder
-        entry.lease_until = now + req.lease_for
-        want = req.want
-        return Leased(
-            entry.id,
-            entry.queue,
-            entry.task,
-            dict(entry.cells) if want is None else {k: v for k, v in entry.cells.items() if k in want},
-            entry.epoch,
-            entry.tenant,
-            entry.key,
-            entry.priority,
-            entry.run_at,
-            entry.enqueued_at,
-            entry.attempt,
-            entry.lost,
-            entry.max_attempts,
-            entry.timeout,
-            entry.result_ttl,
-            entry.headers,
-            entry.error,
-        )
+            return self._claiming.claim(req, self._begin(at))
 
     # -- finish
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             return self._finish_all(batch, now)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         with self.store.lock:
-            now = self._now() if at is None else at
-            return self._finish_all(batch, now), self._claim(req, now)
+            now = self._begin(at)
+            return self._finish_all(batch, now), self._claiming.claim(req, now)
 
     def _finish_all(self, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
         states = [self._finish(settlement, now) for settlement in batch]
@@ -302,7 +244,7 @@ class MemoryBackend:
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             store = self.store
             known = store.workers.pop(beat.holder, None)
             if not beat.leaving:
@@ -317,11 +259,11 @@ class MemoryBackend:
                 else:
                     entry.lease_until = now + beat.lease_for
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
-            return Renewed(lost, cancels, [queue for queue in beat.queues if queue in store.paused_queues])
+            return Renewed(lost, cancels, [queue for queue in beat.queues if store.paused(queue, now)])
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             for holder, (_, until) in list(self.store.workers.items()):
                 if until <= now:
                     del self.store.workers[holder]
@@ -339,26 +281,26 @@ class MemoryBackend:
             return [
                 self._reap(entry, req, now, outage=outage, offset=req.spread * i // len(taken))
                 for i, entry in enumerate(taken)
-            ] + [_reaped(entry) for entry in expired]
+            ] + [reaped(entry) for entry in expired]
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         if entry.cancel_requested:
             self._end(entry, JobState.CANCELLED, now, "cancelled")
-            return _reaped(entry)
+            return reaped(entry)
         entry.lost += not outage
         if entry.lost > req.max_lost and not outage:
             self._end(entry, JobState.FAILED, now, "lost")
         else:
             self._release(entry, JobState.AVAILABLE, now + offset)
-        return _reaped(entry)
+        return reaped(entry)
 
     # -- alter
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             if isinstance(change, Configure):
-                self._configure(sel, change)
+                self._configure(sel, change, now)
                 return []
             if sel.ids is not None or sel.keys is not None:
                 named = [e for e in self._named(sel) if _matches(e, sel, now)]
@@ -380,13 +322,23 @@ class MemoryBackend:
         by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
         return [entry for entry in dict.fromkeys(by_id + by_key) if entry is not None]
 
-    def _configure(self, sel: Selector, change: Configure) -> None:
+    def _configure(self, sel: Selector, change: Configure, now: int) -> None:
         if sel.queue is None:
             raise ValueError("Configure needs a selector with a queue")
-        if change.paused:
-            self.store.paused_queues.add(sel.queue)
+        if sel.tenant is not None and sel.task is not None:
+            raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
+        until = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
+        if sel.tenant is None and sel.task is None:
+            pauses, name = self.store.paused_queues, sel.queue
         else:
-            self.store.paused_queues.discard(sel.queue)
+            turns = self.store.govern(sel.queue)
+            turns.wake_all(now)
+            pauses = turns.paused_tasks if sel.tenant is None else turns.paused_tenants
+            name = (sel.task if sel.tenant is None else sel.tenant) or ""
+        if change.paused:
+            pauses[name] = until
+        else:
+            pauses.pop(name, None)
             self.store.publish(f"queue:{sel.queue}")
 
     def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
@@ -445,7 +397,7 @@ class MemoryBackend:
         self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
     ) -> list[Record | None]:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             store = self.store
             entries = [
                 store.by_key(name.queue, name.key) if isinstance(name, JobKey) else store.jobs.get(name)
@@ -455,7 +407,7 @@ class MemoryBackend:
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             named = sel.ids is not None or sel.keys is not None
             below = None if after is None else bytes.fromhex(after)
             pool = self._named(sel) if named else self.store.jobs.values()
@@ -466,8 +418,9 @@ class MemoryBackend:
 
     async def stats(self, at: Stamp = None) -> Stats:
         with self.store.lock:
-            now = self._now() if at is None else at
-            names = {queue for (queue, _), count in self.store.counts.items() if count} | self.store.paused_queues
+            now = self._begin(at)
+            names = {queue for (queue, _), count in self.store.counts.items() if count}
+            names |= {queue for queue in self.store.paused_queues if self.store.paused(queue, now)}
             return Stats(
                 [self._queue_stats(queue, now) for queue in sorted(names)],
                 [stats for stats, until in self.store.workers.values() if until > now],
@@ -483,9 +436,10 @@ class MemoryBackend:
     def _queue_stats(self, queue: str, now: int) -> QueueStats:
         counts = self.store.counts
         oldest = self.store.next_due(queue)
+        until = self.store.paused_queues.get(queue, 0)
         return QueueStats(
             queue,
-            queue in self.store.paused_queues,
+            until > now,
             counts[queue, JobState.AVAILABLE],
             self.store.scheduled(queue, now, self.limits.count_cap),
             counts[queue, JobState.RUNNING],
@@ -494,17 +448,20 @@ class MemoryBackend:
             counts[queue, JobState.CANCELLED],
             counts[queue, JobState.FAILED],
             now - oldest if oldest is not None and oldest <= now else None,
+            until if now < until < FOREVER else None,
         )
 
     # -- sweep
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         with self.store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             if clause.place is Place.RESULTS:
                 return self._sweep_results(clause, now)
             if clause.place is Place.TICKS:
                 return self.ticks.sweep(clause, now)
+            if clause.place is Place.TENANTS:
+                return self._sweep_tenants(clause, now)
             state = JobState(clause.place.value)
             place = self.store.ended[state]
             doomed: list[Entry] = []
@@ -542,6 +499,14 @@ class MemoryBackend:
                 self.store.drop_result(entry)
         return Swept(len(doomed), freed, 0, len(past) > clause.limit)
 
+    def _sweep_tenants(self, clause: SweepClause, now: int) -> Swept:
+        idle = [(turns, name) for turns in self.store.turns.values() for name in turns.idle(now)]
+        doomed = idle[: clause.limit]
+        if not clause.dry_run:
+            for turns, name in doomed:
+                turns.forget(name)
+        return Swept(len(doomed), 0, 0, len(idle) > clause.limit)
+
 
 def _matches(entry: Entry, sel: Selector, now: int) -> bool:
     return (
@@ -552,7 +517,3 @@ def _matches(entry: Entry, sel: Selector, now: int) -> bool:
         and (sel.older_than is None or entry.enqueued_at <= now - sel.older_than)
         and (sel.above is None or entry.id > sel.above)
     )
-
-
-def _reaped(entry: Entry) -> Reaped:
-    return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason, entry.key)

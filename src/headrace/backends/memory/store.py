@@ -4,61 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.groups import Group
 from headrace.backends.memory.ledger import Ledger
-from headrace.records import Cells, Hint, JobId, Record, Row, WorkerStats
+from headrace.backends.memory.turns import Turns
+from headrace.policy import STORE, Policy
+from headrace.records import Hint, JobId, Record, WorkerStats
 from headrace.types import JobState
 
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
-_ENTRY_BYTES = 200
-
-
-class Entry:
-    """One job, mutable, wherever it lies."""
-
-    __slots__ = (
-        "attempt", "cancel_requested", "cells", "enqueued_at", "epoch", "error", "expires_at", "finished_at", "headers",
-        "held_until", "holder", "id", "key", "lease_until", "lost", "max_attempts", "priority", "queue", "reason",
-        "result", "result_ttl", "run_at", "size", "state", "task", "tenant", "timeout",
-    )  # fmt: skip
-
-    def __init__(self, row: Row, now: int) -> None:
-        self.id = row.id
-        self.queue = row.queue
-        self.task = row.task
-        self.tenant = row.tenant
-        self.key = row.key
-        self.priority = row.priority
-        self.run_at = now + row.delay if row.run_at is None else row.run_at
-        self.enqueued_at = now
-        self.expires_at = None if row.expires is None else now + row.expires
-        self.max_attempts = row.max_attempts
-        self.timeout = row.timeout
-        self.result_ttl = row.result_ttl
-        self.headers = row.headers
-        self.cells: Cells = dict(row.cells)
-        self.state = JobState.AVAILABLE
-        self.epoch = 0
-        self.attempt = 0
-        self.lost = 0
-        self.holder = ""
-        self.lease_until = 0
-        self.cancel_requested = False
-        self.finished_at: int | None = None
-        self.held_until = 0
-        self.reason = ""
-        self.error: bytes | None = None
-        self.result: bytes | None = None
-        self.size = 0
-
-    def measure(self) -> int:
-        """About what this job takes up."""
-        texts = len(self.queue) + len(self.task) + len(self.tenant) + len(self.key or "")
-        blobs = len(self.error or b"") + len(self.result or b"") + len(self.headers or b"")
-        return _ENTRY_BYTES + texts + blobs + sum(map(len, self.cells.values()))
 
 
 class MemoryStore:
@@ -75,7 +33,14 @@ class MemoryStore:
         }
         self.keys: dict[tuple[str, str], JobId] = {}
         self.inboxes: dict[JobId, set[str]] = {}
-        self.paused_queues: set[str] = set()
+        self.now = 0
+        """The instant of the operation under way."""
+        self.paused_queues: dict[str, int] = {}
+        """Until when claims from them are stopped."""
+        self.policies: dict[str, Policy] = {}
+        self.turns: dict[str, Turns] = {}
+        """Of the governed queues."""
+        self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, tuple[WorkerStats, int]] = {}
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self.sizes: Counter[JobState] = Counter()
@@ -97,9 +62,14 @@ class MemoryStore:
         if entry.expires_at is not None:
             self._expiring.put(entry.id, entry.expires_at)
         self._enter(entry)
+        if entry.group is not None:
+            self.call(entry.queue, entry.group)
 
     def move(self, entry: Entry, state: JobState, *, queue: str | None = None, priority: int | None = None) -> None:
         """Take the job out of the place it lies in and put it into another."""
+        before = entry.queue
+        if entry.group is not None and not self._keeps_turn(entry, state, queue):
+            self._leave_group(entry)
         self._leave(entry)
         entry.state = state
         if queue is not None:
@@ -107,10 +77,17 @@ class MemoryStore:
         if priority is not None:
             entry.priority = priority
         self._enter(entry)
+        if entry.group is not None:
+            self.call(before, entry.group)
+            self.call(entry.queue, entry.group)
 
     def remove(self, entry: Entry) -> None:
         """Forget the job, its key and its waiters."""
+        if entry.group is not None:
+            self._leave_group(entry)
         self._leave(entry)
+        if entry.group is not None:
+            self.call(entry.queue, entry.group)
         self._expiring.drop(entry.id)
         del self.jobs[entry.id]
         self.drop_key(entry)
@@ -136,9 +113,12 @@ class MemoryStore:
     def _enter(self, entry: Entry) -> None:
         self.counts[entry.queue, entry.state] += 1
         if entry.state is JobState.AVAILABLE:
-            self.put_back(entry)
+            if entry.group is None or self._stays_called(entry):
+                self.put_back(entry)
         elif entry.state is JobState.RUNNING:
             self.running[entry.id] = entry
+            if entry.queue in self.turns:
+                self.turns[entry.queue].start(entry, entry.holder)
         elif entry.state.terminal:
             self.ended[entry.state][entry.id] = entry
             entry.size = entry.measure()
@@ -159,10 +139,78 @@ class MemoryStore:
             self._not_ready(entry)
         elif entry.state is JobState.RUNNING:
             del self.running[entry.id]
+            if entry.queue in self.turns and self.turns[entry.queue].stop(entry, self.now):
+                self.publish(f"queue:{entry.queue}")
         elif entry.state.terminal:
             del self.ended[entry.state][entry.id]
             self.sizes[entry.state] -= entry.size
             self._holding.drop(entry.id)
+
+    # -- groups
+
+    def _turns_of(self, queue: str) -> int:
+        policy = self.policies.get(queue)
+        return 1 if policy is None else policy.group_running
+
+    def _keeps_turn(self, entry: Entry, state: JobState, queue: str | None) -> bool:
+        if queue not in (None, entry.queue) or state not in (JobState.AVAILABLE, JobState.RUNNING):
+            return False
+        return state is JobState.RUNNING or entry.state is JobState.AVAILABLE or self._turns_of(entry.queue) == 1
+
+    def _leave_group(self, entry: Entry) -> None:
+        group = self.groups.get((entry.queue, entry.group or ""))
+        if group is not None:
+            group.leave(entry)
+
+    def _stays_called(self, entry: Entry) -> bool:
+        """Whether a job of a group that has become AVAILABLE has a turn already; else it stands in line for one."""
+        assert entry.group is not None
+        group = self.groups.setdefault((entry.queue, entry.group), Group())
+        group.enter(entry)
+        return entry.id in group.called
+
+    def call(self, queue: str, name: str) -> None:
+        """Give the turns of a group to those who come first."""
+        group, turns = self.groups.get((queue, name)), self._turns_of(queue)
+        if group is None:
+            return
+        for entry in group.send_back(turns):
+            self._not_ready(entry)
+        while (job_id := group.next(turns)) is not None:
+            entry = group.called[job_id] = self.jobs[job_id]
+            self.put_back(entry)
+            self.publish(f"queue:{queue}")
+        if not (group.called or group.line):
+            del self.groups[queue, name]
+
+    # -- policies
+
+    def govern(self, queue: str) -> Turns:
+        """Let the tenants of a queue take turns from now on."""
+        turns = self.turns.get(queue)
+        if turns is None:
+            waiting = [self.jobs[i] for level in self._ready.pop(queue, {}).values() for i in level.instants]
+            turns = self.turns[queue] = Turns(self.policies.get(queue) or Policy(queue=queue))
+            for entry in waiting:
+                turns.put(entry)
+            for entry in self.running.values():
+                if entry.queue == queue:
+                    turns.start(entry, entry.holder)
+        return turns
+
+    def paused(self, queue: str, now: int) -> bool:
+        return self.paused_queues.get(queue, 0) > now
+
+    def full(self, queue: str) -> bool:
+        """Whether no further job may wait in the queue, or in any."""
+        return self._is_full(queue, (queue,)) or self._is_full(STORE, {name for name, _ in self.counts})
+
+    def _is_full(self, name: str, queues: Iterable[str]) -> bool:
+        policy = self.policies.get(name)
+        if policy is None or policy.depth is None:
+            return False
+        waiting = (JobState.AVAILABLE, JobState.PAUSED)
+        return sum(self.counts.get((queue, state), 0) for queue in queues for state in waiting) >= policy.depth
 
     # -- indexes
 
@@ -172,7 +220,10 @@ class MemoryStore:
             yield from map(self.jobs.__getitem__, level.take(now))
 
     def put_back(self, entry: Entry) -> None:
-        """A job that ``due`` gave out and nobody took."""
+        """A job that may be claimed once it is due, or that was given out and nobody took."""
+        if entry.queue in self.turns:
+            self.turns[entry.queue].put(entry)
+            return
         levels = self._ready.setdefault(entry.queue, {})
         level = levels.get(entry.priority)
         if level is None:
@@ -181,6 +232,9 @@ class MemoryStore:
 
     def _not_ready(self, entry: Entry) -> None:
         """Neither the level nor the queue outlives its last job."""
+        if entry.queue in self.turns:
+            self.turns[entry.queue].drop(entry, self.now)
+            return
         levels = self._ready.get(entry.queue, {})
         level = levels.get(entry.priority)
         if level is None:
@@ -194,12 +248,19 @@ class MemoryStore:
 
     def next_due(self, queue: str) -> int | None:
         """The earliest ``run_at`` of the queue's available jobs."""
-        firsts = (level.first() for level in self._ready.get(queue, {}).values())
+        firsts = (level.first() for level in self._levels(queue))
         return min((run_at for run_at in firsts if run_at is not None), default=None)
 
     def scheduled(self, queue: str, now: int, cap: int) -> int:
         """How many available jobs are not due yet, up to ``cap``."""
-        return min(sum(level.later(now) for level in self._ready.get(queue, {}).values()), cap)
+        return min(sum(level.later(now) for level in self._levels(queue)), cap)
+
+    def _levels(self, queue: str) -> Iterator[Agenda]:
+        if queue in self.turns:
+            for tenant in self.turns[queue].tenants.values():
+                yield from tenant.lanes.values()
+        else:
+            yield from self._ready.get(queue, {}).values()
 
     def expired(self, now: int, limit: int) -> list[Entry]:
         """Due jobs whose expiry has passed, at most ``limit``; they are out of this index."""
@@ -283,4 +344,5 @@ class MemoryStore:
             error=entry.error if "error" in want else None,
             result=entry.result if held and "result" in want else None,
             held=held,
+            group=entry.group,
         )

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
+from headrace.backends.postgres.policies import PostgresPolicies
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
@@ -67,7 +68,9 @@ from headrace.types import JobState
 _DAY = 86_400_000_000
 _ID = attrgetter("id")
 _CLAIM_ORDER = attrgetter("priority", "run_at", "id")
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_PLACE = itemgetter(0)
+_COUNT_CAP = Limits().count_cap
+_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
 }  # fmt: skip
@@ -115,13 +118,17 @@ class PostgresBackend:
         self._listener = Listener(self._connections, schema) if listen else None
         self.tx = PostgresTransactions(schema, where)
         self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
+        self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
         self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
         self.limits = Limits(
-            max_batch=1_000, lanes=2, durable="what was acknowledged survives what the server's synchronous_commit says"
+            max_batch=1_000,
+            count_cap=_COUNT_CAP,
+            lanes=2,
+            durable="what was acknowledged survives what the server's synchronous_commit says",
         )
 
     @property
@@ -234,7 +241,11 @@ class PostgresBackend:
         if isinstance(change, Configure):
             if sel.queue is None:
                 raise ValueError("Configure needs a selector with a queue")
-            await self._call("configure", sel.queue, change.paused)
+            if sel.tenant is not None and sel.task is not None:
+                raise ValueError(
+                    "Configure takes a selector with a tenant or with a task, but this one has both: send two"
+                )
+            await self._call("configure", at, sel.queue, sel.tenant, sel.task, change.paused, change.lasts)
             if not change.paused:
                 self._notifier.send([(f"queue:{sel.queue}", None)])
             return []
@@ -262,12 +273,14 @@ class PostgresBackend:
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.place is Place.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is Place.RESULTS:
+        if clause.place is Place.TENANTS:
+            [found] = await self._call("sweep_tenants", at, clause.limit, clause.dry_run)
+        elif clause.place is Place.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
             if clause.place is Place.COMPLETED and not clause.dry_run:
-                await self._call("tidy")
+                await self._call("tidy", at)
             if clause.older_than is not None and clause.older_than >= _DAY:
                 for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit, clause.dry_run):
                     return Swept(*day)
@@ -322,14 +335,19 @@ class PostgresBackend:
     def _claimed(self, rows: Sequence[Any], marks: Marks, began: float) -> Claimed:
         jobs: list[Leased] = []
         expired: list[Reaped] = []
+        places: list[int] = []
         for row in rows:
             match row[0]:
                 case 1:
                     jobs.append(shapes.leased(row))
+                    places.append(row[22])
                 case 2:
                     expired.append(shapes.reaped(row))
         _, *_, walked, passed_over, _, next_in = rows[-1][:11]
-        jobs.sort(key=_CLAIM_ORDER)
+        if places and places[0] is not None:
+            jobs = [job for _, job in sorted(zip(places, jobs, strict=True), key=_PLACE)]
+        else:
+            jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
         claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
         self._way.walked(walked, claimed, marks, began, now)

@@ -260,6 +260,7 @@ def _job(row: Row) -> dict[str, Any]:
         "task": row.task,
         "cells": {name: b64encode(cell).decode() for name, cell in cells.items()},
         "key": row.key,
+        "group": row.group,
         "tenant": row.tenant or None,
         "priority": row.priority or None,
         "run_at": None if row.run_at is None else to_datetime(row.run_at).isoformat(),

@@ -26,12 +26,13 @@ _LENGTH = Struct("!i").pack
 _BIGINT = Struct("!iq").pack
 _INTEGER = Struct("!ii").pack
 _JOB = Struct("!hi16siq").pack
-_READY = Struct("!hiqi16siiiiiiiiiiihib").pack
-_COLUMNS = 10
+_READY = Struct("!hiqiqi16siiiiiiiiiiihib").pack
+_COLUMNS = 11
 
 
 class Bulk:
-    """Stores rows that have neither key nor reply address, whose ids nobody else has."""
+    """Stores rows that have neither key nor group nor reply address, whose ids nobody else has, and whose queues have
+    no policy."""
 
     def __init__(self, connections: Connections, sql: Mapping[str, str]) -> None:
         self._connections = connections
@@ -43,37 +44,39 @@ class Bulk:
         return (
             self._allowed
             and sum(map(weight, rows)) >= THRESHOLD
-            and all(row.key is None and row.reply_to is None for row in rows)
+            and all(row.key is None and row.group is None and row.reply_to is None for row in rows)
             and len({row.id for row in rows}) == len(rows)
         )
 
     async def insert(self, rows: Sequence[Row], at: Stamp) -> bool:
-        """Store all of them; or none, where some are there already, or this role may not do it this way."""
+        """Store all of them; or none, where some are there already, or rules or this role forbid to do it this way."""
         checked(rows)
         sent = sum(map(weight, rows))
         async with self._connections.session(sent) as session:
             try:
                 async with session.transaction():
                     await give_time(session, sent)
-                    await self._copy(session, rows, at)
+                    return await self._copy(session, rows, at)
             except UniqueViolation:
                 return False
             except InsufficientPrivilege:
                 self._allowed = False
                 return False
-        return True
 
-    async def _copy(self, connection: AsyncConnection[Any], rows: Sequence[Row], at: Stamp) -> None:
+    async def _copy(self, connection: AsyncConnection[Any], rows: Sequence[Row], at: Stamp) -> bool:
         counts = Counter(row.queue for row in rows)
         cursor = connection.cursor(binary=True)
         await cursor.execute(self._sql["bulk_begin"], (at, texts(list(counts))))
-        [[now, qids]] = await cursor.fetchall()
+        [[now, qids, ruled]] = await cursor.fetchall()
+        if ruled:
+            return False
         numbers = dict(zip(counts, qids, strict=True))
         async with cursor.copy(self._sql["bulk_jobs"]) as copy:
             await copy.write(b"".join([_HEADER, *[_job(row, now) for row in rows], _TRAILER]))
         async with cursor.copy(self._sql["bulk_ready"]) as copy:
             await copy.write(b"".join([_HEADER, *[_ready(row, now, numbers[row.queue]) for row in rows], _TRAILER]))
         await cursor.execute(self._sql["bulk_end"], (integers(qids), bigints(list(counts.values()))))
+        return True
 
 
 def _job(row: Row, now: int) -> bytes:
@@ -99,7 +102,7 @@ def _job(row: Row, now: int) -> bytes:
 def _ready(row: Row, now: int, qid: int) -> bytes:
     run_at = now + row.delay if row.run_at is None else row.run_at
     fixed = _READY(
-        _COLUMNS, 8, run_at, 16, row.id, 4, qid, 4, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
+        _COLUMNS, 8, run_at, 8, qid, 16, row.id, 4, qid, 4, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
     )  # fmt: skip
     return fixed + _bigint(None if row.expires is None else max(now + row.expires, run_at))
 

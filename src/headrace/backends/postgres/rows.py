@@ -60,6 +60,7 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
         _any(byteas, [row.headers for row in rows]),
         _any(texts, [row.reply_to for row in rows]),
         booleans([row.hold_failed for row in rows]),
+        _any(texts, [row.group for row in rows]),
         *(_any(byteas, [row.cells.get(name) for row in rows]) for name in SECTIONS),
         integers([weight(row) for row in rows]),
     )
@@ -72,7 +73,7 @@ def _any(array: Callable[[list[T]], object], values: list[T]) -> object:
 
 def weight(row: Row) -> int:
     """Bytes that a job takes up, as retention counts them."""
-    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.headers or b"")
+    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.group or "") + len(row.headers or b"")
     return 200 + names + sum(map(len, row.cells.values()))
 
 
@@ -147,7 +148,7 @@ def leased(row: Sequence[Any]) -> Leased:
     """A row of kind 1."""
     return Leased(
         row[1], row[2], row[3], cells(row[17:21]), row[6], row[4], row[5], row[9], row[10], row[11], row[7], row[8],
-        row[12], row[13], row[14], row[15], row[16],
+        row[12], row[13], row[14], row[15], row[16], row[21],
     )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def record(row: Sequence[Any], now: int) -> Record:
     (
         job_id, queue, task, state, tenant, key, priority, run_at, enqueued_at, expires_at, finished_at, epoch, attempt,
         lost, max_attempts, timeout, result_ttl, headers, worker, lease_until, cancel, reason, held_until, error,
-        result, *stored,
+        result, *stored, group,
     ) = row  # fmt: skip
     held = state == 3 and held_until > now
     return Record(
@@ -196,6 +197,7 @@ def record(row: Sequence[Any], now: int) -> Record:
         error=error,
         result=result if held else None,
         held=held,
+        group=group,
     )
 
 

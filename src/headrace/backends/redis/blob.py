@@ -12,25 +12,33 @@ import msgspec
 from headrace.records import Cells, Row
 from headrace.types import SECTIONS
 
-Head = tuple[str | None, str, str, int | None, int | None, int | None]
-"""Key, task, tenant, max_attempts, timeout, result_ttl."""
+_Plain = tuple[str | None, str, str, int | None, int | None, int | None]
+Head = tuple[str | None, str, str, int | None, int | None, int | None, str | None]
+"""Key, task, tenant, max_attempts, timeout, result_ttl, group; the last is stored only where there is one."""
 
 JOB = Struct(">QIIhBQI")
-"""Enqueued_at, size, qid, priority, keyed, expires_at; and the length of the head that follows."""
+"""Enqueued_at, size, qid, priority, flags, expires_at; and the length of the head that follows."""
 STATE = Struct(">BBIQQIIIhBQQI")
 _LENGTHS = Struct(">IIIII")
 """Of the headers and of each section."""
 _PATCHES = Struct(">IIII")
 _LONG = Struct(">I")
 NONE, KEPT = 2**32 - 1, 2**32 - 2
+KEYED, GROUPED = 1, 2
+_SEVEN = 0x97
+"""How a head begins that has a group."""
 
 encode = msgspec.msgpack.Encoder().encode
-_decode: Callable[[bytes], Head] = msgspec.msgpack.Decoder(Head).decode
+_decode_plain: Callable[[bytes], _Plain] = msgspec.msgpack.Decoder(_Plain).decode
+_decode_grouped: Callable[[bytes], Head] = msgspec.msgpack.Decoder(Head).decode
 
 
 def body(row: Row) -> bytes:
     """What follows the part of a job that the server fills in."""
-    if row.key is None:
+    if row.group is not None:
+        named = (row.key, row.task, row.tenant, row.max_attempts, row.timeout, row.result_ttl, row.group)
+        head = _framed(encode(named))
+    elif row.key is None:
         head = _encode_shared(None, row.task, row.tenant, row.max_attempts, row.timeout, row.result_ttl)
     else:
         head = _framed(encode((row.key, row.task, row.tenant, row.max_attempts, row.timeout, row.result_ttl)))
@@ -45,19 +53,23 @@ def _encode_shared(*head: str | int | None) -> bytes:
     return _framed(encode(head))
 
 
+def decode_head(head: bytes) -> Head:
+    return _decode_grouped(head) if head[0] == _SEVEN else (*_decode_plain(head), None)
+
+
 @lru_cache(1_024)
 def _decode_shared(head: bytes) -> Head:
-    return _decode(head)
+    return decode_head(head)
 
 
 def _framed(head: bytes) -> bytes:
     return _LONG.pack(len(head)) + head
 
 
-def head_of(job: bytes, keyed: int, length: int) -> Head:
+def head_of(job: bytes, flags: int, length: int) -> Head:
     """The head of a job."""
     head = job[JOB.size : JOB.size + length]
-    return _decode(head) if keyed else _decode_shared(head)
+    return decode_head(head) if flags else _decode_shared(head)
 
 
 def contents(job: bytes, at: int, patched: bytes | None, want: frozenset[str] | None) -> tuple[bytes | None, Cells]:
@@ -91,9 +103,9 @@ class Job:
     """What was enqueued."""
 
     def __init__(self, job: bytes) -> None:
-        self.enqueued_at, self.size, self.qid, self.priority, self.keyed, self.expires_at, length = JOB.unpack_from(job)
-        head = head_of(job, self.keyed, length)
-        self.key, self.task, self.tenant, self.max_attempts, self.timeout, self.result_ttl = head
+        self.enqueued_at, self.size, self.qid, self.priority, self.flags, self.expires_at, length = JOB.unpack_from(job)
+        head = head_of(job, self.flags, length)
+        self.key, self.task, self.tenant, self.max_attempts, self.timeout, self.result_ttl, self.group = head
         self._job, self._at = job, JOB.size + length
 
     def contents(self, patched: bytes | None, want: frozenset[str] | None) -> tuple[bytes | None, Cells]:
@@ -107,6 +119,6 @@ class State:
     def __init__(self, packed: bytes) -> None:
         (
             self.state, self.cancel, self.lost, self.instant, self.held_until, self.attempt, self.size, self.qid,
-            self.priority, self.keyed, self.expires_at, self.run_at, self.epoch,
+            self.priority, self.flags, self.expires_at, self.run_at, self.epoch,
         ) = STATE.unpack_from(packed)  # fmt: skip
         self.text = packed[STATE.size :]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
-from headrace.backends.redis.blob import JOB, STATE, Job, State, body, contents, encode, head_of
+from headrace.backends.redis.blob import JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.errors import InvalidJob
 from headrace.records import Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -41,12 +41,12 @@ def checked(rows: Iterable[Row]) -> None:
 
 def weight(row: Row) -> int:
     """Bytes that a job takes up, as retention counts them."""
-    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.headers or b"")
-    return 200 + names + sum(map(len, row.cells.values()))
+    names = len(row.task) + len(row.tenant) + len(row.key or "") + len(row.group or "")
+    return 200 + names + len(row.headers or b"") + sum(map(len, row.cells.values()))
 
 
-def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, list[bytes]]:
-    """Queue names, heads, keys, inboxes, tenants, and the body of each row."""
+def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
+    """Queue names, heads, keys, inboxes, tenants, groups, and the body of each row."""
     checked(rows)
     places = {row.queue: None for row in rows}
     names = list(places)
@@ -68,7 +68,9 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes,
     keys = [(i, row.key, row.hold_failed) for i, row in enumerate(rows, start=1) if row.key is not None]
     inboxes = [(i, row.reply_to) for i, row in enumerate(rows, start=1) if row.reply_to is not None]
     tenants = [(i, row.tenant) for i, row in enumerate(rows, start=1) if row.tenant]
-    return encode(names), heads, encode(keys), encode(inboxes), encode(tenants), [body(row) for row in rows]
+    groups = [(i, row.group) for i, row in enumerate(rows, start=1) if row.group is not None]
+    bodies = [body(row) for row in rows]
+    return encode(names), heads, encode(keys), encode(inboxes), encode(tenants), encode(groups), bodies
 
 
 def names(flat: Sequence[Any]) -> dict[int, str]:
@@ -78,19 +80,20 @@ def names(flat: Sequence[Any]) -> dict[int, str]:
 
 def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> Claimed:
     """What a claim brought."""
-    ids, jobs, states, patched, errors, flat, next_in, passed, over = answer
+    ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
     found: list[Leased] = []
     for i, job_id in enumerate(ids):
         job = jobs[i]
         enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
-        _, _, lost, _, _, attempt, _, qid, priority, keyed, _, run_at, epoch = STATE.unpack_from(states[i])
-        key, task, tenant, max_attempts, timeout, result_ttl = head_of(job, keyed, length)
+        _, _, lost, _, _, attempt, _, qid, priority, flags, _, run_at, epoch = STATE.unpack_from(states[i])
+        key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags, length)
         headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
         found.append(
             Leased(
-                job_id, queues[qid], task, cells, epoch, tenant, key if keyed else None, priority, run_at, enqueued_at,
-                attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
+                job_id, queues[qid], task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
+                enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
+                group,
             )
         )  # fmt: skip
     due = int(next_in)
@@ -103,7 +106,7 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
     for i in range(0, len(flat), 3):
         job, state = Job(flat[i + 1]), State(flat[i + 2])
         text = state.text.decode() if state.state > 2 else ""
-        key = job.key if state.keyed else None
+        key = job.key if state.flags & KEYED else None
         found.append(Reaped(flat[i], queues[state.qid], job.task, STATES[state.state], state.lost, text, key))
     return found
 
@@ -114,9 +117,10 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
     for row in rows:
         target = away(row.queue)
         if target is not None:
-            _, head, _, _, _, bodies = insert_args([row])
+            _, head, *_, bodies = insert_args([row])
             key, inbox = False if row.key is None else row.key, False if row.reply_to is None else row.reply_to
-            names = encode((row.queue, key, row.hold_failed, inbox, row.tenant))
+            group = False if row.group is None else row.group
+            names = encode((row.queue, key, row.hold_failed, inbox, row.tenant, group))
             blobs.append(head + _pack_long(len(names)) + names + bodies[0])
             found.append((target, len(blobs)))
     return found
@@ -165,14 +169,14 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         rows_here = s.spawn if not rows_away else [row for row in s.spawn if away(row.queue) is None]
         spawned += rows_here
         counts.append(len(rows_here))
-    queues, heads, keys, inboxes, tenants, bodies = insert_args(spawned)
+    queues, heads, keys, inboxes, tenants, groups, bodies = insert_args(spawned)
     return [
         len(batch),
         encode(list(kinds)),
         encode(kind_of),
         encode(more),
         encode(counts),
-        b"\x94" + queues + keys + inboxes + tenants,
+        b"\x95" + queues + keys + inboxes + tenants + groups,
         heads,
         len(bodies),
         *[s.id for s in batch],
@@ -204,7 +208,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
     state = State(packed) if packed else None
     code = 0 if state is None else state.state
     held = state is not None and code == 3 and state.held_until > now
-    keyed = job.keyed if state is None else state.keyed
+    flags = job.flags if state is None else state.flags
     expires_at = job.expires_at if state is None else state.expires_at
     return Record(
         id=job_id,
@@ -212,7 +216,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
         task=job.task,
         state=STATES[code],
         tenant=job.tenant,
-        key=job.key if keyed else None,
+        key=job.key if flags & KEYED else None,
         priority=job.priority if state is None else state.priority,
         run_at=int(run_at) if state is None else state.run_at,
         enqueued_at=job.enqueued_at,
@@ -233,6 +237,7 @@ def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fro
         error=error if "error" in want else None,
         result=result if held and "result" in want else None,
         held=held,
+        group=job.group,
     )
 
 

@@ -10,40 +10,52 @@ from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
-_ALL = (*_JOBS, "places", "tenants", "ends")
+_PLACES = ("order", "policies", "turns", "places", "groups")
+_ALL = (*_JOBS, *_PLACES, "moves", "tenants", "ends", "settle")
+_GOVERN = (*_ALL, "recall", "govern")
+_CLAIM = ("recall", "govern", "visits", "claim", "claim_op")
+_READ = ("queues", "jobs", "policies", "turns", "keys")
 _PARTS = {
-    "insert": (*_JOBS, "tenants", "insert", "insert_op"),
-    "claim": ("goes_on", *_ALL, "order", "claim", "claim_op", "claim_main"),
+    "insert": (*_JOBS, *_PLACES, "tenants", "insert", "settle", "insert_op"),
+    "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
     "finish": ("goes_on", *_ALL, "insert", "send", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "finish", "order", "claim", "claim_op", "turn_main"),
+    "turn": ("goes_on", *_ALL, "insert", "send", "finish", *_CLAIM, "turn_main"),
     "renew": ("goes_on", "jobs", "renew_main"),
-    "reap": ("goes_on", *_ALL, "reap_main"),
-    "alter": ("goes_on", *_ALL, "order", "select", "send", "alter_main"),
-    "configure": ("goes_on", "queues", "signals", "configure_main"),
-    "fetch": ("queues", "jobs", "keys", "fetch_main"),
-    "scan": ("queues", "jobs", "keys", "order", "select", "scan_main"),
-    "stats": ("queues", "stats_main"),
+    "reap": ("goes_on", *_ALL, "recall", "reap_main"),
+    "alter": ("goes_on", *_ALL, "select", "send", "alter_main"),
+    "configure": ("goes_on", *_GOVERN, "configure_main"),
+    "fetch": (*_READ, "fetch_main"),
+    "scan": (*_READ, "order", "select", "scan_main"),
+    "stats": ("queues", "policies", "stats_main"),
     "sweep": ("goes_on", *_ALL, "held", "sweep_main"),
-    "save": ("must_fit", "waiters", "send", "schedules", "save_main"),
-    "drop": ("goes_on", "waiters", "send", "schedules", "save_main"),
-    "find": ("schedules", "find_main"),
-    "due": ("schedules", "due_main"),
+    "idle": ("goes_on", *_ALL, "idle_main"),
+    "save": ("must_fit", "waiters", "send", "order", "schedules", "save_main"),
+    "drop": ("goes_on", "waiters", "send", "order", "schedules", "save_main"),
+    "find": ("order", "schedules", "find_main"),
+    "due": ("order", "schedules", "due_main"),
     "plan": ("must_fit", *_ALL, "insert", "send", "schedules", "ledger", "plan_main"),
     "history": ("ledger", "history_main"),
     "note": ("goes_on", "ledger", "note_main"),
     "planned": ("ledger", "planned_main"),
     "forget": ("goes_on", "ledger", "forget_main"),
+    "policy": ("must_fit", *_GOVERN, "policy_main"),
+    "recall": ("goes_on", *_ALL, "recall", "recall_main"),
+    "limit": ("must_fit", *_GOVERN, "limit_main"),
+    "policies": ("queues", "policies_main"),
+    "tenants": ("jobs", "policies", "turns", "tenants_main"),
+    "group": ("group_main",),
     # What only the shards of a cluster ask each other, and are asked.
-    "outbox": ("goes_on", *_ALL, "outbox_main"),
+    "outbox": ("goes_on", *_ALL, "marks", "outbox_main"),
     "receive": ("goes_on", *_ALL, "send", "insert", "schedules", "receive_main"),
     "locate": ("jobs", "keys", "locate_main"),
+    "mark": ("must_fit", "marks", "mark_main"),
     "unmark": ("goes_on", "unmark_main"),
-    "peek": ("jobs", "order", "peek_main"),
+    "peek": ("jobs", "order", "policies", "peek_main"),
     "expire": ("goes_on", *_ALL, "expire_main"),
     "overdue": ("jobs", "overdue_main"),
     "ended": ("goes_on", "jobs", "held", "ended_main"),
     "remove": ("goes_on", *_ALL, "remove_main"),
-    "whose": ("schedules", "whose_main"),
+    "whose": ("order", "schedules", "whose_main"),
     "known": ("ledger", "known_main"),
 }
 

@@ -10,6 +10,7 @@ import msgspec
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.rows import CODES, STATES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
@@ -61,7 +62,7 @@ NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
 """Stands for the answer to a row whose job has left for another shard."""
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
 }  # fmt: skip
@@ -92,6 +93,7 @@ class Shard:
         self._where = where
         self._away = away
         self.ticks = ShardTicks(self._run, away)
+        self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
     async def _run(self, name: str, *args: Any) -> Any:
         return await run(self._lines, self._where, name, self._base, args)
@@ -101,8 +103,8 @@ class Shard:
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         if not rows:
             return []
-        names, heads, keys, inboxes, tenants, bodies = shapes.insert_args(rows)
-        found = await self._run("insert", at_arg(at), names, heads, keys, inboxes, tenants, *bodies)
+        names, heads, *parts, bodies = shapes.insert_args(rows)
+        found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         for place, status, job_id, state, attempt, result in found:
             known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
@@ -110,16 +112,14 @@ class Shard:
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return shapes.claimed(await self._run("claim", at_arg(at), *_claim_args(req)), req.want)
+        return shapes.claimed(await self._run("claim", at_arg(at), *claim_args(req)), req.want)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        answers, claimed = await self._run(
-            "turn", at_arg(at), *_claim_args(req), *shapes.finish_args(batch, self._away)
-        )
+        answers, claimed = await self._run("turn", at_arg(at), *claim_args(req), *shapes.finish_args(batch, self._away))
         return _settled(answers), shapes.claimed(claimed, req.want)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
@@ -156,9 +156,7 @@ class Shard:
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
-            if sel.queue is None:
-                raise ValueError("Configure needs a selector with a queue")
-            await self._run("configure", sel.queue, int(change.paused))
+            await self._run("configure", at_arg(at), *_configuration(sel, change))
             return []
         return await self._alter(sel, change, at, *_arguments(change))
 
@@ -184,6 +182,9 @@ class Shard:
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.place is Place.TICKS:
             return await self.ticks.sweep(clause, at)
+        if clause.place is Place.TENANTS:
+            removed, more = await self._run("idle", at_arg(at), clause.limit, int(clause.dry_run))
+            return Swept(removed, 0, 0, bool(more))
         state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
@@ -258,7 +259,8 @@ def at_arg(at: Stamp) -> int | str:
     return "" if at is None else at
 
 
-def _claim_args(req: Claim) -> tuple[Any, ...]:
+def claim_args(req: Claim) -> tuple[Any, ...]:
+    """As the scripts of a claim and a turn take them."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
     return (
         req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
@@ -267,6 +269,18 @@ def _claim_args(req: Claim) -> tuple[Any, ...]:
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
+
+
+def _configuration(sel: Selector, change: Configure) -> tuple[str, str, str, int | str]:
+    """Which queue, what of it (all, a tenant, a task), of which name, and for how long."""
+    if sel.queue is None:
+        raise ValueError("Configure needs a selector with a queue")
+    if sel.tenant is not None and sel.task is not None:
+        raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
+    lasts: int | str = 0 if not change.paused else "" if change.lasts is None else change.lasts
+    if sel.tenant is not None:
+        return sel.queue, "t", sel.tenant, lasts
+    return sel.queue, "q" if sel.task is None else "k", sel.task or "", lasts
 
 
 def _arguments(change: Change) -> tuple[str, int]:
@@ -301,11 +315,11 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
 
 
 def _queue_stats(queue: Sequence[Any]) -> QueueStats:
-    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest = queue
-    age = int(oldest)
+    name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
+    age, paused_until = int(oldest), int(until)
     return QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
-        None if age < 0 else age,
+        None if age < 0 else age, None if paused_until < 0 else paused_until,
     )  # fmt: skip
 
 

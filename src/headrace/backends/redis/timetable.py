@@ -151,12 +151,12 @@ def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
                 rows.append(tick.row)
                 number = -len(rows) if leaves else len(rows)
             ticks.append(_NEW.pack(tick.slot, tick.run_at, number, tick.count, _OVERLAPS[tick.overlap]))
-    queues, heads, keys, inboxes, tenants, bodies = shapes.insert_args(here)
+    queues, heads, keys, inboxes, tenants, groups, bodies = shapes.insert_args(here)
     entries: list[bytes] = []
     targets = shapes.entries(gone, away, entries)
     return [
-        encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, heads,
-        encode(targets), len(bodies), *bodies, *entries,
+        encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, groups,
+        heads, encode(targets), len(bodies), *bodies, *entries,
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.finishing import move
 from headrace.backends.sqlite.insertion import key_taken
-from headrace.backends.sqlite.places import end, forget, leave, park, release
+from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import (
     AVAILABLE,
@@ -21,12 +21,11 @@ from headrace.backends.sqlite.states import (
     RUNNING,
     STATES,
 )
-from headrace.backends.sqlite.transaction import Transaction, dies_at
+from headrace.backends.sqlite.transaction import Transaction
 from headrace.records import (
     Altered,
     Cancel,
     Change,
-    Configure,
     Delete,
     Hold,
     Move,
@@ -40,7 +39,6 @@ from headrace.records import (
 
 _SQL = load("alter")
 _INSERT = load("insert")
-_QUEUE = load("queue")
 
 APPLIES: dict[type[Change], frozenset[int]] = {
     Cancel: LIVE,
@@ -56,16 +54,6 @@ APPLIES: dict[type[Change], frozenset[int]] = {
 """The states that each change applies to."""
 
 
-def configure(tx: Transaction, sel: Selector, change: Configure) -> None:
-    """Change the queue that the selector names."""
-    if sel.queue is None:
-        raise ValueError("Configure needs a selector with a queue")
-    qid = tx.queue(sel.queue)
-    tx.execute(_QUEUE["configure"], (qid, int(change.paused)))
-    if not change.paused:
-        tx.wake_queue(qid)
-
-
 def alter_named(tx: Transaction, sel: Selector, change: Change, now: int) -> list[Altered]:
     """Change the jobs that the selector names; answer for each that exists, in the order named."""
     return [_alter(tx, entry, change, now) for entry in entries(tx, named(tx, sel)) if entry.matches(sel, now)]
@@ -78,6 +66,8 @@ def alter_matching(sel: Selector, change: Change, seqs: Iterable[int], tx: Trans
 
 
 def _alter(tx: Transaction, entry: Entry, change: Change, now: int) -> Altered:
+    if entry.gid:  # a change of another job may have called this one
+        [entry] = entries(tx, [entry.seq])
     before = STATES[entry.code]
     if entry.code not in APPLIES[type(change)]:
         return Altered(entry.id, before, before, False, entry.queue, entry.key)
@@ -97,19 +87,21 @@ def _apply(tx: Transaction, entry: Entry, change: Change, now: int) -> int | Non
         case Cancel(reason):
             return _cancel(tx, entry, reason, now)
         case Pause():
-            leave(tx, entry)
+            leave(tx, entry, now)
             park(tx, entry.seq, entry.qid, entry.epoch, entry.attempt, entry.lost, entry.size)
             return PAUSED
         case Resume():
-            leave(tx, entry)
-            _release(tx, entry)
+            leave(tx, entry, now)
+            _release(tx, entry, now)
             return AVAILABLE
         case Requeue():
             return _requeue(tx, entry, now)
         case Move(queue):
             return _move(tx, entry, queue, now)
         case Reprioritise(priority):
-            _put(tx, entry, entry._replace(priority=priority))
+            tx.execute(_SQL["relocate"], (entry.seq, entry.qid, priority))
+            if entry.code == AVAILABLE:
+                reprioritise(tx, entry, priority, now)
         case Watch(inbox):
             tx.execute(_INSERT["wait"], (entry.seq, inbox))
         case Hold(result_ttl):
@@ -117,21 +109,18 @@ def _apply(tx: Transaction, entry: Entry, change: Change, now: int) -> int | Non
                 return _REFUSED
             tx.execute(_SQL["hold"], (entry.seq, now + result_ttl))
         case Delete():
-            leave(tx, entry)
+            leave(tx, entry, now)
             forget(tx, array("q", [entry.seq]))
             return None
     return entry.code
 
 
-def _release(tx: Transaction, entry: Entry) -> None:
-    dies = dies_at(entry.expires_at, entry.run_at)
-    release(
-        tx,
-        (
-            entry.qid, entry.priority, entry.run_at, entry.id, entry.seq, entry.epoch, entry.attempt, entry.lost,
-            entry.size, dies,
-        ),
+def _release(tx: Transaction, entry: Entry, now: int) -> None:
+    waiting = Waiting(
+        entry.qid, entry.lane, entry.priority, entry.run_at, entry.id, entry.seq, entry.epoch, entry.attempt,
+        entry.lost, entry.size, entry.expires_at, entry.task, entry.tenant, entry.group,
     )  # fmt: skip
+    release(tx, waiting, now)
 
 
 def _cancel(tx: Transaction, entry: Entry, reason: str, now: int) -> int:
@@ -139,7 +128,7 @@ def _cancel(tx: Transaction, entry: Entry, reason: str, now: int) -> int:
         tx.execute(_SQL["request_cancel"], (entry.seq,))
         tx.wake_holder(entry.holder or "")
         return RUNNING
-    leave(tx, entry)
+    leave(tx, entry, now)
     row = (entry.seq, CANCELLED, now, 0, entry.epoch, entry.attempt, entry.lost, entry.size, reason, None)
     end(tx, CANCELLED, [row], array("q", [entry.seq]))
     tx.count(entry.qid, CANCELLED, 1)
@@ -152,10 +141,10 @@ def _requeue(tx: Transaction, entry: Entry, now: int) -> int:
             return _REFUSED
         tx.execute(_INSERT["take_key"], (entry.qid, entry.key, entry.seq))
     size = entry.size - tx.weigh(entry.result) - tx.weigh(entry.error)
-    leave(tx, entry)
+    leave(tx, entry, now)
     tx.drop(entry.error)
     tx.execute(_SQL["renewed"], (entry.seq, now))
-    _release(tx, entry._replace(run_at=now, expires_at=None, attempt=0, lost=0, size=size))
+    _release(tx, entry._replace(run_at=now, expires_at=None, attempt=0, lost=0, size=size), now)
     return AVAILABLE
 
 
@@ -166,16 +155,11 @@ def _move(tx: Transaction, entry: Entry, queue: str, now: int) -> int:
     if there is not None and entry.key is not None and key_taken(tx, there, entry.key, now):
         return _REFUSED
     qid, _ = move(tx, entry.seq, entry.qid, entry.key, queue, now)
-    _put(tx, entry, entry._replace(qid=qid))
+    leave(tx, entry, now)
+    tx.execute(_SQL["relocate"], (entry.seq, qid, entry.priority))
+    if entry.code == AVAILABLE:
+        _release(tx, entry._replace(qid=qid), now)
+    else:
+        park(tx, entry.seq, qid, entry.epoch, entry.attempt, entry.lost, entry.size)
     tx.wake_queue(qid)
     return entry.code
-
-
-def _put(tx: Transaction, entry: Entry, changed: Entry) -> None:
-    """An AVAILABLE or PAUSED job gets another queue or priority."""
-    leave(tx, entry)
-    tx.execute(_SQL["relocate"], (entry.seq, changed.qid, changed.priority))
-    if entry.code == AVAILABLE:
-        _release(tx, changed)
-    else:
-        park(tx, changed.seq, changed.qid, changed.epoch, changed.attempt, changed.lost, changed.size)

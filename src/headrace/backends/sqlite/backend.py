@@ -11,12 +11,14 @@ from typing import Any, Literal
 import apsw
 
 from headrace.backends.sqlite import claiming, guard, insertion, leases, selection, sweeping, wake
-from headrace.backends.sqlite.altering import alter_named, configure
+from headrace.backends.sqlite.altering import alter_named
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
 from headrace.backends.sqlite.lane import Command
 from headrace.backends.sqlite.mass import alter_many
+from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
+from headrace.backends.sqlite.rules import configure
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
 from headrace.backends.sqlite.ticks import SqliteTicks
@@ -91,6 +93,7 @@ class SqliteBackend(guard.Watched):
         self._wake: Wake | None = Wake(self.path) if wake.available else None
         self._switching = asyncio.Lock()
         self.ticks = SqliteTicks(self._read, self._write)
+        self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
         self._forked = False
 
     @property
@@ -167,7 +170,7 @@ class SqliteBackend(guard.Watched):
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         if not rows:
             return []
-        work = self._write(lambda tx, now: insertion.insert(tx, rows, now), at, weight=len(rows), grows=True)
+        work = self._write(lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True)
         answers: list[Inserted] = await work
         return answers
 
@@ -223,7 +226,7 @@ class SqliteBackend(guard.Watched):
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         answers: list[Altered] = []
         if isinstance(change, Configure):
-            await self._write(lambda tx, _: configure(tx, sel, change), at)
+            await self._write(lambda tx, now: configure(tx, sel, change, now), at)
         elif sel.ids is not None or sel.keys is not None:
             weight = len(sel.ids or ()) + len(sel.keys or ())
             answers = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)

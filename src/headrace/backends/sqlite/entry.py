@@ -40,6 +40,8 @@ class Entry(NamedTuple):
     vm_state: Stored
     metadata: Stored
     blob: Stored
+    group: str | None
+    lane: int
     code: int
     epoch: int
     attempt: int
@@ -54,6 +56,7 @@ class Entry(NamedTuple):
     result: Stored
     worker: str | None
     listed_until: int | None
+    gid: int
 
     @property
     def cells(self) -> tuple[Stored, Stored, Stored, Stored]:
@@ -101,6 +104,7 @@ class Entry(NamedTuple):
             error=session.read(self.error) if "error" in want else None,
             result=session.read(self.result) if held and "result" in want else None,
             held=held,
+            group=self.group,
         )
 
 

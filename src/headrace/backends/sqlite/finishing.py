@@ -5,15 +5,26 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import apsw
 
+from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.insertion import insert, key_taken
-from headrace.backends.sqlite.places import EndedRow, end, forget, leave_running, park, release, tell_waiters
+from headrace.backends.sqlite.places import (
+    EndedRow,
+    Waiting,
+    end,
+    forget,
+    leave_running,
+    park,
+    release,
+    tell_waiters,
+)
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, PAUSED, RUNNING, STATES
-from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
+from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
 from headrace.errors import InvalidJob
 from headrace.records import JobId, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -22,8 +33,11 @@ _SQL = load("finish")
 _INSERT = load("insert")
 _COMPLETED = JobState.COMPLETED
 
-Lease = tuple[JobId, int, int, str, int, int, int, int, int]
-"""id, seq, epoch, holder, qid, cancel, attempt, lost, size."""
+Lease = tuple[JobId, int, int, str, int, int, int, int, int, int, int]
+"""id, seq, epoch, holder, qid, cancel, attempt, lost, size, gid, tid."""
+_GROUP = itemgetter(9)
+_TENANT = itemgetter(10)
+_STOPPED = itemgetter(10, 3)
 
 
 def leases(tx: Transaction, ids: tuple[JobId, ...]) -> dict[JobId, Lease]:
@@ -53,11 +67,10 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
             code >= COMPLETED and s.error is None and s.cells is None and s.queue is None and s.priority is None
         ):  # fmt: skip
             if not s.keep and code == COMPLETED:
-                ends.gone.append(lease[1])
-                ends.gone_qids.append(lease[4])
+                ends.gone.append(lease)
             elif s.failed_attempt or s.keep_lost or (s.result is not None and len(s.result) > INLINE):
                 ends.records[code].append(_ended(tx, s, code, lease, s.reason, now))
-                ends.qids[code].append(lease[4])
+                ends.leases[code].append(lease)
             else:
                 ends.add_alike(code, s, lease)
             answers.append(state)
@@ -76,10 +89,9 @@ class _Ends:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self.records: dict[int, list[EndedRow]] = {code: [] for code in ENDED}
-        self.qids: dict[int, list[int]] = {code: [] for code in ENDED}
-        self.gone: list[int] = []
+        self.leases: dict[int, list[Lease]] = {code: [] for code in ENDED}
+        self.gone: list[Lease] = []
         """Jobs that leave no record."""
-        self.gone_qids: list[int] = []
         self._alike: dict[tuple[int, int, str, bytes | None], list[Lease]] = {}
         """By state, ttl, reason and result: jobs whose record follows from their lease and from these."""
 
@@ -95,11 +107,11 @@ class _Ends:
         """One statement per table and state."""
         tx = self._tx
         for (code, ttl, reason, result), leases in self._alike.items():
-            seqs = array("q", [lease[1] for lease in leases])
+            seqs = _seqs(leases)
             more = 0 if result is None else len(result)
             held_until = now + ttl if code == COMPLETED else 0
             tx.execute(_SQL["end_alike"], (apsw.carray(seqs), code, now, held_until, reason, result, more))
-            self._leave(seqs, [lease[4] for lease in leases])
+            self._leave(seqs, leases, now)
             tx.fill(code, len(leases), sum([lease[8] for lease in leases]) + more * len(leases))
             tell_waiters(tx, seqs)
             for qid, number in Counter([lease[4] for lease in leases]).items():
@@ -107,29 +119,37 @@ class _Ends:
         self._alike.clear()
         for code, rows in self.records.items():
             if rows:
-                seqs = self._leave(array("q", [row[0] for row in rows]), self.qids[code])
-                end(tx, code, rows, seqs)
-                for qid, number in Counter(self.qids[code]).items():
+                leases = self.leases[code]
+                end(tx, code, rows, self._leave(_seqs(leases), leases, now))
+                for qid, number in Counter([lease[4] for lease in leases]).items():
                     tx.count(qid, code, number)
                 rows.clear()
-                self.qids[code].clear()
+                leases.clear()
         if self.gone:
-            seqs = self._leave(array("q", self.gone), self.gone_qids)
+            seqs = self._leave(_seqs(self.gone), self.gone, now)
             tell_waiters(tx, seqs)
             forget(tx, seqs)
             self.gone.clear()
-            self.gone_qids.clear()
 
-    def _leave(self, seqs: array[int], qids: list[int]) -> array[int]:
-        leave_running(self._tx, seqs)
-        for qid, number in Counter(qids).items():
-            self._tx.count(qid, RUNNING, -number)
+    def _leave(self, seqs: array[int], leases: Sequence[Lease], now: int) -> array[int]:
+        tx = self._tx
+        leave_running(tx, seqs)
+        for qid, number in Counter([lease[4] for lease in leases]).items():
+            tx.count(qid, RUNNING, -number)
+        if any(map(_TENANT, leases)):
+            turns.stop(tx, map(_STOPPED, [lease for lease in leases if lease[10]]), now)
+        if any(map(_GROUP, leases)):
+            groups.leave(tx, [(lease[4], lease[9], lease[1]) for lease in leases if lease[9]], now)
         return seqs
+
+
+def _seqs(leases: Sequence[Lease]) -> array[int]:
+    return array("q", [lease[1] for lease in leases])
 
 
 def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:
     """The record of an ended job whose cells stay as they are."""
-    _, seq, epoch, _, _, _, attempt, lost, size = lease
+    _, seq, epoch, _, _, _, attempt, lost, size, _, _ = lease
     if s.failed_attempt:
         attempt += 1
     if not s.keep_lost:
@@ -149,10 +169,14 @@ class _Draft(NamedTuple):
 
     id: JobId
     qid: int
+    lane: int
     key: str | None
     priority: int
     run_at: int
     expires_at: int | None
+    task: str
+    tenant: str
+    group: str | None
     error: Stored
     headers: Stored
     parameters: Stored
@@ -163,17 +187,25 @@ class _Draft(NamedTuple):
 
 def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
     """Any settlement, on its own."""
-    _, seq, epoch, holder, qid, cancel, attempt, lost, size = lease
+    _, seq, epoch, holder, qid, cancel, attempt, lost, size, gid, tid = lease
     seqs = array("q", [seq])
     leave_running(tx, seqs)
     tx.count(qid, RUNNING, -1)
+    if tid:
+        turns.stop(tx, [(tid, holder)], now)
     state, reason = s.state, s.reason
     if cancel and not state.terminal:
         state, reason = JobState.CANCELLED, "cancelled"
     draft, size = _rewrite(tx, s, seq, size, now, state)
     code = CODES[state]
+    if draft.qid != qid and tx.rules(draft.qid).governed:
+        turns.pass_through(tx, draft.qid, draft.tenant, now)
+    if gid and state is JobState.AVAILABLE and draft.qid == qid:
+        groups.ask_again(tx, qid, gid, seq)
+    elif gid:
+        groups.leave(tx, [(qid, gid, seq)], now)
     if state.terminal:
-        patched = (s.id, seq, epoch, holder, draft.qid, cancel, attempt, lost, size)
+        patched = (s.id, seq, epoch, holder, draft.qid, cancel, attempt, lost, size, 0, 0)
         if code == COMPLETED and not s.keep:
             tell_waiters(tx, seqs)
             forget(tx, seqs)
@@ -186,8 +218,11 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
         if code == PAUSED:
             park(tx, seq, draft.qid, epoch, attempt, lost, size)
         else:
-            dies = dies_at(draft.expires_at, draft.run_at)
-            release(tx, (draft.qid, draft.priority, draft.run_at, draft.id, seq, epoch, attempt, lost, size, dies))
+            waiting = Waiting(
+                draft.qid, draft.lane, draft.priority, draft.run_at, draft.id, seq, epoch, attempt, lost, size,
+                draft.expires_at, draft.task, draft.tenant, draft.group,
+            )  # fmt: skip
+            release(tx, waiting, now)
     return STATES[code]
 
 
@@ -215,7 +250,11 @@ def _rewrite(tx: Transaction, s: Settlement, seq: int, size: int, now: int, stat
     if s.queue is not None:
         qid, key = move(tx, seq, qid, key, s.queue, now)
     priority = draft.priority if s.priority is None else s.priority
-    draft = _Draft(draft.id, qid, key, priority, run_at, draft.expires_at, error, draft.headers, *cells.values())
+    parameters, vm_state, metadata, blob = cells.values()
+    draft = draft._replace(
+        qid=qid, key=key, priority=priority, run_at=run_at, error=error, parameters=parameters, vm_state=vm_state,
+        metadata=metadata, blob=blob,
+    )  # fmt: skip
     far = any(isinstance(cell, int) for cell in (error, draft.headers, *cells.values()))
     tx.execute(_SQL["rewrite"], (seq, qid, key, priority, run_at, far, error, *cells.values()))
     return draft, size

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
 from headrace.backends.sqlite.places import ReadyRow, release_new
 from headrace.backends.sqlite.statements import load
@@ -21,11 +23,11 @@ _SECTIONS = frozenset(SECTIONS)
 _PARAMETERS = SECTIONS[0]
 
 
-def insert(tx: Transaction, rows: Sequence[Row], now: int) -> list[Inserted]:
-    """Store new jobs; answer each row, in order."""
+def insert(tx: Transaction, rows: Sequence[Row], now: int, *, gate: bool = False) -> list[Inserted]:
+    """Store new jobs; answer each row, in order. With ``gate`` only as many as there is room for."""
     known = seqs_of_ids(tx, [row.id for row in rows])
     [last] = tx.one(_SQL["last"])
-    batch = _Batch(tx, now, known, last)
+    batch = _Batch(tx, now, known, last, Depth(tx) if gate else None)
     answers = [batch.add(row) for row in rows]
     batch.write()
     return answers
@@ -43,17 +45,27 @@ def key_taken(tx: Transaction, qid: int, key: str, now: int, *, but: int | None 
 class _Batch:
     """The rows of one insert that turned out to be new, until they are written together."""
 
-    def __init__(self, tx: Transaction, now: int, known: dict[JobId, int], last: int) -> None:
+    def __init__(self, tx: Transaction, now: int, known: dict[JobId, int], last: int, depth: Depth | None) -> None:
         self._tx = tx
         self._now = now
         self._known = known
         self._last = last
+        self._depth = depth
         self._seq = last
         self._jobs: list[tuple[Any, ...]] = []
         self._ready: list[ReadyRow] = []
+        self._apart: dict[int, Row] = {}
+        """By their index: new jobs that have a group, or whose queue is governed."""
+        self._latest: dict[tuple[int, str], tuple[int, JobId]] = {}
+        """Of groups in governed queues: run_at and id of the latest."""
+        self._displaces = False
+        """A job that takes the turn of another is written on its own, since tenants may fall asleep over that."""
         self._keys: dict[tuple[int, str], int] = {}
         self._waiters: list[tuple[int, str]] = []
         self._qids: dict[str, int] = {}
+        self._governed: set[int] = set()
+        self._special: set[int] = set()
+        """Queues that are governed, or take in only so many jobs."""
 
     def add(self, row: Row) -> Inserted:
         """Decide what becomes of one row."""
@@ -63,8 +75,15 @@ class _Batch:
         qid = self._qids.get(queue)
         if qid is None:
             qid = self._qids[queue] = self._tx.queue(queue)
+            if self._tx.rules(qid).governed:
+                self._governed.add(qid)
+            if qid in self._governed or (self._depth is not None and self._depth.bounds(qid)):
+                self._special.add(qid)
         if key is not None and (answer := self._meet(row, qid, key)) is not None:
             return answer
+        group = row.group
+        if (group is not None or qid in self._special) and not self._admit(row, qid):
+            return Inserted(InsertStatus.FULL, job_id)
         seq = self._seq = self._seq + 1
         now = self._now
         run_at = now + row.delay if row.run_at is None else row.run_at
@@ -76,29 +95,98 @@ class _Batch:
             size = len(parameters)
         else:
             size, far, stored = self._pack(row.headers, cells)
-        size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "")
+        size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "") + len(group or "")
         self._jobs.append((
-            seq, job_id, qid, priority, run_at, row.task, row.tenant, key, now, expires_at,
+            seq, job_id, qid, qid, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
             row.max_attempts, row.timeout, row.result_ttl, far, *stored,
         ))  # fmt: skip
         dies = None if expires_at is None else dies_at(expires_at, run_at)
-        self._ready.append((qid, priority, run_at, job_id, seq, 0, 0, 0, size, dies))
+        self._ready.append((qid, priority, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
         self._known[job_id] = seq
         if key is not None:
             self._keys[qid, key] = seq
         if row.reply_to is not None:
             self._waiters.append((seq, row.reply_to))
+        if self._displaces:
+            self.write()
         return Inserted(_NEW, job_id)
 
     def write(self) -> None:
-        """All at once: one statement per table."""
+        """All that was gathered: one statement per table."""
         tx = self._tx
+        known = self._set_apart() if self._apart else {}
         tx.executemany(_SQL["job"], self._jobs)
-        release_new(tx, self._ready)
+        release_new(tx, self._ready, [job[2] for job in self._jobs])
+        for gid, qid in known.items():
+            groups.call(tx, qid, gid, self._now)
         if self._keys:
             tx.executemany(_SQL["take_key"], [(qid, key, seq) for (qid, key), seq in self._keys.items()])
         if self._waiters:
             tx.executemany(_SQL["wait"], self._waiters)
+        for gathered in (self._jobs, self._ready, self._keys, self._waiters, self._apart, self._latest):
+            gathered.clear()
+        self._last = self._seq
+        self._displaces = False
+
+    def _admit(self, row: Row, qid: int) -> bool:
+        """Whether there is room for a job that is no plain one."""
+        if self._depth is not None and not self._depth.admits(qid):
+            return False
+        if row.group is not None and qid in self._governed:
+            place = (self._now + row.delay if row.run_at is None else row.run_at, row.id)
+            early = place < self._latest.get((qid, row.group), place)
+            if early or groups.displaces(self._tx, qid, row.group, place):
+                self.write()
+                self._displaces = True
+            self._latest[qid, row.group] = place
+        if row.group is not None or qid in self._governed:
+            self._apart[len(self._jobs)] = row
+        return True
+
+    def _set_apart(self) -> dict[int, int]:
+        """Find the lanes of the jobs that need one of their own: the groups that are to be called anew, and their
+        queues. Of a group that is new, the first jobs are called at once."""
+        known: dict[int, int] = {}
+        gids: dict[tuple[int, str], tuple[int, bool]] = {}
+        new: dict[int, list[int]] = {}
+        for index, row in self._apart.items():
+            if row.group is None:
+                continue
+            qid = self._jobs[index][2]
+            if (qid, row.group) not in gids:
+                gids[qid, row.group] = groups.find(self._tx, qid, row.group)
+            gid, is_new = gids[qid, row.group]
+            if is_new:
+                new.setdefault(gid, []).append(index)
+            else:
+                known[gid] = qid
+            self._place(index, -gid, gid, 0)
+        for gid, members in new.items():
+            members.sort(key=lambda index: self._ready[index][2:4])
+            called = members[: self._tx.rules(self._jobs[members[0]][2]).turns]
+            groups.give(self._tx, [(gid, self._ready[index][4]) for index in called])
+            for index in called:
+                self._place(index, self._jobs[index][2], gid, self._apart[index].priority)
+        self._enter_turns()
+        return known
+
+    def _enter_turns(self) -> None:
+        """Those jobs of governed queues that may be claimed go to the lanes of their tenants and tasks."""
+        coming: dict[int, list[int]] = {}
+        for index in self._apart:
+            if self._ready[index][0] in self._governed:
+                coming.setdefault(self._jobs[index][2], []).append(index)
+        for qid, indexes in coming.items():
+            jobs = [(self._apart[index].tenant, self._apart[index].task, self._ready[index][2]) for index in indexes]
+            lanes = turns.put(self._tx, qid, jobs)
+            for index, (tenant, task, _) in zip(indexes, jobs, strict=True):
+                self._place(index, lanes[tenant, task], self._ready[index][10], self._apart[index].priority)
+
+    def _place(self, index: int, lane: int, gid: int, priority: int) -> None:
+        """A new job lies elsewhere than in the lane of its queue."""
+        job, ready = self._jobs[index], self._ready[index]
+        self._jobs[index] = (*job[:3], lane, *job[4:])
+        self._ready[index] = (lane, priority, *ready[2:10], gid)
 
     def _pack(self, headers: bytes | None, cells: Cells) -> tuple[int, int, tuple[Stored, ...]]:
         """The size of headers and cells, whether some of them lie far, and what to write into the row."""

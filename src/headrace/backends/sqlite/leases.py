@@ -9,11 +9,12 @@ from typing import Any
 
 import apsw
 
+from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.finishing import leases
-from headrace.backends.sqlite.places import end, expire, leave_running, release
+from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_running, release
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
-from headrace.backends.sqlite.transaction import Session, Transaction, dies_at
+from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.records import Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
@@ -41,7 +42,7 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
     if kept:
         tx.execute(_SQL["extend"], (apsw.carray(kept), now + beat.lease_for))
     cancels = [row[0] for row in tx.rows(_SQL["cancels"], (beat.holder,))]
-    stopped = {row[0] for row in tx.rows(_QUEUE["stopped"])}
+    stopped = {row[0] for row in tx.rows(_QUEUE["stopped"], (now,))}
     return Renewed(lost, cancels, [queue for queue in beat.queues if queue in stopped])
 
 
@@ -64,6 +65,7 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
         and oldest <= now - req.outage_overdue
     )
     rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
+    rows.sort(key=lambda row: (row[-1], row[1]))
     leave_running(tx, array("q", [row[0] for row in rows]))
     step = [req.spread * index // len(rows) for index in range(len(rows))]
     expired = _cancel_expired(tx, req.limit - len(rows), now)
@@ -71,18 +73,29 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
 
 
 def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage: bool, run_at: int) -> Reaped:
-    seq, job_id, qid, queue, task, key, epoch, attempt, lost, size, cancel, priority, expires_at = row
+    (
+        seq, job_id, qid, queue, task, key, epoch, attempt, lost, size, cancel, priority, expires_at,
+        tenant, group, lane, gid, tid, holder, _,
+    ) = row  # fmt: skip
     lost += not (cancel or outage)
     tx.count(qid, RUNNING, -1)
+    if tid:
+        turns.stop(tx, [(tid, holder)], now)
     code, reason = AVAILABLE, ""
     if cancel:
         code, reason = CANCELLED, "cancelled"
     elif lost > req.max_lost and not outage:
         code, reason = FAILED, "lost"
+    if gid and code == AVAILABLE:
+        groups.ask_again(tx, qid, gid, seq)
+    elif gid:
+        groups.leave(tx, [(qid, gid, seq)], now)
     if code == AVAILABLE:
         tx.execute(_FINISH["reschedule"], (seq, run_at))
-        dies = dies_at(expires_at, run_at)
-        release(tx, (qid, priority, run_at, job_id, seq, epoch, attempt, lost, size, dies))
+        waiting = Waiting(
+            qid, lane, priority, run_at, job_id, seq, epoch, attempt, lost, size, expires_at, task, tenant, group
+        )
+        release(tx, waiting, now)
     else:
         end(tx, code, [(seq, code, now, 0, epoch, attempt, lost, size, reason, None)], array("q", [seq]))
         tx.count(qid, code, 1)
@@ -91,4 +104,4 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage:
 
 def _cancel_expired(tx: Transaction, limit: int, now: int) -> list[Reaped]:
     rows = tx.rows(_SQL["expired"], (now, limit)) if limit > 0 else []
-    return expire(tx, rows, now)
+    return expire(tx, [Dying._make(row) for row in rows], now)

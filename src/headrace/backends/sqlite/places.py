@@ -5,37 +5,77 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import apsw
 
+from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED, RUNNING
-from headrace.backends.sqlite.transaction import Stored, Transaction
+from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED
+from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.records import JobId, Reaped
 from headrace.types import JobState
 
 _SQL = load("place")
 _INSERT = load("insert")
 
+_NOWHERE = 0
+"""No lane."""
+
 EndedRow = tuple[int, int, int, int, int, int, int, int, str, Stored]
 """seq, state, finished_at, held_until, epoch, attempt, lost, size, reason, result."""
 
-ReadyRow = tuple[int, int, int, JobId, int, int, int, int, int, int | None]
-"""qid, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at."""
+ReadyRow = tuple[int, int, int, JobId, int, int, int, int, int, int | None, int]
+"""lane, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at, gid."""
 
 
-def release(tx: Transaction, row: ReadyRow) -> None:
-    """A job that lies nowhere becomes AVAILABLE."""
-    tx.execute(_SQL["to_ready"], row)
-    tx.count(row[0], AVAILABLE, 1)
-    tx.wake_queue(row[0])
+class Waiting(NamedTuple):
+    """A job that is to wait for a worker."""
+
+    qid: int
+    lane: int
+    """Where it lay last."""
+    priority: int
+    run_at: int
+    id: JobId
+    seq: int
+    epoch: int
+    attempt: int
+    lost: int
+    size: int
+    expires_at: int | None
+    task: str
+    tenant: str
+    group: str | None
 
 
-def release_new(tx: Transaction, rows: Sequence[ReadyRow]) -> None:
-    """New jobs become AVAILABLE."""
+def release(tx: Transaction, job: Waiting, now: int) -> None:
+    """A job that lies nowhere becomes AVAILABLE; if it has a group and no turn there, it stands in line for one."""
+    lane, priority, gid = job.qid, job.priority, 0
+    if job.group is not None:
+        gid, new = groups.find(tx, job.qid, job.group)
+        if new or not groups.is_called(tx, gid, job.seq):
+            lane, priority = -gid, 0
+    if lane > 0:
+        lane = turns.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
+    if lane != job.lane:
+        tx.execute(_SQL["lie"], (job.seq, lane))
+    dies = dies_at(job.expires_at, job.run_at)
+    tx.execute(
+        _SQL["to_ready"],
+        (lane, priority, job.run_at, job.id, job.seq, job.epoch, job.attempt, job.lost, job.size, dies, gid),
+    )
+    tx.count(job.qid, AVAILABLE, 1)
+    tx.wake_queue(job.qid)
+    if gid:
+        groups.call(tx, job.qid, gid, now)
+
+
+def release_new(tx: Transaction, rows: Sequence[ReadyRow], qids: Sequence[int]) -> None:
+    """New jobs of these queues become AVAILABLE."""
     tx.executemany(_SQL["to_ready"], rows)
-    for qid, number in Counter([row[0] for row in rows]).items():
+    for qid, number in Counter(qids).items():
         tx.count(qid, AVAILABLE, number)
         tx.wake_queue(qid)
 
@@ -53,27 +93,42 @@ def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) 
     tell_waiters(tx, seqs)
 
 
-DyingRow = tuple[int, int, int, JobId, int, int, int, int, int, str, str, str | None]
-"""A row of ``ready`` without ``dies_at``; the queue's name, task and key."""
+class Dying(NamedTuple):
+    """An AVAILABLE job that has expired."""
+
+    lane: int
+    priority: int
+    run_at: int
+    id: JobId
+    seq: int
+    epoch: int
+    attempt: int
+    lost: int
+    size: int
+    gid: int
+    qid: int
+    queue: str
+    task: str
+    tenant: str
+    key: str | None
 
 
-def expire(tx: Transaction, rows: Sequence[DyingRow], now: int) -> list[Reaped]:
+def expire(tx: Transaction, rows: Sequence[Dying], now: int) -> list[Reaped]:
     """AVAILABLE jobs are cancelled because they have expired."""
     if not rows:
         return []
     tx.executemany(_SQL["from_ready"], [row[:4] for row in rows])
     ended: list[EndedRow] = [
-        (seq, CANCELLED, now, 0, epoch, attempt, lost, size, "expired", None)
-        for _, _, _, _, seq, epoch, attempt, lost, size, *_ in rows
+        (row.seq, CANCELLED, now, 0, row.epoch, row.attempt, row.lost, row.size, "expired", None) for row in rows
     ]
-    end(tx, CANCELLED, ended, array("q", [row[0] for row in ended]))
+    end(tx, CANCELLED, ended, array("q", [row.seq for row in rows]))
     for row in rows:
-        tx.count(row[0], AVAILABLE, -1)
-        tx.count(row[0], CANCELLED, 1)
-    return [
-        Reaped(job_id, queue, task, JobState.CANCELLED, lost, "expired", key)
-        for _, _, _, job_id, _, _, _, lost, _, queue, task, key in rows
-    ]
+        tx.count(row.qid, AVAILABLE, -1)
+        tx.count(row.qid, CANCELLED, 1)
+    for row in rows:
+        turns.drop(tx, row.qid, row.lane, row.tenant, now)
+    groups.leave(tx, [(row.qid, row.gid, row.seq) for row in rows if row.gid], now)
+    return [Reaped(row.id, row.queue, row.task, JobState.CANCELLED, row.lost, "expired", row.key) for row in rows]
 
 
 def leave_running(tx: Transaction, seqs: array[int]) -> None:
@@ -82,12 +137,14 @@ def leave_running(tx: Transaction, seqs: array[int]) -> None:
         tx.execute(_SQL["from_running"], (apsw.carray(seqs),))
 
 
-def leave(tx: Transaction, entry: Entry) -> None:
-    """The job lies nowhere now; its result, if it had one, goes."""
+def leave(tx: Transaction, entry: Entry, now: int) -> None:
+    """A job that does not run lies nowhere now; its turn in its group and its result, if it had them, go."""
     if entry.code == AVAILABLE:
-        tx.execute(_SQL["from_ready"], (entry.qid, entry.priority, entry.run_at, entry.id))
-    elif entry.code == RUNNING:
-        leave_running(tx, array("q", [entry.seq]))
+        priority = 0 if entry.lane < 0 else entry.priority
+        tx.execute(_SQL["from_ready"], (entry.lane, priority, entry.run_at, entry.id))
+        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        if entry.gid:
+            groups.leave(tx, [(entry.qid, entry.gid, entry.seq)], now)
     elif entry.code == PAUSED:
         tx.execute(_SQL["from_paused"], (entry.seq,))
     else:
@@ -95,6 +152,19 @@ def leave(tx: Transaction, entry: Entry) -> None:
         tx.execute(_SQL["from_ended"], (apsw.carray(array("q", [entry.seq])),))
         tx.fill(entry.code, -1, -entry.size)
     tx.count(entry.qid, entry.code, -1)
+
+
+def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None:
+    """An AVAILABLE job gets another priority; it keeps its turn in its group, or its place in the line."""
+    if entry.lane < 0:
+        return
+    tx.execute(_SQL["shift"], (entry.lane, entry.priority, entry.run_at, entry.id, _NOWHERE, priority))
+    turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+    lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, entry.run_at)
+    tx.execute(_SQL["shift"], (_NOWHERE, priority, entry.run_at, entry.id, lane, priority))
+    if lane != entry.lane:
+        tx.execute(_SQL["lie"], (entry.seq, lane))
+    tx.wake_queue(entry.qid)
 
 
 def tell_waiters(tx: Transaction, seqs: array[int]) -> None:

@@ -82,6 +82,9 @@ def _open(path: str, flags: int) -> apsw.Connection:
             raise Unavailable(f"there is no directory {directory} to keep {path} in: create it") from error
         raise translate(error, path) from error
     connection.set_busy_timeout(BUSY_TIMEOUT)
+    # One plan for each statement: else SQLite looks for another whenever other values are bound, which takes longer
+    # than most statements do.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return connection
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
+from headrace.policy import FOREVER
 from headrace.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
 
 _SQL = load("stats")
@@ -16,7 +17,7 @@ _PLACES = {code: state.value for code, state in enumerate(STATES)} | {TICKS: Pla
 
 def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:
     """The store in numbers."""
-    queues = session.rows(_SQL["queues"])
+    queues = session.rows(_SQL["queues"], (now,))
     workers = session.rows(_SQL["workers"], (now,))
     return Stats(
         sorted((_queue(session, row, count_cap, now) for row in queues), key=lambda queue: queue.queue),
@@ -27,13 +28,26 @@ def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats
 
 
 def _queue(session: Session, row: Any, count_cap: int, now: int) -> QueueStats:
-    qid, name, paused, available, running, jobs_paused, completed, cancelled, failed = row
+    qid, name, governed, until, available, running, jobs_paused, completed, cancelled, failed = row
     heads = session.rows(_SQL["heads"], (qid,)) if available else []
+    if available and governed:
+        heads += session.rows(_SQL["heads_of_lanes"], (qid,))
     scheduled = 0
-    for priority, _ in heads:
+    for lane, priority, _ in heads:
         left = count_cap - scheduled
-        [found] = session.one(_SQL["scheduled"], (qid, priority, now, left)) if left else (0,)
+        [found] = session.one(_SQL["scheduled"], (lane, priority, now, left)) if left else (0,)
         scheduled += found
-    oldest = min((run_at for _, run_at in heads), default=now + 1)
-    age = now - oldest if oldest <= now else None
-    return QueueStats(name, bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed, age)
+    oldest = min((run_at for _, _, run_at in heads), default=now + 1)
+    return QueueStats(
+        name,
+        until > now,
+        available,
+        scheduled,
+        running,
+        jobs_paused,
+        completed,
+        cancelled,
+        failed,
+        now - oldest if oldest <= now else None,
+        until if now < until < FOREVER else None,
+    )

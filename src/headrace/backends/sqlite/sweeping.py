@@ -7,7 +7,7 @@ from collections import Counter
 
 import apsw
 
-from headrace.backends.sqlite import ledger
+from headrace.backends.sqlite import ledger, rules, turns
 from headrace.backends.sqlite.places import forget
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED
@@ -25,6 +25,8 @@ def preview(session: Session, clause: SweepClause, now: int) -> Swept:
         _, answer = _condemn_results(session, clause, now)
     elif clause.place is Place.TICKS:
         _, answer = ledger.condemn(session, clause, now)
+    elif clause.place is Place.TENANTS:
+        _, answer = turns.condemn(session, clause.limit, now)
     else:
         _, answer = _condemn(session, clause, now)
     return answer
@@ -32,7 +34,7 @@ def preview(session: Session, clause: SweepClause, now: int) -> Swept:
 
 def nothing_condemned(session: Session, clause: SweepClause, now: int) -> Swept | None:
     """The answer to a sweep that would remove nothing, without a lock; None if it would remove something."""
-    if not clause.dry_run and session.first(_QUEUE["any_idle"]) is not None:
+    if not clause.dry_run and (session.first(_QUEUE["any_idle"], (now,)) is not None or rules.any_over(session, now)):
         return None
     answer = preview(session, clause, now)
     return answer if clause.dry_run or not answer.removed else None
@@ -51,6 +53,9 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
         last, answer = ledger.condemn(tx, clause, now)
         if last is not None:
             ledger.forget(tx, last, answer)
+    elif clause.place is Place.TENANTS:
+        tids, answer = turns.condemn(tx, clause.limit, now)
+        turns.forget(tx, tids)
     else:
         seqs, answer = _condemn(tx, clause, now)
         if seqs:
@@ -60,7 +65,8 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
             tx.fill(code, -answer.removed, -answer.bytes)
             for qid, number in queues.items():
                 tx.count(qid, code, -number)
-    tx.forget_idle_queues()
+    rules.forget_over(tx, now)
+    tx.forget_idle_queues(now)
     return answer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -17,6 +17,20 @@ Stored = bytes | int | None
 
 _QUEUE = load("queue")
 _CELL = load("cell")
+
+
+class Rules(NamedTuple):
+    """What counts when jobs of a queue come and go."""
+
+    qid: int
+    name: str
+    governed: int
+    turns: int
+    """Of each group."""
+    depth: int | None
+    holders: int | None
+    bounded: int
+    """Whether the end of a job may be what others wait for."""
 
 
 class Session:
@@ -64,7 +78,7 @@ class Transaction(Session):
         self._counts: dict[int, list[int]] = {}
         self._places: dict[int, list[int]] = {}
         self._qids: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        self._rules: dict[int, Rules] = {}
         self._last_cell: int | None = None
 
     # -- counters
@@ -75,6 +89,11 @@ class Transaction(Session):
         if counts is None:
             counts = self._counts[qid] = [0] * 6
         counts[code] += change
+
+    def pending(self, qid: int, code: int) -> int:
+        """By how much the counter of a queue will change."""
+        counts = self._counts.get(qid)
+        return 0 if counts is None else counts[code]
 
     def fill(self, code: int, count: int, size: int) -> None:
         """So many records and bytes more, or less, lie in this place of ended jobs, or of ticks."""
@@ -97,33 +116,39 @@ class Transaction(Session):
         """The number of a queue, if it is known."""
         qid = self._qids.get(name)
         if qid is None and (row := self.first(_QUEUE["find"], (name,))) is not None:
-            qid = self._qids[name] = row[0]
-            self._names[row[0]] = name
+            qid = self._know(Rules._make(row))
         return qid
+
+    def _know(self, rules: Rules) -> int:
+        self._qids[rules.name] = rules.qid
+        self._rules[rules.qid] = rules
+        return rules.qid
 
     def queue(self, name: str) -> int:
         """The number of a queue, which is made known."""
         qid = self.find_queue(name)
         if qid is None:
-            [qid] = self.one(_QUEUE["add"], (name,))
-            self._qids[name] = qid
-            self._names[qid] = name
+            qid = self._know(Rules._make(self.one(_QUEUE["add"], (name,))))
         return qid
 
-    def forget_idle_queues(self) -> None:
+    def forget_idle_queues(self, now: int) -> None:
         """The names of queues that nothing refers to any more go; a number that they had may come again."""
         self.flush()
-        self.execute(_QUEUE["forget_idle"])
-        self._qids.clear()
-        self._names.clear()
+        self.execute(_QUEUE["forget_idle"], (now,))
+        self.look_anew()
 
-    def queue_name(self, qid: int) -> str:
-        """The name of a queue that is known."""
-        name = self._names.get(qid)
-        if name is None:
-            [name] = self.one(_QUEUE["name"], (qid,))
-            self._names[qid] = name
-        return name
+    def look_anew(self) -> None:
+        """Queues, or their rules, have changed."""
+        self._qids.clear()
+        self._rules.clear()
+
+    def rules(self, qid: int) -> Rules:
+        """What counts in a queue that is known."""
+        rules = self._rules.get(qid)
+        if rules is None:
+            rules = Rules._make(self.one(_QUEUE["rules"], (qid,)))
+            self._know(rules)
+        return rules
 
     # -- cells
 
@@ -147,7 +172,7 @@ class Transaction(Session):
 
     def wake_queue(self, qid: int) -> None:
         """A job of this queue may have become claimable."""
-        self.hints.setdefault(f"queue:{self.queue_name(qid)}", [])
+        self.hints.setdefault(f"queue:{self.rules(qid).name}", [])
 
     def wake_holder(self, holder: str) -> None:
         """The holder's next renew brings a cancellation."""

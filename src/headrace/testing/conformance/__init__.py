@@ -15,10 +15,14 @@ suite neither sleeps nor depends on the machine's speed.
 
 from headrace.testing.conformance.alter import AlterTests
 from headrace.testing.conformance.claim import ClaimTests
+from headrace.testing.conformance.depth import DepthTests
 from headrace.testing.conformance.finish import FinishTests
+from headrace.testing.conformance.groups import GroupTests
 from headrace.testing.conformance.hints import HintTests
 from headrace.testing.conformance.insert import InsertTests
 from headrace.testing.conformance.lifecycle import LifecycleTests
+from headrace.testing.conformance.limits import LimitTests
+from headrace.testing.conformance.policies import PolicyTests
 from headrace.testing.conformance.read import ReadTests
 from headrace.testing.conformance.reap import ReapTests
 from headrace.testing.conformance.renew import RenewTests
@@ -40,6 +44,10 @@ class BackendConformance(
     AlterTests,
     ReadTests,
     SweepTests,
+    GroupTests,
+    PolicyTests,
+    LimitTests,
+    DepthTests,
     TickTests,
     HintTests,
 ):

@@ -22,7 +22,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LEASE = 30 * SECOND
 
-CAPABILITIES = ("durable", "hints", "ticks", "turn")
+CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',
@@ -31,12 +31,12 @@ HOSTILE = (
 """Names that have broken somebody's queue."""
 
 
-def needs(capability: str) -> Callable[[F], F]:
-    """The test is collected only for backends that name the capability."""
-    assert capability in CAPABILITIES
+def needs(*capabilities: str) -> Callable[[F], F]:
+    """The test is collected only for backends that name the capabilities."""
+    assert {*capabilities} <= {*CAPABILITIES}
 
     def mark(test: F) -> F:
-        test.needs_capability = capability  # type: ignore[attr-defined]
+        test.needs_capabilities = {*capabilities}  # type: ignore[attr-defined]
         return test
 
     return mark
@@ -45,6 +45,11 @@ def needs(capability: str) -> Callable[[F], F]:
 def job_id(number: int) -> JobId:
     """A valid id that sorts by its number."""
     return bytes.fromhex(f"0190{number:012x}70008000{0:08x}")
+
+
+def number(job: Leased) -> int:
+    """Which job it is, of those that ``row`` makes."""
+    return int.from_bytes(job.id[2:8])
 
 
 def row(number: int, **changes: Any) -> Row:
@@ -75,8 +80,7 @@ class ConformanceBase:
         if "capabilities" not in cls.__dict__:
             return
         for name in dir(cls):
-            capability = getattr(getattr(cls, name), "needs_capability", None)
-            if capability is not None and capability not in cls.capabilities:
+            if getattr(getattr(cls, name), "needs_capabilities", set()) - {*cls.capabilities}:
                 setattr(cls, name, None)
 
     @pytest_asyncio.fixture

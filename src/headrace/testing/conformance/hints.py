@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from msgspec.structs import replace
+
+from headrace.policy import Policy, TenantLimit
 from headrace.protocol import Backend
 from headrace.records import Cancel, Configure, Hint, Reap, Selector, Watch
 from headrace.testing.conformance.base import LEASE, T0, ConformanceBase, job_id, needs, row, settle
@@ -46,6 +49,42 @@ class HintTests(ConformanceBase):
             assert await first(hints) == Hint("queue:q")
             await store.alter(Selector(queue="q"), Configure(paused=False), T0)
             assert await first(hints) == Hint("queue:q")
+
+    @needs("hints")
+    async def test_so_does_the_end_of_a_job_for_whose_turn_others_wait(self, store: Backend) -> None:
+        assert store.hints is not None
+        await self.put(store, row(1, group="g"), row(2, group="g"))
+        [job] = await self.take(store)
+        async with store.hints.listen(["queue:q"]) as hints:
+            await store.finish([settle(job)], T0)
+            assert await first(hints) == Hint("queue:q")
+
+    @needs("hints", "policies")
+    async def test_so_does_the_end_of_a_job_where_there_are_limits(self, store: Backend) -> None:
+        assert store.hints is not None
+        assert store.policies is not None
+        rules = (Policy(queue="q", running=1), Policy(queue="q", tenant_running=1), Policy(queue="q", holders=1))
+        for version, rule in enumerate(rules):
+            assert await store.policies.save(replace(rule, version=version), T0)
+            await self.put(store, row(10 * version + 1), row(10 * version + 2))
+            [job] = await self.take(store, 1)
+            async with store.hints.listen(["queue:q"]) as hints:
+                await store.finish([settle(job)], T0)
+                assert await first(hints) == Hint("queue:q")
+            await store.finish([settle(job) for job in await self.take(store)], T0)
+
+    @needs("hints", "policies")
+    async def test_so_does_a_change_of_the_rules(self, store: Backend) -> None:
+        assert store.hints is not None
+        assert store.policies is not None
+        async with store.hints.listen(["queue:q"]) as hints:
+            assert await store.policies.save(Policy(queue="q", running=1), T0)
+            assert await first(hints) == Hint("queue:q")
+            await store.policies.limit(TenantLimit("q", "a", 1), T0)
+            assert await first(hints) == Hint("queue:q")
+            for sel in (Selector(queue="q", tenant="a"), Selector(queue="q", task="t")):
+                await store.alter(sel, Configure(paused=False), T0)
+                assert await first(hints) == Hint("queue:q")
 
     @needs("hints")
     async def test_every_way_to_end_tells_the_waiter(self, store: Backend) -> None:

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from headrace.policy import Policy
 from headrace.protocol import Backend
-from headrace.records import Beat, Change, Claim, Inserted, JobId, Leased, Reap, Reaped, Row, Selector, Settlement
+from headrace.records import (
+    Beat,
+    Change,
+    Claim,
+    Inserted,
+    InsertStatus,
+    JobId,
+    Leased,
+    Reap,
+    Reaped,
+    Row,
+    Selector,
+    Settlement,
+)
 from headrace.testing.crashpoints.ledger import Event, Ledger
 from headrace.types import JobState
 
@@ -50,8 +66,16 @@ class Actor:
         """Enqueue; whoever asked is told."""
         answers = await self.store.insert(rows, self.now)
         for answer in answers:
-            self.ledger.write(Event("acked", answer.id))
+            if answer.status is not InsertStatus.FULL:
+                self.ledger.write(Event("acked", answer.id))
         return answers
+
+    async def rule(self, rules: Policy) -> None:
+        """Give the queue these rules, if it has others."""
+        assert self.store.policies is not None
+        known = next((one.policy for one in await self.store.policies.find([rules.queue], self.now)), rules)
+        if known.version == 0 or replace(known, version=0) != rules:
+            assert await self.store.policies.save(replace(rules, version=known.version), self.now)
 
     def wish(self, limit: int) -> Claim:
         """A claim from all queues."""

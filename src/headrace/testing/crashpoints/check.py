@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from headrace.policy import Policy
 from headrace.protocol import Backend
 from headrace.records import Beat, Delete, InsertStatus, JobId, JobKey, Record, Selector, Settlement
 from headrace.testing.crashpoints.actor import HOUR, LEASE, QUEUES, Actor, row
@@ -29,12 +30,16 @@ async def check_recovery(flow: Flow, backend: Backend, ledger: Ledger) -> None:
     books = await _books(actor)
     _check_ends(flow, books, ledger)
     _check_leases(books, ledger)
+    _check_line(flow, books, ledger)
+    if flow.rules is not None:
+        _check_limits(flow.rules, books, ledger)
     await _check_counts(actor, books)
     await _check_zombies(actor, ledger.of_kind("granted"))
     assert await _books(actor) == books, "a holder without a lease changed something"
     await flow.after(actor)
     assert await _books(actor) == books, "repeating what is done changed something"
     await _check_keys(actor, books)
+    await _check_room(actor)
 
 
 async def _books(actor: Actor) -> Books:
@@ -100,6 +105,35 @@ def _check_leases(books: Books, ledger: Ledger) -> None:
         assert ledger.count("ran")[job_id] <= settled[job_id] + lost[job_id], "more runs than attempts and losses"
 
 
+def _check_line(flow: Flow, books: Books, ledger: Ledger) -> None:
+    """Jobs of a group run one at a time and in their order, whoever died meanwhile."""
+    places = {job_id: flow.line.index(record.task) for job_id, record in books.items() if record.task in flow.line}
+    last, running = 0, set[JobId]()
+    for event in ledger.leases():
+        if event.kind != "granted":
+            running.discard(event.id)
+        elif event.id in places:
+            assert not running, f"{books[event.id].task} was started while another job of its group ran"
+            assert places[event.id] >= last, f"{books[event.id].task} was started after its turn was over"
+            last = places[event.id]
+            running.add(event.id)
+
+
+def _check_limits(rules: Policy, books: Books, ledger: Ledger) -> None:
+    """Never did more run, or more holders have jobs of a tenant, than the rules say."""
+    running: dict[JobId, Event] = {}
+    for event in ledger.leases():
+        if event.kind != "granted" or books[event.id].queue != rules.queue:
+            running.pop(event.id, None)
+            continue
+        running[event.id] = event
+        beside = [other for other in running.values() if books[other.id].tenant == books[event.id].tenant]
+        assert rules.running is None or len(running) <= rules.running, f"{len(running)} jobs at once"
+        assert rules.tenant_running is None or len(beside) <= rules.tenant_running, f"{len(beside)} of one tenant"
+        holders = {other.holder for other in beside}
+        assert rules.holders is None or len(holders) <= rules.holders, f"{holders} have jobs of one tenant"
+
+
 async def _check_counts(actor: Actor, books: Books) -> None:
     """The stats agree with the records."""
     stats = await actor.store.stats(actor.now)
@@ -125,6 +159,28 @@ async def _check_zombies(actor: Actor, fences: list[Event]) -> None:
         beat = Beat(fence.holder, "late", QUEUES, LEASE, [(fence.id, fence.epoch)], leaving=True)
         renewed = await actor.store.renew(beat, actor.now)
         assert list(renewed.lost) == [(fence.id, fence.epoch)], "a lease that is over was renewed"
+
+
+async def _check_room(actor: Actor) -> None:
+    """Nothing of what a rule counts was left behind: there is room for as much as on the first day."""
+    policies = actor.store.policies
+    for state in [] if policies is None else await policies.find(at=actor.now):
+        assert policies is not None
+        rules, limits = state.policy, {}
+        for tenant in await policies.tenants(rules.queue, at=actor.now):
+            left = (tenant.waiting, tenant.running, tenant.workers)
+            assert left == (0, 0, ()), f"of a tenant without jobs there is left: {tenant!r}"
+            limits[tenant.tenant] = tenant.limit
+        rows = [row(2_000 + n, f"new {n}", queue=rules.queue, tenant="xy"[n % 2]) for n in range(8)]
+        answers = await actor.insert(*rows)
+        stored = [one for one, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW]
+        assert len(stored) == min(8, 8 if rules.depth is None else rules.depth), f"{len(stored)} jobs were taken in"
+        waiting = Counter(one.tenant for one in stored)
+        caps = {name: own.running for name, own in limits.items() if own is not None}
+        runs = sum(min(count, caps.get(name) or rules.tenant_running or count) for name, count in waiting.items())
+        jobs = await actor.claim(2 * len(rows))
+        assert len(jobs) == min(runs, rules.running or runs), f"{len(jobs)} jobs could be had of {rules!r}"
+        await actor.finish(jobs)
 
 
 async def _check_keys(actor: Actor, books: Books) -> None:

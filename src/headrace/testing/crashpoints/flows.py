@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from headrace.policy import Policy
 from headrace.testing.crashpoints import steps
 from headrace.testing.crashpoints.actor import Actor, Handler, done
 from headrace.types import JobState
@@ -36,10 +37,18 @@ class Flow(Struct, frozen=True):
     """Tasks that came in one batch: right after the crash all of them are there, or none."""
     removes: bool = False
     """Whether records of jobs that ended may be gone in the end."""
+    line: str = ""
+    """Tasks of the jobs of one group: they run one at a time, in this order."""
+    rules: Policy | None = None
+    """What holds for the queue from the beginning to the end."""
+    needs: frozenset[str] = frozenset()
+    """Capabilities without which the flow cannot be: ``turn``, ``policies``."""
 
 
 _TWO = {"a": COMPLETED, "b": COMPLETED}
 _FIVE = dict.fromkeys("abcde", COMPLETED)
+_LINE = dict.fromkeys(steps.LINE, COMPLETED)
+_TURN, _RULES = frozenset({"turn"}), frozenset({"policies"})
 
 FLOWS: tuple[Flow, ...] = (
     Flow("enqueue", steps.enqueue, {"a": COMPLETED}, after=steps.enqueue),
@@ -73,7 +82,7 @@ FLOWS: tuple[Flow, ...] = (
         handler=steps.fail_until_repaired,
     ),
     Flow("renew", steps.work_long, _TWO, before=steps.enqueue_two),
-    Flow("turn", steps.turn, _TWO, before=steps.enqueue_two),
+    Flow("turn", steps.turn, _TWO, before=steps.enqueue_two, needs=_TURN),
     Flow("reap", steps.reap_and_work, _TWO, before=steps.vanish),
     Flow("reap poison", steps.reap, {"a": FAILED, "b": FAILED}, before=steps.vanish_thrice),
     Flow("reap cancelled", steps.reap, {"a": CANCELLED, "b": CANCELLED}, before=steps.vanish_cancelled),
@@ -111,6 +120,83 @@ FLOWS: tuple[Flow, ...] = (
         removes=True,
     ),
     Flow("sweep results", steps.sweep_results, _FIVE, before=steps.complete_five, after=steps.sweep_results),
+    Flow("enqueue a group", steps.enqueue_group, _LINE, after=steps.enqueue_group, line="abc", together=tuple("abc")),
+    Flow("a group, retry", steps.work_twice, _LINE, before=steps.enqueue_group, handler=steps.fail_once, line="abc"),
+    Flow(
+        "a group, spawn",
+        steps.work,
+        {**_LINE, "d": COMPLETED},
+        before=steps.enqueue_group,
+        handler=steps.follow,
+        line="abcd",
+    ),
+    Flow("a group, turn", steps.turn, _LINE, before=steps.enqueue_group, line="abc", needs=_TURN),
+    Flow("a group, reap", steps.reap_and_work, _LINE, before=steps.vanish_in_group, line="abc"),
+    Flow(
+        "a group, cancel",
+        steps.cancel_first,
+        {**_LINE, "a": CANCELLED},
+        before=steps.enqueue_group,
+        after=steps.cancel_first,
+        line="abc",
+    ),
+    Flow(
+        "govern a queue", steps.govern_and_work, _FIVE, before=steps.enqueue_tenants, after=steps.govern, needs=_RULES
+    ),
+    Flow(
+        "retry under rules",
+        steps.work_twice,
+        _FIVE,
+        before=steps.enqueue_under_rules,
+        handler=steps.fail_once,
+        rules=steps.RULES,
+        needs=_RULES,
+    ),
+    Flow(
+        "turn under rules",
+        steps.turn,
+        _LINE,
+        before=steps.enqueue_group_under_rules,
+        line="abc",
+        rules=steps.RULES,
+        needs=_TURN | _RULES,
+    ),
+    Flow(
+        "reap under rules",
+        steps.reap_and_work,
+        _FIVE,
+        before=steps.vanish_under_rules,
+        rules=steps.RULES,
+        needs=_RULES,
+    ),
+    Flow(
+        "come under rules",
+        steps.work_twice,
+        _TWO,
+        before=steps.enqueue_elsewhere,
+        handler=steps.come_back,
+        needs=_RULES,
+    ),
+    Flow(
+        "change rules",
+        steps.change_rules,
+        _FIVE,
+        before=steps.enqueue_under_rules,
+        after=steps.loosen,
+        needs=_RULES,
+    ),
+    Flow(
+        "pause a tenant and resume",
+        steps.pause_tenant_and_resume,
+        _FIVE,
+        before=steps.enqueue_under_rules,
+        after=steps.resume_tenant,
+        rules=steps.RULES,
+        needs=_RULES,
+    ),
+    Flow(
+        "enqueue too many", steps.enqueue_too_many, _TWO, before=steps.narrow, after=steps.enqueue_second, needs=_RULES
+    ),
     Flow("look", steps.look, _TWO, before=steps.enqueue_two, after=steps.look),
 )
 """Every operation of the waist, and the ways in which they follow each other."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from headrace.protocol import Backend, Hints, TickStore, Transactions, Turn
+from headrace.protocol import Backend, Hints, PolicyStore, TickStore, Transactions, Turn
 from headrace.records import (
     Altered,
     Beat,
@@ -33,6 +33,7 @@ from headrace.records import (
     Swept,
 )
 from headrace.testing.crashpoints.ledger import Event, Ledger
+from headrace.testing.crashpoints.policies import InterruptedPolicies
 from headrace.types import JobState
 
 T = TypeVar("T")
@@ -94,6 +95,10 @@ class Interrupted:
         return self._inner.ticks
 
     @property
+    def policies(self) -> PolicyStore | None:
+        return None if self._inner.policies is None else InterruptedPolicies(self._inner.policies, self._call)
+
+    @property
     def hints(self) -> Hints | None:
         return self._inner.hints
 
@@ -113,6 +118,7 @@ class Interrupted:
     async def _call(
         self, name: str, at: Stamp, call: Coroutine[Any, Any, T], tell: Callable[[T], None] = lambda answer: None
     ) -> T:
+        """Carry out one operation, or crash on one side of it."""
         self.calls.append(name)
         self._ledger.write(Event("asked", at=at or 0))
         number = len(self.calls)

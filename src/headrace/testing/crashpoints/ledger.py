@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,16 @@ class Ledger:
     def of_kind(self, kind: str) -> list[Event]:
         """The facts of one kind."""
         return [event for event in self.events if event.kind == kind]
+
+    def leases(self) -> Iterator[Event]:
+        """What became of leases, call by call; in one call, those that end do so before others are granted."""
+        told: list[Event] = []
+        for event in [*self.events, Event("asked")]:
+            if event.kind == "asked":
+                yield from sorted(told, key=lambda fact: fact.kind == "granted")
+                told = []
+            elif event.kind in ("granted", "settled", "lost"):
+                told.append(event)
 
     def count(self, kind: str) -> Counter[JobId]:
         """How often a fact of one kind is told, by job."""

@@ -12,9 +12,10 @@ from headrace.testing.crashpoints.interrupted import CrashPoint, Interrupted, Si
 from headrace.testing.crashpoints.ledger import Event, Ledger
 
 
-def crash_points(*, turn: bool = True) -> list[CrashPoint]:
-    """Every point, in order; ``turn=False`` leaves out the flow that needs this capability."""
-    counted = [(flow, _calls(flow)) for flow in FLOWS if turn or flow.name != "turn"]
+def crash_points(*, turn: bool = True, policies: bool = True) -> list[CrashPoint]:
+    """Every point, in order; False leaves out the flows that need a capability."""
+    missing = {name for name, there in (("turn", turn), ("policies", policies)) if not there}
+    counted = [(flow, _calls(flow)) for flow in FLOWS if not flow.needs & missing]
     return [
         CrashPoint(flow.name, number, side, operation)
         for flow, calls in counted

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from headrace.policy import Policy, Rate, TenantLimit
 from headrace.records import (
     Cancel,
     Configure,
     Delete,
     Hold,
+    InsertStatus,
     Leased,
     Move,
     Pause,
@@ -57,6 +61,12 @@ async def work(actor: Actor) -> None:
 
 async def work_off(actor: Actor) -> None:
     while await actor.work():
+        actor.now += LEASE // 3
+
+
+async def work_twice(actor: Actor) -> None:
+    for _ in range(2):
+        await actor.work()
         actor.now += LEASE // 3
 
 
@@ -240,6 +250,120 @@ async def pause_queue_and_resume(actor: Actor) -> None:
 
 async def resume_queue(actor: Actor) -> None:
     await actor.store.alter(Selector(queue="q"), Configure(paused=False), actor.now)
+
+
+# -- groups
+
+LINE = "abc"
+"""The tasks of a group's jobs, in their order."""
+
+
+async def enqueue_group(actor: Actor) -> None:
+    await actor.insert(*(row(number, task, group="g") for number, task in enumerate(LINE, 1)))
+
+
+async def vanish_in_group(actor: Actor) -> None:
+    await enqueue_group(actor)
+    await vanish_with_all(actor)
+
+
+async def vanish_with_all(actor: Actor) -> None:
+    await Actor(actor.store, actor.ledger, "gone", done, actor.now).claim()
+    actor.now += LEASE
+
+
+def follow(job: Leased, repaired: bool) -> dict[str, Any]:
+    """The first of the group spawns the last."""
+    if job.task != "a":
+        return done(job, repaired)
+    return {"state": JobState.COMPLETED, "spawn": [row(100 + job.epoch, "d", group="g", delay=SECOND)]}
+
+
+async def cancel_first(actor: Actor) -> None:
+    await actor.alter(Cancel(), 1)
+
+
+# -- rules
+
+RULES = Policy(queue="q", running=3, tenant_running=2, holders=1, chunk=1, rate=Rate(SECOND, 10))
+NARROW = Policy(queue="q", depth=2)
+
+
+async def enqueue_tenants(actor: Actor) -> None:
+    await actor.insert(*(row(number, task, tenant="xxxyy"[number - 1]) for number, task in enumerate("abcde", 1)))
+
+
+async def govern(actor: Actor) -> None:
+    await actor.rule(RULES)
+
+
+async def govern_and_work(actor: Actor) -> None:
+    await govern(actor)
+    await actor.work()
+
+
+async def enqueue_under_rules(actor: Actor) -> None:
+    await govern(actor)
+    await enqueue_tenants(actor)
+
+
+async def enqueue_group_under_rules(actor: Actor) -> None:
+    await govern(actor)
+    await enqueue_group(actor)
+
+
+async def vanish_under_rules(actor: Actor) -> None:
+    await enqueue_under_rules(actor)
+    await vanish_with_all(actor)
+
+
+async def change_rules(actor: Actor) -> None:
+    """While jobs run."""
+    jobs = await actor.claim()
+    await loosen(actor)
+    await actor.finish(jobs)
+
+
+async def loosen(actor: Actor) -> None:
+    assert actor.store.policies is not None
+    await actor.rule(replace(RULES, running=None))
+    await actor.store.policies.limit(TenantLimit("q", "x", 1), actor.now)
+
+
+async def pause_tenant_and_resume(actor: Actor) -> None:
+    await actor.store.alter(Selector(queue="q", tenant="x"), Configure(paused=True), actor.now)
+    await actor.work()
+    await resume_tenant(actor)
+
+
+async def resume_tenant(actor: Actor) -> None:
+    await actor.store.alter(Selector(queue="q", tenant="x"), Configure(paused=False), actor.now)
+
+
+async def enqueue_elsewhere(actor: Actor) -> None:
+    await govern(actor)
+    await actor.insert(row(1, "a", queue="other", tenant="x"), row(2, "b", queue="other", tenant="x"))
+
+
+def come_back(job: Leased, repaired: bool) -> dict[str, Any]:
+    if job.queue == "q":
+        return done(job, repaired)
+    return {"state": JobState.AVAILABLE, "queue": "q"}
+
+
+async def narrow(actor: Actor) -> None:
+    await actor.rule(NARROW)
+    await actor.insert(row(1, "a"))
+
+
+async def enqueue_too_many(actor: Actor) -> None:
+    """As long as one waits there is room for one more."""
+    answers = await actor.insert(row(2, "b"), row(3, "c"))
+    assert answers[1].status is InsertStatus.FULL
+
+
+async def enqueue_second(actor: Actor) -> None:
+    await actor.insert(row(2, "b"))
 
 
 async def look(actor: Actor) -> None:

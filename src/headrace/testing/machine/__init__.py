@@ -12,7 +12,8 @@ with a few lines::
 or, for a run that draws new examples each time, ``TestMine = machine_for(connect).TestCase``.
 
 Where the protocol's text is open, the model's answer is the right one, with three exceptions: bytes are each store's
-own; the order of what has no promised order is open; and so is the choice among equals when a limit cuts.
+own; the order of what has no promised order is open; and so is the choice among equals when a limit cuts. A store
+without policies is spared them, and has groups all the same.
 """
 
 from __future__ import annotations
@@ -27,26 +28,31 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headrace.protocol import Backend
 from headrace.testing.machine.outside import OutsideRules
+from headrace.testing.machine.ruling import RulingRules
 from headrace.testing.machine.seeds import same_everywhere
 from headrace.testing.machine.upkeep import UpkeepRules
 
 __all__ = ["BackendMachine", "machine_for", "run_machine"]
 
 
-class BackendMachine(UpkeepRules, OutsideRules):
+class BackendMachine(UpkeepRules, OutsideRules, RulingRules):
     """Every operation of the waist, on the store under test and on the model; :func:`machine_for` says on which."""
 
 
 def machine_for(
-    connect: Callable[[Path], Backend], *, durable: bool = False, root: Path | None = None
+    connect: Callable[[Path], Backend],
+    *,
+    durable: bool = False,
+    root: Path | None = None,
+    without: frozenset[str] = frozenset(),
 ) -> type[BackendMachine]:
     """The state machine for the backends that ``connect`` makes, each unopened and on a store of its own directory.
 
     ``durable``: now and then the store is closed and connected to anew. ``root``: where the directories are made, the
-    system's place for temporary files otherwise. The class counts in ``seen`` how often each rule ran and each outcome
-    came up.
+    system's place for temporary files otherwise. ``without``: what the store cannot do although it has policies
+    (``store_depth``). The class counts in ``seen`` how often each rule ran and each outcome came up.
     """
-    given = {"connect": staticmethod(connect), "durable": durable, "root": root, "seen": Counter()}
+    given = {"connect": staticmethod(connect), "durable": durable, "root": root, "seen": Counter(), "without": without}
     return type("BackendMachineFor", (BackendMachine,), given | {"__module__": __name__})
 
 

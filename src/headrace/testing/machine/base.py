@@ -26,6 +26,8 @@ class MachineBase(RuleBasedStateMachine):
     connect: ClassVar[Callable[[Path], Backend]]
     durable: ClassVar[bool]
     root: ClassVar[Path | None]
+    without: ClassVar[frozenset[str]]
+    """What the store cannot do, though it offers the capability: ``store_depth``."""
     seen: ClassVar[Counter[str]]
     """How often each rule ran and each outcome came up, over all sequences of this class."""
 
@@ -76,10 +78,23 @@ class MachineBase(RuleBasedStateMachine):
         records, stats = self.twins.ask(everything, lambda seen: (seen[0], tidy_stats(seen[1])))
         books = {record.id: record for record in records[: len(world.ids)] if record is not None}
         laws.check_step(world.books, books, now, requeued=self.requeued)
-        laws.check_records(books, stats, now)
         self._written = self._written or books != world.books
         self.requeued = False
         world.books, world.stats = books, stats
+        world.called = self._called()
+        laws.check_records(books, stats, now, world.called)
+        laws.check_groups(books, world.called, world.turns)
+
+    def _called(self) -> set[JobId]:
+        groups = self.world.groups()
+        if not groups:
+            return set()
+
+        async def ask() -> set[JobId]:
+            states = [await self.twins.model.policies.group(queue, group) for queue, group in groups]
+            return {job_id for state in states for job_id in state.called}
+
+        return self.twins.run(ask())
 
     @invariant()
     def the_stores_are_equal(self) -> None:

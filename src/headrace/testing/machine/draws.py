@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy, sampled_from
 from msgspec.structs import replace
 
+from headrace.policy import STORE, Policy, Rate, TenantLimit
 from headrace.records import (
     Beat,
     Cancel,
     Change,
     Claim,
+    Configure,
     Delete,
     Hold,
     JobId,
@@ -83,6 +85,12 @@ _changes = _mixed(pools.CHANGES, pools.FLAGS)
 _revisits = _mixed(("hold", "requeue displaced", "requeue", "requeue"), (0, 5, pools.HOUR))
 _names = _mixed(pools.SELDOM, pools.QUEUES, pools.KEYS)
 _clauses = _mixed(pools.PLACES, pools.BOUNDS, pools.LIMITS, pools.SELDOM)
+_caps = _mixed(pools.CAPS, pools.RATES, pools.CAPS, pools.RATES, pools.TASK_RATES, pools.HOLDER_COUNTS)
+_orders = _mixed(pools.QUEUES, pools.CHUNKS, pools.AGEINGS, pools.GROUP_TURNS, pools.DEPTHS, pools.VERSIONS)
+_limits = _mixed(pools.GOVERNED, pools.TENANTS, pools.CAPS, pools.RATES)
+_halts = _mixed(pools.GOVERNED, pools.TENANTS, pools.TASKS, pools.FLAGS, pools.FLAGS, pools.LASTS)
+_rulings = sampled_from(("policy", "policy", "policy", "store", "limit", "pause", "pause"))
+_queue_halts = _mixed(pools.QUEUES, pools.SELDOM, pools.LASTS)
 _instants = _mixed(pools.FLAGS, pools.NUDGES, pools.STEPS)
 
 
@@ -297,6 +305,64 @@ def mass_alterations(draw: DrawFn) -> tuple[Selector, Change]:
     sel, (change, _) = _filter(draw, world), _change(draw, world)
     # Everything at once would leave nothing to go on with.
     return (replace(sel, limit=2) if isinstance(change, Delete | Cancel) else sel), change
+
+
+def _rate(rate: Rate | None, world: World) -> Rate | None:
+    return None if rate is None else Rate(rate.every * world.tick, rate.burst)
+
+
+Ruling = Policy | TenantLimit | tuple[Selector, Configure]
+"""A change of the rules of a queue."""
+
+
+@st.composite
+def rulings(draw: DrawFn) -> Ruling:
+    """A policy, mostly; else a limit of a tenant, or a pause of a tenant or a task."""
+    world = _world(draw)
+    match draw(_rulings):
+        case "policy":
+            return _policy(draw, world)
+        case "store":
+            *_, depth, off = draw(_orders)
+            return Policy(queue=STORE, version=world.versions[STORE] + off, depth=depth)
+        case "limit":
+            queue, tenant, running, rate = draw(_limits)
+            return TenantLimit(queue, tenant, running, _rate(rate, world))
+    queue, tenant, task, of_tenant, paused, lasts = draw(_halts)
+    sel = Selector(queue=queue, tenant=tenant) if of_tenant else Selector(queue=queue, task=task)
+    return sel, Configure(paused=paused, lasts=_lasting(lasts, world) if paused else None)
+
+
+def _policy(draw: DrawFn, world: World) -> Policy:
+    """The rules of a queue, with the version that whoever saves it has read, or one beside it."""
+    queue, chunk, ageing, group_running, depth, off = draw(_orders)
+    policy = Policy(
+        queue=queue, version=world.versions[queue] + off, chunk=chunk, group_running=group_running, depth=depth
+    )
+    if queue not in pools.GOVERNED:
+        return policy
+    running, rate, tenant_running, tenant_rate, task_rates, holders = draw(_caps)
+    return replace(
+        policy,
+        running=running,
+        rate=_rate(rate, world),
+        tenant_running=tenant_running,
+        tenant_rate=_rate(tenant_rate, world),
+        task_rates={task: Rate(rate.every * world.tick, rate.burst) for task, rate in task_rates.items()},
+        holders=holders,
+        ageing=_lasting(ageing, world),
+    )
+
+
+def _lasting(ticks: int | None, world: World) -> int | None:
+    return None if ticks is None else ticks * world.tick
+
+
+@st.composite
+def queue_halts(draw: DrawFn) -> tuple[Selector, Configure]:
+    """A queue is paused now and then, and resumed more often."""
+    queue, paused, lasts = draw(_queue_halts)
+    return Selector(queue=queue), Configure(paused=paused, lasts=_lasting(lasts, _world(draw)) if paused else None)
 
 
 @st.composite

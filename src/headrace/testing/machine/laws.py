@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from headrace.records import Claim, JobId, Reaped, Record, Stats
@@ -32,7 +32,10 @@ def expired(record: Record, now: int) -> bool:
 def check_claim(
     world: World, req: Claim, taken: Sequence[JobId], cancelled: Sequence[JobId], *, passed_over: bool
 ) -> None:
-    """A claim takes the first claimable jobs in order, and cancels the expired ones that it meets before it is full."""
+    """A claim takes the first claimable jobs in order, and cancels the expired ones that it meets before it is full.
+    Where tenants take turns, see :mod:`headrace.testing.referee`."""
+    if world.governed & set(req.queues):
+        return
     paused = {queue.queue for queue in world.stats.queues if queue.paused}
     jobs: list[JobId] = []
     met: list[JobId] = []
@@ -40,7 +43,7 @@ def check_claim(
     for record in due(world):
         if len(jobs) == req.limit:
             break
-        if record.queue in req.queues and record.queue not in paused:
+        if record.queue in req.queues and record.queue not in paused and world.has_turn(record):
             suspect = req.lost_below is not None and record.lost >= req.lost_below
             (met if expired(record, world.now) else left_out if suspect else jobs).append(record.id)
     assert passed_over == bool(left_out), f"passed_over is {passed_over}, of {left_out}"
@@ -66,6 +69,23 @@ def check_reap(world: World, reaped: Sequence[Reaped]) -> None:
     assert ends == sorted(ends), "a reap takes the oldest leases first"
 
 
+def check_groups(books: Books, called: set[JobId], turns: Mapping[str, int]) -> None:
+    """Who runs has a turn of his group, and nobody waits for one that is free. There are no more than the policy says,
+    unless more ran when it was changed."""
+    having: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in books.values():
+        if record.group is not None and record.id in called:
+            having[record.queue, record.group].append(record)
+    for (queue, group), jobs in having.items():
+        all_run = all(job.state is JobState.RUNNING for job in jobs)
+        assert all_run or len(jobs) <= turns.get(queue, 1), f"group {group!r} of {queue!r} has {len(jobs)} turns"
+    for record in books.values():
+        if record.group is not None and record.id not in called:
+            assert record.state is not JobState.RUNNING, f"runs without a turn: {record!r}"
+            free = len(having[record.queue, record.group]) < turns.get(record.queue, 1)
+            assert record.state is not JobState.AVAILABLE or not free, f"waits, though a turn is free: {record!r}"
+
+
 def check_step(before: Books, after: Books, now: int, *, requeued: bool) -> None:
     """Ended jobs stay as they are unless they are requeued or inserted anew, and no key has two live jobs."""
     for job_id, old in before.items():
@@ -78,7 +98,7 @@ def check_step(before: Books, after: Books, now: int, *, requeued: bool) -> None
     assert not holders or max(holders.values()) == 1, f"a key with two live jobs: {holders.most_common(1)}"
 
 
-def check_records(books: Books, stats: Stats, now: int) -> None:
+def check_records(books: Books, stats: Stats, now: int, called: set[JobId]) -> None:
     """Each record is sound in itself, and the stats count exactly the records."""
     workers = {worker.worker for worker in stats.workers}
     for record in books.values():
@@ -93,10 +113,10 @@ def check_records(books: Books, stats: Stats, now: int) -> None:
         assert (record.finished_at or 0) <= now, f"an end that is yet to come: {record!r}"
         assert record.state is JobState.COMPLETED or not record.held, f"held without being completed: {record!r}"
         assert record.held or record.result is None, f"a result past its ttl: {record!r}"
-    _check_stats(books, stats, now)
+    _check_stats(books, stats, now, called)
 
 
-def _check_stats(books: Books, stats: Stats, now: int) -> None:
+def _check_stats(books: Books, stats: Stats, now: int, called: set[JobId]) -> None:
     counted = Counter((record.queue, record.state) for record in books.values())
     told: Counter[tuple[str, JobState]] = Counter()
     for queue in stats.queues:
@@ -106,7 +126,11 @@ def _check_stats(books: Books, stats: Stats, now: int) -> None:
         told[queue.queue, JobState.COMPLETED] = queue.completed
         told[queue.queue, JobState.CANCELLED] = queue.cancelled
         told[queue.queue, JobState.FAILED] = queue.failed
-        waiting = [r for r in books.values() if r.state is JobState.AVAILABLE and r.queue == queue.queue]
+        waiting = [
+            r
+            for r in books.values()
+            if r.state is JobState.AVAILABLE and r.queue == queue.queue and (r.group is None or r.id in called)
+        ]
         ages = [now - record.run_at for record in waiting if record.run_at <= now]
         assert queue.scheduled == len(waiting) - len(ages), f"{queue.scheduled} scheduled, of {len(waiting)} waiting"
         assert queue.oldest_due_age == max(ages, default=None), f"{queue.oldest_due_age} is not the age of the oldest"

@@ -86,12 +86,15 @@ class OutsideRules(WorkingRules):
             case Requeue() if not answer.changed and answer.before in pools.APPLIES[Requeue]:
                 self.note("alter: requeue refused for the key")
 
-    @rule(queue=draws.queues, paused=draws.seldom)
-    def configure(self, queue: str, paused: bool) -> None:
+    @rule(halt=draws.queue_halts())
+    def configure(self, halt: tuple[Selector, Configure]) -> None:
         self.begin_rule("configure")
-        self.note(f"alter: a queue {'paused' if paused else 'resumed'}")
-        change = Configure(paused=paused)
-        self.twins.ask(lambda backend: backend.alter(Selector(queue=queue), change, self.now))
+        sel, change = halt
+        self.note(f"alter: a queue {'paused' if change.paused else 'resumed'}")
+        if change.lasts is not None:
+            self.note("alter: a queue paused for a while")
+            self.world.instants.add(self.now + change.lasts)
+        self.twins.ask(lambda backend: backend.alter(sel, change, self.now))
 
     # -- reading
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.policy import Rate
 from headrace.records import (
     Cancel,
     Change,
@@ -63,7 +64,8 @@ LOADS: Pool = (
 )
 TITLES: Pool = (
     {"task": "t"}, {"task": "t"}, {"task": "t", "tenant": "acme"}, {"task": "T", "tenant": "Acme", "reply_to": "in:1"},
-    {"task": _HOSTILE, "tenant": _HOSTILE, "reply_to": _HOSTILE},
+    {"task": _HOSTILE, "tenant": _HOSTILE, "reply_to": _HOSTILE}, {"task": "t", "group": "g"},
+    {"task": "T", "tenant": "acme", "group": "g"}, {"task": "t", "tenant": "Acme", "group": _HOSTILE},
 )  # fmt: skip
 
 FAULTS = ("", "", "", "", "", "", "", "later epoch", "earlier epoch", "other holder", "other job")
@@ -124,7 +126,23 @@ APPLIES: dict[type, tuple[JobState, ...]] = {
 }
 LIMITS = (1, 2, 5, 1_000)
 
-PLACES = (Place.COMPLETED, *(place for place in Place if place is not Place.TICKS))
+TASKS = ("t", "T", _HOSTILE, "nobody's")
+TENANTS = ("", "acme", "Acme", _HOSTILE)
+GOVERNED = QUEUES[1:]
+"""The first queue never has rules by which it gives out jobs."""
+RATES = (None, None, None, Rate(1), Rate(3, 2), Rate(10, 3), Rate(HOUR, 5))
+CAPS = (None, None, None, 1, 2, 5)
+TASK_RATES: Sequence[dict[str, Rate]] = ({}, {}, {}, {"t": Rate(3, 2)}, {"T": Rate(HOUR, 2), _HOSTILE: Rate(1)})
+HOLDER_COUNTS = (None, None, 1, 2)
+CHUNKS = (1, 2, 3, None)
+AGEINGS = (None, None, 1, 5)
+GROUP_TURNS = (1, 1, 2, 3)
+DEPTHS = (None, None, None, None, None, None, 20, 8, 0)
+VERSIONS = (0, 0, 0, 0, 0, 0, 0, 1, -1)
+"""How far who saves is off."""
+LASTS = (None, 1, 1, 3, 10)
+
+PLACES = (Place.COMPLETED, *(place for place in Place if place not in (Place.TICKS, Place.TENANTS)))
 BOUNDS: Pool = (
     {"older_than": 0}, {"older_than": 2}, {"older_than": 5}, {"max_count": 0}, {"max_count": 1}, {"max_count": 3},
     {"max_count": 2, "older_than": 3}, {"max_bytes": 0}, {"max_bytes": 600}, {"max_bytes": 10**12}, {},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Cancel, Claim, Delete, JobId, Place, Reap, Selector, Settlement, SweepClause, Swept
+from headrace.records import Cancel, Claim, Delete, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
 from headrace.testing.machine import draws, laws
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules
@@ -47,7 +47,7 @@ class UpkeepRules(WorkingRules):
         over = [record for record in self.world.in_state(JobState.RUNNING) if (record.lease_until or 0) <= self.now]
         if any(laws.expired(record, self.now) for record in over):
             self.note("reap: taken back after its expiry")
-        req = replace(req, limit=self._fair_limit(req.limit))
+        req = replace(req, limit=self._fair_limit(req.limit), spread=self._fair_spread(req.spread, over))
         reaped = self.twins.ask(
             lambda backend: backend.reap(req, self.now), lambda answers: {answer.id: answer for answer in answers}
         )
@@ -70,6 +70,10 @@ class UpkeepRules(WorkingRules):
         while limit < len(ends) and ends[limit] == ends[limit - 1]:
             limit += 1
         return limit
+
+    def _fair_spread(self, spread: int, over: list[Record]) -> int:
+        """Where in the spread a job lies decides about turns."""
+        return 0 if any(map(self.world.bound, over)) else spread
 
     def _adopt_spread(self, released: list[JobId], spread: int, taken: int) -> None:
         """Where in the spread each job lies is the store's affair; that they are spread is not.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Beat, Claim, Claimed, Inserted, InsertStatus, JobId, Row, Settlement
+from headrace.records import Beat, Cancel, Claim, Claimed, Inserted, InsertStatus, JobId, Row, Selector, Settlement
 from headrace.testing.machine import draws, laws
 from headrace.testing.machine.base import EVERYTHING, MachineBase
 from headrace.testing.machine.twins import check_equal, tidy_claimed, tidy_renewed
@@ -62,6 +62,7 @@ class WorkingRules(MachineBase):
 
     def take(self, req: Claim) -> Claimed:
         """Claim."""
+        self._clear_expired()
         claimed = self.twins.ask(lambda backend: backend.claim(req, self.now), tidy_claimed(req))
         laws.check_claim(
             self.world,
@@ -72,6 +73,15 @@ class WorkingRules(MachineBase):
         )
         self._note_claimed(req, claimed)
         return claimed
+
+    def _clear_expired(self) -> None:
+        """Whether a claim meets an expired job that is not called, or whose tenant it does not visit, and what it makes
+        of the next one in the group, is the store's affair."""
+        expired = [record for record in laws.due(self.world) if laws.expired(record, self.now)]
+        ids = [record.id for record in expired if self.world.bound(record)]
+        if ids:
+            self.twins.ask(lambda backend: backend.alter(Selector(ids=ids), Cancel("expired"), self.now))
+            self.look()
 
     def _note_claimed(self, req: Claim, claimed: Claimed) -> None:
         jobs = claimed.jobs
@@ -89,6 +99,12 @@ class WorkingRules(MachineBase):
             self.note("claim: told when the next is due")
         if len({job.queue for job in jobs}) > 1:
             self.note("claim: from several queues")
+        governed = [job for job in jobs if job.queue in self.world.governed]
+        if 0 < len(governed) < len(jobs):
+            self.note("claim: from queues with and without rules")
+        if len({job.tenant for job in governed}) > 1:
+            self.note("claim: tenants take turns")
+        self.note(*("claim: a group's turn" for job in jobs if job.group is not None))
 
     # -- finish
 
@@ -146,6 +162,9 @@ class WorkingRules(MachineBase):
     @rule(batch=st.lists(draws.settlements(), max_size=2), req=draws.claims(), after=draws.pauses)
     def turn(self, batch: list[Settlement], req: Claim, after: int) -> None:
         self.begin_rule("turn", after)
+        self._clear_expired()
+        if self._may_expire(batch):
+            return
         given, expected = (
             self.twins.run(backend.turn(batch, req, self.now))
             for backend in (self.store, self.twins.model)
@@ -155,6 +174,14 @@ class WorkingRules(MachineBase):
         check_equal((given[0], tidy(given[1])), (expected[0], tidy(expected[1])))
         self._note_finished(batch, given[0])
         self._note_claimed(req, given[1])
+
+    def _may_expire(self, batch: Sequence[Settlement]) -> bool:
+        """Whether the claim of a turn may meet an expired job where that is the store's affair."""
+        ended = [self.world.books[settlement.id] for settlement in batch if settlement.id in self.world.books]
+        spawned = [row for settlement in batch for row in settlement.spawn if row.expires is not None]
+        grouped = any(one.group is not None for one in ended) or any(row.group is not None for row in spawned)
+        late = any(laws.expired(record, self.now) for record in ended) or any(row.expires == 0 for row in spawned)
+        return late and (grouped or bool(self.world.governed))
 
     # -- renew
 

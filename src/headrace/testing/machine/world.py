@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -32,6 +33,13 @@ class World:
         self.instants: set[int] = set()
         self.books: dict[JobId, Record] = {}
         self.stats = Stats([], [], [])
+        self.versions: Counter[str] = Counter()
+        """Those of the policies."""
+        self.turns: dict[str, int] = {}
+        """How many each group of a queue has."""
+        self.governed: set[str] = set()
+        self.called: set[JobId] = set()
+        """The jobs that have a turn of their group."""
 
     def know(self, rows: Iterable[Row]) -> None:
         """These ids are in use from now on."""
@@ -45,6 +53,18 @@ class World:
         """The leases that are good now."""
         running = {record.id: record.epoch for record in self.in_state(JobState.RUNNING)}
         return [fence for fence in self.fences if running.get(fence.id) == fence.epoch]
+
+    def groups(self) -> set[tuple[str, str]]:
+        """Queue and name of the groups that have jobs."""
+        return {(record.queue, record.group) for record in self.books.values() if record.group is not None}
+
+    def bound(self, record: Record) -> bool:
+        """Whether it takes more than to be due and first for the job to be given out."""
+        return record.group is not None or record.queue in self.governed
+
+    def has_turn(self, record: Record) -> bool:
+        """Whether the job need not wait for others of its group."""
+        return record.group is None or record.id in self.called
 
     def used_keys(self) -> list[tuple[str, str]]:
         """Queue and key of the jobs that have one; only of those whose result is held, if there are any."""

@@ -39,6 +39,7 @@ from headrace.testing.sim.history import History
 from headrace.testing.sim.nodes import Node
 from headrace.testing.sim.observer import Audit
 from headrace.testing.sim.plan import CALM, Fate, Plan, draw_fate
+from headrace.testing.sim.policies import FaultyPolicies
 from headrace.testing.sim.ticks import FaultyTicks
 from headrace.types import JobState
 
@@ -51,14 +52,23 @@ class FaultyBackend:
 
     The network is no part of the node: a request that was sent arrives although its sender has been frozen or killed
     since. Calls reach the store one after the other, each at an instant of the store's clock, which is the history's.
-    Without ``schedules`` it is one that keeps none.
+    Without ``schedules`` it is one that keeps none, and without ``policies`` one that has none.
     """
 
     def __init__(
-        self, inner: Backend, rng: Random, plan: Plan, history: History, node: Node, *, schedules: bool = True
+        self,
+        inner: Backend,
+        rng: Random,
+        plan: Plan,
+        history: History,
+        node: Node,
+        *,
+        schedules: bool = True,
+        policies: bool = True,
     ) -> None:
         self._inner = inner
         self._schedules = schedules
+        self._policies = policies
         self._rng = rng
         self._plan = plan
         self._history = history
@@ -80,6 +90,12 @@ class FaultyBackend:
         return FaultyTicks(self._inner.ticks, self._call)
 
     @property
+    def policies(self) -> FaultyPolicies | None:
+        if self._inner.policies is None or not self._policies:
+            return None
+        return FaultyPolicies(self._inner.policies, self._call)
+
+    @property
     def hints(self) -> FaultyHints | None:
         if self._inner.hints is None:
             return None
@@ -90,8 +106,8 @@ class FaultyBackend:
         return None if self._inner.turn is None else self._turn
 
     def sibling(self) -> FaultyBackend:
-        inner, schedules = self._inner.sibling(), self._schedules
-        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, schedules=schedules)
+        inner, given = self._inner.sibling(), {"schedules": self._schedules, "policies": self._policies}
+        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, **given)
 
     async def open(self) -> None:
         if self._node.cut:

@@ -11,6 +11,8 @@ INVARIANTS = {
     "I8": "claims follow (priority, run_at, id) over all claimable jobs",
     "I9": "no job starts before it is due or after it has expired",
     "I10": "one job per slot of a schedule; slots lie on its grid and none is left out; late ones go by their policy",
+    "I11": "caps, rates and pauses hold, and no more holders have jobs of a tenant than there are tokens",
+    "I12": "tenants take turns, and a claim leaves nothing behind that its holder may have",
     "I13": "one accepted job per id and per key; a key is free again after every way to end",
     "I14": "a cancelled job does not start; a cancel request reaches the holder and outlives a retry",
     "I15": "whoever waits gets that job's own end, or a timeout in time; no result outlives its ttl",
@@ -20,4 +22,5 @@ INVARIANTS = {
     "I22": "when faults stop, all work gets done",
     "I23": "payloads come out as they went in",
     "I26": "nothing is claimed from what is paused",
+    "I27": "jobs of a group run in their order and as many at once as it has turns, retries and losses included",
 }

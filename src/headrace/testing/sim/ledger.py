@@ -5,54 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from headrace.records import Cells, Claim, JobId, Row
+from headrace.records import Claim, JobId, Row
+from headrace.testing.sim.life import Life
+from headrace.testing.sim.realm import Realm
 from headrace.testing.sim.verdict import Violation
 from headrace.ticks import Schedule, Tick
 from headrace.types import JobState
 
 _MOST_VIOLATIONS = 100
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
-
-
-class Life:
-    """One job, from its insert until its record goes."""
-
-    def __init__(self, row: Row, now: int) -> None:
-        self.id = row.id
-        self.row = row
-        self.queue = row.queue
-        self.key = row.key
-        self.priority = row.priority
-        self.run_at = now + row.delay if row.run_at is None else row.run_at
-        self.enqueued_at = now
-        self.expires_at = None if row.expires is None else now + row.expires
-        self.cells: Cells = dict(row.cells)
-        self.state = JobState.AVAILABLE
-        self.epoch = 0
-        self.attempt = 0
-        self.lost = 0
-        self.holder = ""
-        self.node = ""
-        self.lease_until = 0
-        self.cancel_requested = False
-        self.finished_at: int | None = None
-        self.held_until = 0
-        self.reason = ""
-        self.error: bytes | None = None
-        self.result: bytes | None = None
-
-    @property
-    def place(self) -> tuple[int, int, JobId]:
-        """Where the job stands in line."""
-        return (self.priority, self.run_at, self.id)
-
-    def expired(self, now: int) -> bool:
-        """Whether it is too late to start it."""
-        return self.expires_at is not None and self.expires_at <= now
-
-    def held(self, now: int) -> bool:
-        """Whether its result and key are still kept."""
-        return self.state is JobState.COMPLETED and self.held_until > now
 
 
 class Span:
@@ -95,6 +56,7 @@ class Ledger:
         """When a node has first and last seen a schedule at a version."""
         self.violations: list[Violation] = []
         self.points: Counter[str] = Counter()
+        self.realm = Realm(self.jobs, self.blame)
 
     def blame(self, invariant: str, job_id: JobId | None, message: str) -> None:
         """Something is not as it must be."""
@@ -116,6 +78,7 @@ class Ledger:
         self.jobs[life.id] = life
         self.places[life.state][life.id] = life
         self.gone.pop(life.id, None)
+        self.realm.add(row, now)
         if row.key is not None:
             self.keys[row.queue, row.key] = row.id
 
@@ -125,6 +88,7 @@ class Ledger:
         del self.places[life.state][life.id]
         life.state = state
         self.places[state][life.id] = life
+        self.realm.put(life, state)
 
     def finish(self, life: Life, state: JobState, now: int, reason: str) -> None:
         """The job has come to an end."""
@@ -137,6 +101,7 @@ class Ledger:
     def remove(self, life: Life, how: str) -> None:
         """The job's record has gone."""
         self._end_span(life)
+        self.realm.remove(life)
         del self.jobs[life.id]
         del self.places[life.state][life.id]
         self.drop_key(life)
@@ -184,6 +149,7 @@ class Ledger:
         """The job moves, with its key where that is free."""
         taken = life.key is not None and self.key_holder(queue, life.key, now) is not None
         self.drop_key(life)
+        self.realm.move(life, queue)
         life.queue = queue
         if taken:
             life.key = None
@@ -193,9 +159,11 @@ class Ledger:
     # -- views
 
     def waiting(self, queues: tuple[str, ...]) -> Iterator[Life]:
-        """Available jobs of those of the queues that are not paused."""
-        wanted = frozenset(queues) - self.paused
-        return (life for life in self.places[JobState.AVAILABLE].values() if life.queue in wanted)
+        """Available jobs of those of the queues that are not paused and without rules, but for those that wait for the
+        turn of their group."""
+        wanted = {queue for queue in frozenset(queues) - self.paused if not self.realm.governs(queue)}
+        available = self.places[JobState.AVAILABLE].values()
+        return (life for life in available if life.queue in wanted and self.realm.has_turn(life))
 
     def claimable(self, req: Claim, now: int) -> list[Life]:
         """What a claim must choose from, in line."""

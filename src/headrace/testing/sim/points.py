@@ -27,6 +27,13 @@ SOMETIMES = (
 )
 """Everything that the rules of the checker have seen happen and thought worth a name."""
 
+RULING = (
+    *("policy saved", "policy changed by another", "tenant limited", "tenants listed"),
+    *("tenant paused", "tenant resumed", "task paused", "task resumed"),
+    *("tenants took turns", "a group had its turn", "insert full"),
+)
+"""The same where there are rules."""
+
 TICKING = (
     *("slot fired", "slot skipped", "slot missed", "slots fired out of turn", "slot had fired before"),
     *("one slot missed", "several slots missed", "late slot fired for all", "job before cancelled"),

@@ -14,6 +14,7 @@ from headrace.protocol import Backend
 from headrace.records import Reap
 from headrace.testing.sim.alarm import logged_errors_count
 from headrace.testing.sim.cast.fleet import Fleet
+from headrace.testing.sim.cast.governor import Governor
 from headrace.testing.sim.cast.impostor import Impostor
 from headrace.testing.sim.cast.janitor import Janitor
 from headrace.testing.sim.cast.keeper import Keeper
@@ -64,6 +65,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """How many are kept; 0: the store keeps none, and nobody plans."""
     planners: int = 2
     """Processes that do nothing else, where there are schedules."""
+    governed: str | None = None
+    """The queue that has rules; None: the store knows of none."""
 
 
 def draw_scenario(seed: int | str) -> Scenario:
@@ -118,6 +121,22 @@ def draw_ticking(seed: int | str) -> Scenario:
     )
 
 
+def draw_governed(seed: int | str) -> Scenario:
+    """A scenario with a queue that has rules, groups, and one tenant that asks for most of it."""
+    rng = Random(f"{seed}:governed")
+    drawn = draw_scenario(seed)
+    tenants = ("heavy",) * rng.choice((1, 4)) + ("light", "small", "")
+    return replace(
+        drawn,
+        workers=rng.choice((2, 3, 4)),
+        producers=2,
+        waiters=0,
+        load=Load(requests=14, queues=("a", "a", "b"), tenants=tenants, grouped=rng.choice((0.0, 0.4)), keyed=0.1),
+        governed="a",
+        looks=6.0,
+    )
+
+
 class Cast(Struct, frozen=True, kw_only=True):
     """Who plays: the simulation's own actors, straight over the waist, or others in their place."""
 
@@ -152,7 +171,8 @@ def simulate(
 
 
 async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callable[[], Backend], cast: Cast) -> History:
-    world = World(store(), scenario.plan, seed, replay, schedules=scenario.schedules > 0)
+    given = {"schedules": scenario.schedules > 0, "policies": scenario.governed is not None}
+    world = World(store(), scenario.plan, seed, replay, **given)
     await world.store.open()
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(world, scenario.workers, scenario.duty, Script(seed=seed), cast.worker)
@@ -168,6 +188,8 @@ async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callabl
             )
             senders.append(keeper.task)
             fleets.append(Fleet(world, scenario.planners, scenario.duty, Script(seed=seed), planning, "planner"))
+        if scenario.governed is not None:
+            senders.append(Governor(world, scenario.governed, scenario.load.tenants, scenario.meddling).task)
         background = [group.create_task(one.keep()) for one in fleets]
         background.append(group.create_task(_watch(world, scenario.looks)))
         for one, name, able in zip(fleets, ("nemesis", "nemesis of planners"), (KINDS, _PLAIN), strict=False):

@@ -13,7 +13,7 @@ class Violation(Struct, frozen=True):
     """An invariant that does not hold, and the event at which that shows."""
 
     invariant: str
-    """Its number, ``I1`` to ``I26``; see :mod:`headrace.testing.sim.invariants`."""
+    """Its number, ``I1`` to ``I27``; see :mod:`headrace.testing.sim.invariants`."""
     message: str
     seq: int
     job: JobId | None = None

@@ -20,7 +20,14 @@ class World:
     """Where a simulation takes place. Everything random in it comes from ``rng``, everything timed from the loop."""
 
     def __init__(
-        self, store: Backend, plan: Plan, seed: int | str, replay: str = "", *, schedules: bool = True
+        self,
+        store: Backend,
+        plan: Plan,
+        seed: int | str,
+        replay: str = "",
+        *,
+        schedules: bool = True,
+        policies: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, SimLoop):
@@ -39,6 +46,7 @@ class World:
         self.calm = False
         """Whether the time of faults is over."""
         self._schedules = schedules
+        self._policies = policies
 
     def rng(self, name: str) -> Random:
         """Randomness of its own for each part, so that a change to one does not reshuffle the others."""
@@ -53,7 +61,15 @@ class World:
     def backend(self, node: Node) -> FaultyBackend:
         """The store as that machine sees it."""
         rng = self.rng(f"network:{node.name}")
-        return FaultyBackend(self.store, rng, self.plan, self.history, node, schedules=self._schedules)
+        return FaultyBackend(
+            self.store,
+            rng,
+            self.plan,
+            self.history,
+            node,
+            schedules=self._schedules,
+            policies=self._policies,
+        )
 
     def clear_up(self) -> None:
         """No more faults: what is cut is joined, what is frozen goes on, what is dead stays dead."""

@@ -69,5 +69,5 @@ SELECT
     ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN queues AS q ON q.qid = k.qid),
     ARRAY(SELECT ARRAY[replace(w.id::text, '-', ''), w.inbox] FROM waiters AS w),
     ARRAY(SELECT w.worker FROM workers AS w WHERE w.listed_until > {now}),
-    ARRAY(SELECT q.name FROM queues AS q WHERE q.paused),
+    ARRAY(SELECT q.name FROM queues AS q WHERE q.paused_until > 0),
     ARRAY(SELECT a.uid FROM agenda AS a UNION SELECT t.uid FROM ticks AS t)

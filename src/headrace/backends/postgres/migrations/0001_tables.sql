@@ -12,7 +12,8 @@
 CREATE TABLE queues (
     qid integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL UNIQUE,
-    paused boolean NOT NULL DEFAULT false
+    paused_until bigint NOT NULL DEFAULT 0,
+    governed boolean NOT NULL DEFAULT false
 );
 
 -- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
@@ -28,6 +29,7 @@ CREATE TABLE jobs (
     task text NOT NULL,
     tenant text NOT NULL,
     key text,
+    group_name text,
     headers bytea,
     parameters bytea,
     vm_state bytea,
@@ -52,9 +54,12 @@ CREATE TABLE patches (
 ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET STORAGE EXTERNAL,
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
 
--- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired.
+-- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
+-- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). That of a job
+-- that waits for the turn of its group (``gid``) is below 0, where no claim looks.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
+    lane bigint NOT NULL,
     id uuid NOT NULL,
     qid integer NOT NULL,
     epoch integer NOT NULL,
@@ -64,16 +69,20 @@ CREATE TABLE ready (
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     dies_at bigint,
+    gid bigint,
     error bytea,
-    CONSTRAINT ready_pkey PRIMARY KEY (qid, priority, run_at, id)
+    CONSTRAINT ready_pkey PRIMARY KEY (lane, priority, run_at, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX ready_id ON ready (id);
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 -- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
-CREATE INDEX ready_doomed ON ready (qid, priority, (dies_at + 0)) WHERE dies_at IS NOT NULL;
-CREATE INDEX ready_lost ON ready (qid, priority, run_at) WHERE lost > 0;
+CREATE INDEX ready_doomed ON ready (lane, priority, (dies_at + 0)) WHERE dies_at IS NOT NULL;
+CREATE INDEX ready_lost ON ready (lane, priority, run_at) WHERE lost > 0;
+CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
+CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane > 0;
+CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904;
 
--- RUNNING.
+-- RUNNING. ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
 CREATE TABLE leased (
     lease_until bigint NOT NULL,
     run_at bigint NOT NULL,
@@ -86,12 +95,16 @@ CREATE TABLE leased (
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     cancel boolean NOT NULL DEFAULT false,
+    gid bigint,
+    tid bigint,
     holder text NOT NULL,
     error bytea
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX leased_until ON leased (lease_until);
 CREATE INDEX leased_cancel ON leased (holder) WHERE cancel;
+CREATE INDEX leased_group ON leased (gid) WHERE gid IS NOT NULL;
+CREATE INDEX leased_tenant ON leased (tid, holder) WHERE tid IS NOT NULL;
 
 CREATE TABLE paused (
     run_at bigint NOT NULL,
@@ -220,7 +233,8 @@ SELECT make_days_v1();
 -- Everything about one job, wherever it lies; always asked for by id.
 CREATE VIEW entries AS
 SELECT
-    j.id, j.enqueued_at, j.expires_at, j.timeout, j.result_ttl, j.max_attempts, j.task, j.tenant, j.key, j.headers,
+    j.id, j.enqueued_at, j.expires_at, j.timeout, j.result_ttl, j.max_attempts, j.task, j.tenant, j.key, j.group_name,
+    j.headers,
     CASE WHEN c.mask & 1 <> 0 THEN c.parameters ELSE j.parameters END AS parameters,
     CASE WHEN c.mask & 2 <> 0 THEN c.vm_state ELSE j.vm_state END AS vm_state,
     CASE WHEN c.mask & 4 <> 0 THEN c.metadata ELSE j.metadata END AS metadata,

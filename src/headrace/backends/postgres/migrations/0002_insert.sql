@@ -41,28 +41,87 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         + coalesce(octet_length(p_metadata), 0) + coalesce(octet_length(p_blob), 0)
 $$;
 
+-- Numbers of what has a name. They are as good as unique, so nothing need be kept, nor locked, to tell the same one again.
+CREATE FUNCTION number_of(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT ('x' || encode(substr(sha256(convert_to(p_name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
+$$;
+CREATE FUNCTION gid_of(p_qid integer, p_group text) RETURNS bigint LANGUAGE sql STABLE AS
+    'SELECT number_of(''group '' || p_qid || '' '' || p_group)';
+CREATE FUNCTION tid_of(p_qid integer, p_tenant text) RETURNS bigint LANGUAGE sql STABLE AS
+    'SELECT number_of(''tenant '' || p_qid || '' '' || p_tenant)';
+-- Above all numbers of queues.
+CREATE FUNCTION lane_of(p_qid integer, p_tenant text, p_task text, p_priority smallint) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT number_of('lane ' || p_qid || ' ' || p_priority || ' ' || length(p_tenant) || ' ' || p_tenant || p_task)
+        | 4611686018427387904
+$$;
+
 -- New jobs wait, and are counted.
 CREATE FUNCTION make_ready(
     p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_priorities smallint[],
     p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_sizes integer[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority, n.key IS NOT NULL,
+        coalesce(n.run_at, p_now + n.delay), p_qids[n.queue], n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
+        n.key IS NOT NULL,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
         AS n (id, queue, priority, delay, run_at, expires, key, size);
     INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
 END $$;
 
+-- The same where there are groups, or governed queues. Jobs of groups stand in line; the caller has them called.
+CREATE FUNCTION make_ready_by_rules(
+    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
+    p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_groups text[], p_sizes integer[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_governed boolean[] := ARRAY(  -- queues_pkey
+        SELECT q.governed FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord) JOIN queues AS q ON q.qid = n.qid ORDER BY n.ord
+    );
+BEGIN
+    WITH fresh AS MATERIALIZED (
+        SELECT
+            n.*, p_qids[n.queue] AS qid, coalesce(n.run_at, p_now + n.delay) AS due,
+            CASE WHEN n.group_name IS NOT NULL THEN gid_of(p_qids[n.queue], n.group_name) END AS gid,
+            CASE
+                WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
+                WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task, n.priority)
+                ELSE p_qids[n.queue]
+            END AS lane
+        FROM unnest(
+            p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
+        ) AS n (id, queue, task, tenant, priority, delay, run_at, expires, key, group_name, size)
+    ), told AS (
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+        SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
+            array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+        FROM (
+            SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due
+            FROM fresh AS f WHERE f.lane <> f.qid AND f.gid IS NULL GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
+        ) AS g GROUP BY g.qid
+    )
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)
+    SELECT
+        f.due, f.lane, f.id, f.qid, 0, 0, 0, f.size, f.priority, f.key IS NOT NULL,
+        CASE WHEN f.expires IS NOT NULL THEN greatest(p_now + f.expires, f.due) END, f.gid
+    FROM fresh AS f;
+    INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
+END $$;
+
 -- Rows become jobs. An array of nothing but NULL may be NULL itself; ``p_sizes`` are the bytes that the jobs take up, as
--- retention counts them. Answers only for those that did not become one: status 1 SAME, 2 DUPLICATE, 3 DONE.
+-- retention counts them. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
+-- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
+-- together with others. Answers only for those that did not become one:
+-- status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
+    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[],
+    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -80,43 +139,78 @@ DECLARE
     v_told integer;
     v_plain boolean := coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0
         AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
+    v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
+    v_some integer[];
+    v_done boolean := false;
     r record;
 BEGIN
+    IF p_gated AND v_ruled THEN
+        v_some := fitting(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_bound);
+        IF v_some IS NOT NULL THEN
+            RETURN QUERY SELECT * FROM insert_some(
+                v_some, v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
+                p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
+                p_parameters, p_vm_states, p_metadatas, p_blobs, p_sizes, p_bound
+            );
+            RETURN QUERY
+            SELECT n.ord::integer, 4::smallint, n.id, 0::smallint, 0, NULL::bytea
+            FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (v_some);
+            RETURN;
+        END IF;
+    END IF;
+    v_ruled := v_ruled OR p_groups IS NOT NULL;
     IF cardinality(p_ids) > 1 AND (SELECT count(DISTINCT n) FROM unnest(p_ids) AS n) < cardinality(p_ids) THEN  -- an id twice: one after the other
         FOR i IN 1..cardinality(p_ids) LOOP
             RETURN QUERY
             SELECT i, one.status, one.id, one.state, one.attempt, one.result FROM insert_v1(
                 v_now, p_names, p_ids[i:i], p_queues[i:i], p_tasks[i:i], p_tenants[i:i], p_keys[i:i], p_priorities[i:i],
                 p_delays[i:i], p_run_ats[i:i], p_expires[i:i], p_max_attempts[i:i], p_timeouts[i:i], p_result_ttls[i:i],
-                p_headers[i:i], p_reply_tos[i:i], p_hold_failed[i:i], p_parameters[i:i], p_vm_states[i:i],
-                p_metadatas[i:i], p_blobs[i:i], p_sizes[i:i]
+                p_headers[i:i], p_reply_tos[i:i], p_hold_failed[i:i], p_groups[i:i], p_parameters[i:i], p_vm_states[i:i],
+                p_metadatas[i:i], p_blobs[i:i], p_sizes[i:i], false, p_bound, false
             ) AS one;
         END LOOP;
+        IF p_calls AND v_ruled THEN
+            PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
+        END IF;
         RETURN;
     END IF;
     IF v_plain THEN
         BEGIN
             INSERT INTO jobs (
-                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, headers,
+                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, group_name, headers,
                 parameters, vm_state, metadata, blob
             )
             SELECT
-                n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.headers,
-                n.parameters, n.vm_state, n.metadata, n.blob
+                n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.group_name,
+                n.headers, n.parameters, n.vm_state, n.metadata, n.blob
             FROM unnest(
-                p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_headers,
+                p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_groups, p_headers,
                 p_parameters, p_vm_states, p_metadatas, p_blobs
             ) AS n (
-                id, expires, timeout, result_ttl, max_attempts, task, tenant, headers,
+                id, expires, timeout, result_ttl, max_attempts, task, tenant, group_name, headers,
                 parameters, vm_state, metadata, blob
             );
-            PERFORM make_ready(
-                v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes
-            );
-            RETURN;
+            IF v_ruled THEN
+                PERFORM make_ready_by_rules(
+                    v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+                    p_groups, p_sizes
+                );
+            ELSE
+                PERFORM make_ready(
+                    v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes
+                );
+                RETURN;
+            END IF;
+            v_done := true;
         EXCEPTION WHEN unique_violation THEN
             NULL;  -- some are here already: it takes a closer look
         END;
+        IF v_done THEN
+            IF p_calls THEN
+                PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
+            END IF;
+            RETURN;
+        END IF;
     END IF;
     -- jobs_pkey, one probe per id.
     SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
@@ -152,17 +246,17 @@ BEGIN
     END IF;
     WITH fresh AS (
         INSERT INTO jobs AS j (
-            id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, headers,
+            id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
             parameters, vm_state, metadata, blob
         )
         SELECT
-            n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.headers,
-            n.parameters, n.vm_state, n.metadata, n.blob
+            n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
+            n.headers, n.parameters, n.vm_state, n.metadata, n.blob
         FROM unnest(
-            p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_headers,
+            p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_groups, p_headers,
             p_parameters, p_vm_states, p_metadatas, p_blobs
         ) WITH ORDINALITY AS n (
-            id, expires, timeout, result_ttl, max_attempts, task, tenant, key, headers,
+            id, expires, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
             parameters, vm_state, metadata, blob, ord
         )
         WHERE n.ord <> ALL (v_losers) AND n.id <> ALL (v_known)
@@ -176,14 +270,27 @@ BEGIN
     THEN
         RAISE EXCEPTION 'a job was stored at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
-    PERFORM make_ready(
-        v_now, v_qids, array_agg(n.id), array_agg(n.queue), array_agg(n.key), array_agg(n.priority), array_agg(n.delay),
-        array_agg(n.run_at), array_agg(n.expires), array_agg(n.size)
-    )
-    FROM unnest(p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes) WITH ORDINALITY
-        AS n (id, queue, key, priority, delay, run_at, expires, size, ord)
-    WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers)
-    HAVING count(*) > 0;
+    SELECT
+        array_agg(n.id) AS ids, array_agg(n.queue) AS queues, array_agg(n.task) AS tasks, array_agg(n.tenant) AS tenants,
+        array_agg(n.key) AS keys, array_agg(n.priority) AS priorities, array_agg(n.delay) AS delays,
+        array_agg(n.run_at) AS run_ats, array_agg(n.expires) AS expires, array_agg(n.group_name) AS groups,
+        array_agg(n.size) AS sizes
+    INTO r
+    FROM unnest(
+        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, p_sizes
+    ) WITH ORDINALITY
+        AS n (id, queue, task, tenant, key, priority, delay, run_at, expires, group_name, size, ord)
+    WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers);
+    IF r.ids IS NOT NULL AND v_ruled THEN
+        PERFORM make_ready_by_rules(
+            v_now, v_qids, r.ids, r.queues, r.tasks, r.tenants, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.groups,
+            r.sizes
+        );
+    ELSIF r.ids IS NOT NULL THEN
+        PERFORM make_ready(
+            v_now, v_qids, r.ids, r.queues, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.sizes
+        );
+    END IF;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
@@ -211,4 +318,60 @@ BEGIN
     IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
         RAISE EXCEPTION 'a job has ended or was removed at the same time' USING ERRCODE = 'serialization_failure';
     END IF;
+    IF v_ruled AND p_calls THEN
+        PERFORM call_inserted(v_qids, r.ids, r.queues, r.groups, p_bound);
+    END IF;
+END $$;
+
+-- Of these rows, those of the given numbers, which come in order, become jobs; the answers, by these numbers.
+CREATE FUNCTION insert_some(
+    p_some integer[], p_now bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[],
+    p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
+    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
+    p_hold_failed boolean[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[],
+    p_blobs bytea[], p_sizes integer[], p_bound boolean DEFAULT false
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    IF cardinality(p_some) = 0 THEN
+        RETURN;
+    ELSIF cardinality(p_some) = cardinality(p_ids) THEN
+        RETURN QUERY SELECT * FROM insert_v1(
+            p_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
+            p_vm_states, p_metadatas, p_blobs, p_sizes, false, p_bound
+        );
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT p_some[i.ord], i.status, i.id, i.state, i.attempt, i.result
+    FROM (
+        SELECT
+            array_agg(n.id ORDER BY n.ord) AS ids, array_agg(n.queue ORDER BY n.ord) AS queues,
+            array_agg(n.task ORDER BY n.ord) AS tasks, array_agg(n.tenant ORDER BY n.ord) AS tenants,
+            array_agg(n.key ORDER BY n.ord) AS keys, array_agg(n.priority ORDER BY n.ord) AS priorities,
+            array_agg(n.delay ORDER BY n.ord) AS delays, array_agg(n.run_at ORDER BY n.ord) AS run_ats,
+            array_agg(n.expires ORDER BY n.ord) AS expires, array_agg(n.max_attempts ORDER BY n.ord) AS max_attempts,
+            array_agg(n.timeout ORDER BY n.ord) AS timeouts, array_agg(n.result_ttl ORDER BY n.ord) AS result_ttls,
+            array_agg(n.headers ORDER BY n.ord) AS headers, array_agg(n.reply_to ORDER BY n.ord) AS reply_tos,
+            array_agg(n.hold_failed ORDER BY n.ord) AS hold_failed, array_agg(n.group_name ORDER BY n.ord) AS groups,
+            array_agg(n.parameters ORDER BY n.ord) AS parameters, array_agg(n.vm_state ORDER BY n.ord) AS vm_states,
+            array_agg(n.metadata ORDER BY n.ord) AS metadatas, array_agg(n.blob ORDER BY n.ord) AS blobs,
+            array_agg(n.size ORDER BY n.ord) AS sizes
+        FROM unnest(
+            p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_max_attempts,
+            p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters, p_vm_states,
+            p_metadatas, p_blobs, p_sizes
+        ) WITH ORDINALITY AS n (
+            id, queue, task, tenant, key, priority, delay, run_at, expires, max_attempts, timeout, result_ttl, headers,
+            reply_to, hold_failed, group_name, parameters, vm_state, metadata, blob, size, ord
+        ) WHERE n.ord = ANY (p_some)
+    ) AS r CROSS JOIN LATERAL insert_v1(
+        p_now, p_names, r.ids, r.queues, r.tasks, r.tenants, CASE WHEN p_keys IS NOT NULL THEN r.keys END, r.priorities,
+        r.delays, r.run_ats, r.expires, r.max_attempts, r.timeouts, r.result_ttls, r.headers,
+        CASE WHEN p_reply_tos IS NOT NULL THEN r.reply_tos END, r.hold_failed,
+        CASE WHEN p_groups IS NOT NULL THEN r.groups END, r.parameters, r.vm_states, r.metadatas, r.blobs, r.sizes, false,
+        p_bound
+    ) AS i;
 END $$;

@@ -1,17 +1,18 @@
 -- What functions tell, one kind of row each: 0 a settlement whose answer is not the state that it asked for (its number in
 -- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
 -- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
+-- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id).
 CREATE TYPE claim_row AS (
     kind smallint, id uuid, name text, task text, tenant text, key text, epoch integer, attempt integer, lost integer,
     priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
-    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea, group_name text, ord integer
 );
 
 -- A row of kind 4: the inbox waits for the job, which has ended.
 CREATE FUNCTION told(p_id uuid, p_inbox text) RETURNS claim_row LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         4, p_id, p_inbox, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL
+        NULL, NULL, NULL
     )::claim_row
 $$;
 
@@ -48,7 +49,8 @@ BEGIN
     DELETE FROM waiters AS w USING unnest(p_ids) AS n (id) WHERE w.id = ANY (ARRAY[n.id]) RETURNING w.id, w.inbox;
 END $$;
 
--- Cancel the jobs at these places of ``ready``, which have expired, but for those that somebody has in hand.
+-- Cancel the jobs at these places of ``ready``, which have expired, but for those that somebody has in hand. Their groups are
+-- to be looked at.
 CREATE FUNCTION expire_v1(p_now bigint, p_places tid[]) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off
@@ -56,6 +58,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_ids uuid[];
+    v_qids integer[];
+    v_lanes bigint[];
 BEGIN
     WITH head AS MATERIALIZED (
         SELECT y.ctid AS place FROM ready AS y WHERE y.ctid = ANY (p_places) AND y.dies_at <= p_now FOR UPDATE SKIP LOCKED
@@ -68,18 +72,21 @@ BEGIN
             p_now, 4::smallint, 'expired', array_agg(g.id), array_agg(g.qid), array_agg(g.epoch), array_agg(g.attempt),
             array_agg(g.lost), array_agg(g.size), array_agg(g.priority), array_agg(g.run_at), array_agg(g.keyed),
             array_agg(g.error)
-        ), array_agg(g.id) AS ids
+        ), array_agg(g.id) AS ids, array_agg(g.qid) AS qids, array_agg(g.lane) AS lanes
         FROM gone AS g HAVING count(*) > 0
+    ), looks AS (
+        INSERT INTO looks (qid, gid) SELECT DISTINCT g.qid, g.gid FROM gone AS g WHERE g.gid IS NOT NULL
     )
-    SELECT o.ids INTO v_ids FROM over AS o;
+    SELECT o.ids, o.qids, o.lanes INTO v_ids, v_qids, v_lanes FROM over AS o;
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
+    PERFORM tell_dropped(p_now, v_qids, v_ids, v_lanes);
     RETURN QUERY
     SELECT
         2::smallint, e.id, q.name, j.task, 'expired', CASE WHEN e.keyed THEN j.key END, e.epoch, 4, e.lost,
         e.priority, e.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
     FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
 END $$;
@@ -88,7 +95,8 @@ END $$;
 --
 -- ``p_mark_*`` say, per queue and priority, up to where this client has claimed lately; it then looks only beyond. It
 -- gives them when the answer said that much was walked in vain: while an old snapshot is held, what others have claimed
--- stays in the index, and a look from the beginning passes all of it.
+-- stays in the index, and a look from the beginning passes all of it. ``p_hurry`` is NULL where governed queues are passed over, as
+-- one may have become so since the caller looked.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_hurry boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
@@ -103,6 +111,9 @@ DECLARE
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_qids integer[];
     v_names text[];
+    v_governed boolean;
+    v_looks boolean;
+    v_pause bigint;
     v_level smallint;
     v_left integer := greatest(p_limit, 0);
     v_room bigint := p_max_bytes;
@@ -122,16 +133,39 @@ BEGIN
     IF p_hurry THEN  -- a claim that a crash undoes is a claim that never was
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    -- queues_name_key; ready_pkey, one probe per queue; ready_dying; ready_lost.
+    -- queues_name_key; ready_pkey and looks_qid, one probe per queue; ready_dying; ready_lost.
     SELECT
-        array_agg(q.qid ORDER BY q.qid), array_agg(q.name ORDER BY q.qid), min(x.priority),
+        array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= v_now),
+        array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= v_now),
+        min(x.priority) FILTER (WHERE q.paused_until <= v_now),
+        min(q.paused_until) FILTER (WHERE q.paused_until > v_now AND q.paused_until < 9007199254740991),
+        bool_or(q.governed) FILTER (WHERE q.paused_until <= v_now), bool_or(EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = q.qid)) FILTER (WHERE q.paused_until <= v_now),
         EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now),
         p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= v_bound)
-    INTO v_qids, v_names, v_level, v_dying, v_suspects
+    INTO v_qids, v_names, v_level, v_pause, v_governed, v_looks, v_dying, v_suspects
     FROM queues AS q LEFT JOIN LATERAL (
-        SELECT y.priority FROM ready AS y WHERE y.qid = q.qid AND p_mark_queues IS NULL ORDER BY y.qid, y.priority LIMIT 1
+        SELECT y.priority FROM ready AS y WHERE y.lane = q.qid AND p_mark_queues IS NULL ORDER BY y.lane, y.priority LIMIT 1
     ) AS x ON true
-    WHERE q.name = ANY (p_queues) AND NOT q.paused;
+    WHERE q.name = ANY (p_queues) AND (p_hurry IS NOT NULL OR NOT q.governed);
+    IF v_looks THEN
+        PERFORM call_looks(v_qids);
+        IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN  -- somebody has their groups in hand
+            v_pause := least(v_pause, v_now + 5000);
+        END IF;
+        v_level := next_level(v_qids, v_names, -32769, NULL, NULL);
+    END IF;
+    IF v_governed AND cardinality(p_queues) = 1 THEN
+        RETURN QUERY SELECT * FROM claim_turns(
+            hear_turns(v_now, v_qids[1]), v_now, v_qids[1], v_names[1], v_pause, p_holder, v_left, p_lease_for, p_want,
+            p_lost_below, v_room, v_dying, v_suspects, 0
+        );
+        RETURN;
+    ELSIF v_governed THEN
+        RETURN QUERY SELECT * FROM claim_parts(
+            v_now, p_holder, p_queues, v_left, p_lease_for, p_want, p_lost_below, v_room, v_dying, v_suspects, v_pause
+        );
+        RETURN;
+    END IF;
     IF p_mark_queues IS NOT NULL THEN
         v_level := next_level(v_qids, v_names, -32769, p_mark_queues, p_mark_priorities);
     END IF;
@@ -143,13 +177,13 @@ BEGIN
                 ON m.name = q.name AND m.priority = v_level;
         END IF;
         RETURN QUERY
-        -- ready_pkey: (qid, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
+        -- ready_pkey: (lane, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
         -- patches_pkey.
         WITH head AS MATERIALIZED (
             SELECT x.place, x.run_at, x.id, x.size
             FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.run_at, y.id, y.size FROM ready AS y
-                WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at <= v_now
+                WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at <= v_now
                     AND (y.run_at, y.id) > (
                         coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
                         coalesce(v_mark_ids[q.ord], '00000000-0000-0000-0000-000000000000')
@@ -169,9 +203,9 @@ BEGIN
         ), gone AS (
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
-            INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, holder, error)
+            INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, holder, error)
             SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
-                p_holder, g.error
+                g.gid, p_holder, g.error
             FROM gone AS g
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs)
@@ -186,7 +220,8 @@ BEGIN
             CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
             CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
             CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
-            CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END
+            CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END,
+            j.group_name, NULL::integer
         FROM (
             SELECT g.*, CASE WHEN g.epoch > 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
             FROM gone AS g OFFSET 0
@@ -202,6 +237,7 @@ BEGIN
             IF v_full THEN  -- leased_until: the last one taken is among those that were leased just now
                 SELECT l.run_at, l.id INTO v_last_run_at, v_last_id
                 FROM leased AS l WHERE l.holder = p_holder AND l.lease_until = v_now + p_lease_for AND l.priority = v_level
+                    AND l.qid = ANY (v_qids)
                 ORDER BY l.run_at DESC, l.id DESC LIMIT 1;
             ELSE
                 v_last_run_at := v_now;
@@ -210,7 +246,7 @@ BEGIN
             IF v_suspects AND NOT v_passed THEN
                 v_passed := EXISTS (  -- ready_lost
                     SELECT 1 FROM ready AS y
-                    WHERE y.qid = ANY (v_qids) AND y.priority = v_level AND (y.run_at, y.id) <= (v_last_run_at, v_last_id)
+                    WHERE y.lane = ANY (v_qids) AND y.priority = v_level AND (y.run_at, y.id) <= (v_last_run_at, v_last_id)
                         AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
                 );
             END IF;
@@ -218,7 +254,7 @@ BEGIN
                 RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
                     SELECT d.place FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
                         SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
-                        WHERE y.qid = q.qid AND y.priority = v_level AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now
+                        WHERE y.lane = q.qid AND y.priority = v_level AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now
                         ORDER BY y.dies_at + 0 LIMIT 1000
                     ) AS d WHERE (d.run_at, d.id) <= (v_last_run_at, v_last_id) LIMIT 1000
                 ));
@@ -228,15 +264,19 @@ BEGIN
         -- ready_pkey: when the next job of this priority is due.
         SELECT min(x.run_at) INTO v_later
         FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
-            SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.priority = v_level AND y.run_at > v_now
+            SELECT y.run_at FROM ready AS y WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at > v_now
             ORDER BY y.run_at LIMIT 1
         ) AS x;
         v_next := least(v_next, v_later);
         v_level := next_level(v_qids, v_names, v_level, p_mark_queues, p_mark_priorities);
     END LOOP;
+    IF v_left > 0 AND v_dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN
+        v_next := v_now;  -- one that has expired has made way for another
+    END IF;
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) - v_walked,
-        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed OR v_room <= 0 THEN 0 ELSE v_next - v_now END END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed OR v_room <= 0 THEN 0 ELSE least(v_next, v_pause) - v_now END END,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 
@@ -253,21 +293,21 @@ CREATE FUNCTION next_level(
     ) AS m
     LEFT JOIN LATERAL (
         SELECT y.priority FROM ready AS y
-        WHERE y.qid = q.qid AND y.priority > p_level AND y.priority < coalesce(m.priority, 32768)
-        ORDER BY y.qid, y.priority LIMIT 1
+        WHERE y.lane = q.qid AND y.priority > p_level AND y.priority < coalesce(m.priority, 32768)
+        ORDER BY y.lane, y.priority LIMIT 1
     ) AS x ON true
 $$;
 
--- The first job of each queue and priority in use.
-CREATE FUNCTION heads(p_qids integer[]) RETURNS TABLE (qid integer, priority smallint, run_at bigint)
+-- The first job of each lane and priority in use.
+CREATE FUNCTION heads(p_lanes bigint[]) RETURNS TABLE (lane bigint, priority smallint, run_at bigint)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH RECURSIVE level (qid, priority) AS (
-        SELECT q, (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q) FROM unnest(p_qids) AS q
+    WITH RECURSIVE level (lane, priority) AS (
+        SELECT n, (SELECT min(y.priority) FROM ready AS y WHERE y.lane = n) FROM unnest(p_lanes) AS n
         UNION ALL
-        SELECT l.qid, (SELECT min(y.priority) FROM ready AS y WHERE y.qid = l.qid AND y.priority > l.priority)
+        SELECT l.lane, (SELECT min(y.priority) FROM ready AS y WHERE y.lane = l.lane AND y.priority > l.priority)
         FROM level AS l WHERE l.priority IS NOT NULL
     )
-    SELECT l.qid, l.priority,
-        (SELECT min(y.run_at) FROM ready AS y WHERE y.qid = l.qid AND y.priority = l.priority)
+    SELECT l.lane, l.priority,
+        (SELECT min(y.run_at) FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority)
     FROM level AS l WHERE l.priority IS NOT NULL
 $$;

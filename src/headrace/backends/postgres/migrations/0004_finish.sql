@@ -1,7 +1,9 @@
 -- The usual end of leases of one holder: COMPLETED, and nothing else about the job changes. They come in the order of their
--- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4.
+-- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4 and 5. ``p_bound``
+-- as for ``insert_v1``.
 CREATE FUNCTION complete_v1(
-    p_at bigint, p_holder text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[], p_keep boolean
+    p_at bigint, p_holder text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
+    p_bound boolean DEFAULT false
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -12,6 +14,9 @@ DECLARE
     v_done integer[];
     v_keyed uuid[];
     v_qids integer[];
+    v_ruled_qids integer[];
+    v_gids bigint[];
+    v_tids bigint[];
 BEGIN
     IF p_keep THEN
         WITH gone AS (  -- leased_pkey, one probe per id
@@ -36,8 +41,12 @@ BEGIN
                 FROM gone AS g GROUP BY g.qid
             ) AS c CROSS JOIN (VALUES (1::smallint, -1), (3::smallint, 1)) AS s (state, sign)
         )
-        SELECT array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed)
-        INTO v_done, v_qids, v_keyed FROM gone AS g;
+        SELECT
+            array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed),
+            array_agg(g.qid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL),
+            array_agg(g.gid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL),
+            array_agg(g.tid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL)
+        INTO v_done, v_qids, v_keyed, v_ruled_qids, v_gids, v_tids FROM gone AS g;
         IF v_keyed IS NOT NULL THEN
             PERFORM lock_keys(v_keyed, v_qids);
             -- ended_pkey, jobs_pkey, keys_pkey.
@@ -50,7 +59,7 @@ BEGIN
             DELETE FROM leased AS l
             USING unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
             WHERE l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
-            RETURNING l.id, l.qid, l.epoch, l.keyed, n.ord
+            RETURNING l.id, l.qid, l.epoch, l.keyed, l.gid, l.tid, n.ord
         ), forgotten AS (  -- jobs_pkey
             DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = ANY (ARRAY[g.id])
         ), unpatched AS (  -- patches_pkey
@@ -58,8 +67,12 @@ BEGIN
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 1, -count(*) FROM gone AS g GROUP BY g.qid
         )
-        SELECT array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed)
-        INTO v_done, v_qids, v_keyed FROM gone AS g;
+        SELECT
+            array_agg(g.ord::integer), array_agg(g.qid) FILTER (WHERE g.keyed), array_agg(g.id) FILTER (WHERE g.keyed),
+            array_agg(g.qid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL),
+            array_agg(g.gid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL),
+            array_agg(g.tid) FILTER (WHERE g.gid IS NOT NULL OR g.tid IS NOT NULL)
+        INTO v_done, v_qids, v_keyed, v_ruled_qids, v_gids, v_tids FROM gone AS g;
         IF v_keyed IS NOT NULL THEN
             PERFORM forget_jobs(v_keyed, v_qids);
         END IF;
@@ -71,6 +84,16 @@ BEGIN
         RETURN QUERY
         SELECT (settled(n.id, n.ord::integer, NULL)).*
         FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (coalesce(v_done, '{}'));
+    END IF;
+    IF v_tids[1] IS NOT NULL AND array_remove(v_gids, NULL) = '{}' AND cardinality(array_remove(v_tids, NULL)) = cardinality(v_tids)
+    THEN  -- all of governed queues, and none of a group
+        INSERT INTO news (qid, kind, tids, jobs, ats)
+        SELECT g.qid, 2, array_agg(g.tid), array_agg(g.jobs), array_agg(v_now) FROM (
+            SELECT n.qid, n.tid, count(*) AS jobs FROM unnest(v_ruled_qids, v_tids) AS n (qid, tid) GROUP BY n.qid, n.tid
+        ) AS g GROUP BY g.qid;
+        RETURN QUERY SELECT w.* FROM waited_for(v_ruled_qids, v_tids) AS q CROSS JOIN LATERAL woken(q) AS w;
+    ELSIF v_ruled_qids IS NOT NULL THEN
+        RETURN QUERY SELECT w.* FROM stopped(v_now, v_ruled_qids, v_gids, v_tids, p_bound) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
 END $$;
 
@@ -86,7 +109,7 @@ CREATE FUNCTION finish_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -118,6 +141,22 @@ DECLARE
     v_counted_states smallint[] := '{}';
     v_counted_jobs integer[] := '{}';
     v_counted_bytes bigint[] := '{}';
+    v_ruled_qids integer[];
+    v_gids bigint[];
+    v_tids bigint[];
+    v_gid bigint;
+    v_changes integer[];
+    v_entered uuid[] := '{}';
+    v_entries integer[] := '{}';
+    v_called boolean;
+    v_kept uuid[] := '{}';
+    v_kept_gids bigint[] := '{}';
+    v_keeps integer[] := '{}';
+    v_named integer[];
+    v_spawned_qids integer[];
+    v_spawned_gids bigint[];
+    v_spawned_ids uuid[];
+    v_spawned_ords integer[];
     l leased;
 BEGIN
     WITH asked AS MATERIALIZED (
@@ -136,7 +175,7 @@ BEGIN
     WITH plain AS MATERIALIZED (
         SELECT
             n.ord, n.ttl, n.keep, (n.place).run_at, (n.place).id, (n.place).qid, (n.place).epoch, (n.place).attempt,
-            (n.place).priority, (n.place).error, CASE WHEN n.ttl > 0 THEN n.result END AS result,
+            (n.place).priority, (n.place).gid, (n.place).tid, (n.place).error, CASE WHEN n.ttl > 0 THEN n.result END AS result,
             (n.place).size + CASE WHEN n.ttl > 0 THEN coalesce(octet_length(n.result), 0) ELSE 0 END AS bytes
         FROM (
             SELECT s.*, v_places[s.ord] AS place FROM unnest(
@@ -167,7 +206,16 @@ BEGIN
         UNION ALL
         SELECT p.qid, 3, count(*), sum(p.bytes) FROM plain AS p WHERE p.keep GROUP BY p.qid
     )
-    SELECT array_agg(p.ord::integer ORDER BY p.ord), array_agg(p.id) INTO v_plain, v_plain_ids FROM plain AS p;
+    SELECT
+        array_agg(p.ord::integer ORDER BY p.ord), array_agg(p.id),
+        coalesce(array_agg(p.qid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}'),
+        coalesce(array_agg(p.gid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}'),
+        coalesce(array_agg(p.tid) FILTER (WHERE p.gid IS NOT NULL OR p.tid IS NOT NULL), '{}')
+    INTO v_plain, v_plain_ids, v_ruled_qids, v_gids, v_tids FROM plain AS p;
+    v_changes := array_fill(0, ARRAY[cardinality(v_gids)]);
+    IF v_tids <> '{}' THEN
+        PERFORM tell_stopped(v_now, v_ruled_qids, v_tids);
+    END IF;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
     FOR i IN 1..cardinality(p_ids) LOOP
         IF v_plain[v_next] = i THEN
@@ -213,11 +261,34 @@ BEGIN
         v_counted_states := v_counted_states || 1::smallint;
         v_counted_jobs := v_counted_jobs || -1;
         v_counted_bytes := v_counted_bytes || 0::bigint;
+        IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
+            v_ruled_qids := v_ruled_qids || l.qid;
+            v_gids := v_gids || l.gid;
+            v_tids := v_tids || l.tid;
+            v_changes := v_changes || i;
+            IF l.tid IS NOT NULL THEN
+                PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
+            END IF;
+        END IF;
         IF v_state = 0 THEN
-            INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
-            SELECT v_run_at, l.id, v_qid, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed,
-                CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, v_run_at) END, v_error
-            FROM jobs AS j WHERE j.id = l.id;
+            v_called := l.gid IS NOT NULL AND v_qid = l.qid AND turns_of(l.qid) = 1;
+            v_gid := make_available(
+                l.id, v_qid, v_run_at, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
+            );
+            IF v_gid IS NOT NULL THEN
+                v_ruled_qids := v_ruled_qids || v_qid;
+                v_gids := v_gids || v_gid;
+                v_tids := v_tids || NULL::bigint;
+                v_changes := v_changes || i;
+                IF v_qid <> l.qid THEN
+                    v_entered := v_entered || l.id;
+                    v_entries := v_entries || i;
+                ELSIF v_called THEN
+                    v_kept := v_kept || l.id;
+                    v_kept_gids := v_kept_gids || v_gid;
+                    v_keeps := v_keeps || i;
+                END IF;
+            END IF;
             RETURN NEXT woken(v_qid);
         ELSIF v_state = 2 THEN
             INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
@@ -258,6 +329,10 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    IF cardinality(v_kept) > 1 AND (SELECT count(DISTINCT n) FROM unnest(v_kept_gids) AS n) < cardinality(v_kept) THEN
+        v_entered := v_entered || v_kept;  -- several of a group come back, one after the other
+        v_entries := v_entries || v_keeps;
+    END IF;
     INSERT INTO deltas (qid, state, jobs, bytes)
     SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes)
     FROM unnest(v_counted_qids, v_counted_states, v_counted_jobs, v_counted_bytes) AS n (qid, state, jobs, bytes)
@@ -269,23 +344,89 @@ BEGIN
             v_now, s_names, s_ids[v_from:v_to], s_queues[v_from:v_to], s_tasks[v_from:v_to], s_tenants[v_from:v_to],
             s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
             s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
-            s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_parameters[v_from:v_to],
-            s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to]
+            s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_groups[v_from:v_to],
+            s_parameters[v_from:v_to], s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to],
+            false, false, false
         );
     END LOOP;
+    IF s_groups IS NOT NULL AND v_runs > 0 THEN  -- all groups are called together, but those that were spawned come last
+        v_named := queue_ids(s_names);
+        SELECT array_agg(x.qid ORDER BY x.ord), array_agg(gid_of(x.qid, x.name) ORDER BY x.ord), array_agg(x.id ORDER BY x.ord),
+            array_agg(x.ord::integer ORDER BY x.ord)
+        INTO v_spawned_qids, v_spawned_gids, v_spawned_ids, v_spawned_ords FROM (
+            SELECT v_named[n.queue] AS qid, n.name, n.id, n.ord
+            FROM unnest(s_queues, s_groups, s_ids) WITH ORDINALITY AS n (queue, name, id, ord)
+            JOIN unnest(v_firsts, v_lasts) AS r (first, last) ON n.ord BETWEEN r.first AND r.last
+            WHERE n.name IS NOT NULL
+        ) AS x;
+    END IF;
+    IF v_spawned_gids IS NOT NULL THEN
+        IF v_entered = '{}' THEN
+            v_changes := array_fill(0, ARRAY[cardinality(v_gids)]);
+        END IF;
+        v_spawned_ords := ARRAY(
+            SELECT cardinality(p_ids) + CASE WHEN c.crossed THEN n.ord ELSE 1 END
+            FROM crossed(v_spawned_qids, v_spawned_gids, v_spawned_ids) AS c (crossed) CROSS JOIN unnest(v_spawned_ords) AS n (ord)
+            ORDER BY n.ord
+        );
+        v_ruled_qids := v_ruled_qids || v_spawned_qids;
+        v_gids := v_gids || v_spawned_gids;
+        v_tids := v_tids || array_fill(NULL::bigint, ARRAY[cardinality(v_spawned_gids)]);
+        v_changes := v_changes || v_spawned_ords;
+        v_entered := v_entered || v_spawned_ids;
+        v_entries := v_entries || v_spawned_ords;
+    END IF;
+    IF v_ruled_qids <> '{}' THEN
+        RETURN QUERY SELECT w.* FROM stopped(
+            v_now, v_ruled_qids, v_gids, v_tids, false, true, v_changes, v_entered, v_entries
+        ) AS q CROSS JOIN LATERAL woken(q) AS w;
+    END IF;
+END $$;
+
+-- A job that lies nowhere becomes AVAILABLE; the number of its group, if it has one. With ``p_called`` a job of a group has
+-- its turn already, otherwise it stands in line, and the caller has the group called.
+CREATE FUNCTION make_available(
+    p_id uuid, p_qid integer, p_run_at bigint, p_epoch integer, p_attempt integer, p_lost integer, p_size integer,
+    p_priority smallint, p_keyed boolean, p_error bytea, p_called boolean
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_gid bigint;
+    v_lane bigint;
+BEGIN
+    INSERT INTO ready AS y (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid, error)
+    SELECT
+        p_run_at,
+        CASE
+            WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p_qid
+            WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task, p_priority)
+            ELSE p_qid
+        END,
+        p_id, p_qid, p_epoch, p_attempt, p_lost, p_size, p_priority, p_keyed,
+        CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p_run_at) END,
+        CASE WHEN j.group_name IS NOT NULL THEN gid_of(p_qid, j.group_name) END, p_error
+    FROM jobs AS j, queues AS q WHERE j.id = p_id AND q.qid = p_qid  -- jobs_pkey, queues_pkey
+    RETURNING y.gid, y.lane INTO v_gid, v_lane;
+    IF v_lane >= 4611686018427387904 THEN
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+        SELECT p_qid, 1, ARRAY[tid_of(p_qid, j.tenant)], '{1}', ARRAY[p_run_at], ARRAY[v_lane], ARRAY[p_priority],
+            ARRAY[j.tenant], ARRAY[j.task]
+        FROM jobs AS j WHERE j.id = p_id;
+    END IF;
+    RETURN v_gid;
 END $$;
 
 CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim_row
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         0, p_id, NULL, NULL, NULL, NULL, p_ord, p_state, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL
+        NULL, NULL, NULL
     )::claim_row
 $$;
 
 CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (
-        5, NULL, q.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        5, NULL, q.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL
     )::claim_row
     FROM queues AS q WHERE q.qid = p_qid
 $$;

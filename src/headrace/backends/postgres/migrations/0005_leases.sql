@@ -31,7 +31,7 @@ BEGIN
     FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
     LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
     SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
-    SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused;
+    SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until > v_now;
     RETURN NEXT;
 END $$;
 
@@ -60,6 +60,14 @@ DECLARE
     v_leases leased[];
     v_keyed uuid[];
     v_qids integer[];
+    v_ruled_qids integer[] := '{}';
+    v_gids bigint[] := '{}';
+    v_tids bigint[] := '{}';
+    v_changes integer[] := '{}';
+    v_kept uuid[] := '{}';
+    v_kept_gids bigint[] := '{}';
+    v_keeps integer[] := '{}';
+    v_called boolean;
     l leased;
 BEGIN
     DELETE FROM workers AS w WHERE w.listed_until <= v_now;
@@ -87,6 +95,15 @@ BEGIN
     FOREACH l IN ARRAY coalesce(v_leases, '{}') LOOP
         DELETE FROM leased AS x WHERE x.id = l.id;
         INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
+        IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
+            v_ruled_qids := v_ruled_qids || l.qid;
+            v_gids := v_gids || l.gid;
+            v_tids := v_tids || l.tid;
+            v_changes := v_changes || v_count;
+            IF l.tid IS NOT NULL THEN
+                PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
+            END IF;
+        END IF;
         v_lost := l.lost + (NOT (l.cancel OR v_outage))::integer;
         IF l.cancel THEN
             v_state := 4;
@@ -100,10 +117,15 @@ BEGIN
         END IF;
         IF v_state = 0 THEN
             v_run_at := v_now + p_spread * v_count / greatest(v_total, 1);
-            INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
-            SELECT v_run_at, l.id, l.qid, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed,
-                CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, v_run_at) END, l.error
-            FROM jobs AS j WHERE j.id = l.id;
+            v_called := l.gid IS NOT NULL AND turns_of(l.qid) = 1;
+            PERFORM make_available(
+                l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
+            );
+            IF v_called THEN
+                v_kept := v_kept || l.id;
+                v_kept_gids := v_kept_gids || l.gid;
+                v_keeps := v_keeps || v_count;
+            END IF;
             INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 0, 1);
             RETURN NEXT woken(l.qid);
         ELSE
@@ -117,10 +139,22 @@ BEGIN
         RETURN QUERY
         SELECT 2::smallint, l.id, q.name, j.task, v_reason, CASE WHEN l.keyed THEN j.key END, l.epoch, v_state::integer, v_lost,
             l.priority, l.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
         FROM jobs AS j JOIN queues AS q ON q.qid = l.qid WHERE j.id = l.id;
     END LOOP;
     RETURN QUERY SELECT (x).* FROM unnest(v_expired) AS x;
+    IF v_ruled_qids <> '{}' THEN
+        IF (SELECT count(DISTINCT n) FROM unnest(v_kept_gids) AS n) = cardinality(v_kept) THEN
+            v_kept := '{}';  -- otherwise several of a group come back, one after the other
+        END IF;
+        RETURN QUERY SELECT w.* FROM stopped(
+            v_now, v_ruled_qids, v_gids, v_tids, false, true, v_changes, v_kept, v_keeps
+        ) AS q CROSS JOIN LATERAL woken(q) AS w;
+    END IF;
+    -- Groups that somebody has left to others, as in queues that nobody claims from.
+    IF EXISTS (SELECT 1 FROM looks) THEN
+        RETURN QUERY SELECT w.* FROM call_looks(NULL) AS q CROSS JOIN LATERAL woken(q) AS w;
+    END IF;
     PERFORM fold_deltas();
 END $$;
 

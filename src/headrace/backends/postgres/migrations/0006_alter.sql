@@ -1,7 +1,8 @@
 -- Where a job lies, and all that travels with it.
 CREATE TYPE place AS (
     state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch integer, attempt integer, lost integer,
-    size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea
+    size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea, lane bigint,
+    gid bigint
 );
 
 -- The job's place, locked. A job that moves meanwhile is looked for again, since each statement sees what has been
@@ -12,18 +13,20 @@ DECLARE
     v_place place;
 BEGIN
     FOR look IN 1..100 LOOP
-        SELECT 0, y.id, y.qid, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error, NULL, false, NULL, NULL
+        SELECT 0, y.id, y.qid, y.priority, y.run_at, y.epoch, y.attempt, y.lost, y.size, y.keyed, y.error, NULL, false, NULL, NULL,
+            y.lane, y.gid
         INTO v_place FROM ready AS y WHERE y.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
         SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, l.lost, l.size, l.keyed, l.error, l.holder, l.cancel,
-            NULL, NULL
+            NULL, NULL, NULL, l.gid
         INTO v_place FROM leased AS l WHERE l.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
-        SELECT 2, p.id, p.qid, p.priority, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.keyed, p.error, NULL, false, NULL, NULL
+        SELECT 2, p.id, p.qid, p.priority, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.keyed, p.error, NULL, false, NULL, NULL,
+            NULL, NULL
         INTO v_place FROM paused AS p WHERE p.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
         SELECT e.state, e.id, e.qid, e.priority, e.run_at, e.epoch, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, false,
-            e.held_until, e.result
+            e.held_until, e.result, NULL, NULL
         INTO v_place FROM ended AS e WHERE e.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
         PERFORM 1 FROM jobs AS j WHERE j.id = p_id;
@@ -38,9 +41,12 @@ BEGIN
 END $$;
 
 -- The job lies nowhere now.
-CREATE FUNCTION leave_place(p place) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION leave_place(p_now bigint, p place) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
+    IF p.lane >= 4611686018427387904 THEN
+        PERFORM tell_dropped(p_now, ARRAY[p.qid], ARRAY[p.id], ARRAY[p.lane]);
+    END IF;
     CASE
         WHEN p.state = 0 THEN DELETE FROM ready AS y WHERE y.id = p.id;
         WHEN p.state = 1 THEN DELETE FROM leased AS l WHERE l.id = p.id;
@@ -50,28 +56,31 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs, bytes) VALUES (p.qid, p.state, -1, CASE WHEN p.state > 2 THEN -p.size ELSE 0 END);
 END $$;
 
--- The job, which lies nowhere, becomes AVAILABLE or PAUSED.
-CREATE FUNCTION enter_place(p place, p_state smallint) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- The job, which lies nowhere, becomes AVAILABLE or PAUSED; the number of its group, if it stands in line there.
+CREATE FUNCTION enter_place(p place, p_state smallint, p_called boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_gid bigint;
 BEGIN
     IF p_state = 0 THEN
-        INSERT INTO ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, error)
-        SELECT p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed,
-            CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p.run_at) END, p.error
-        FROM jobs AS j WHERE j.id = p.id;
+        v_gid := make_available(
+            p.id, p.qid, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error, p_called
+        );
     ELSE
         INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
         VALUES (p.run_at, p.id, p.qid, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error);
     END IF;
     INSERT INTO deltas (qid, state, jobs) VALUES (p.qid, p_state, 1);
+    RETURN CASE WHEN NOT p_called THEN v_gid END;
 END $$;
 
 -- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
 -- 8 hold, 9 delete. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
 -- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
--- at again once they are locked.
+-- at again once they are locked. ``p_bound``: more follows in this transaction, so groups are left to be looked at.
 CREATE FUNCTION alter_v1(
     p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
-    p_queue text, p_states smallint[]
+    p_queue text, p_states smallint[], p_bound boolean DEFAULT false
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -82,6 +91,13 @@ DECLARE
     v_key text;
     v_to integer;
     v_qid integer;
+    v_gid bigint;
+    v_gids bigint[] := '{}';
+    v_qids integer[] := '{}';
+    v_change integer := 0;
+    v_changes integer[] := '{}';
+    v_entered uuid[] := '{}';
+    v_entries integer[] := '{}';
     p place;
 BEGIN
     IF cardinality(p_ids) > 1 THEN
@@ -98,6 +114,13 @@ BEGIN
         v_after := p.state;
         v_changed := p.state = ANY (p_applies);
         v_qid := p.qid;
+        v_gid := NULL;
+        v_change := v_change + 1;
+        IF v_changed AND p.gid IS NOT NULL AND p.state = 0 THEN
+            v_gids := v_gids || p.gid;
+            v_qids := v_qids || p.qid;
+            v_changes := v_changes || v_change;
+        END IF;
         SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = v_id AND p.keyed;
         IF NOT v_changed THEN
             NULL;
@@ -105,7 +128,7 @@ BEGIN
             UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
             RETURN NEXT noted(7, v_id, p.holder);
         ELSIF p_kind = 1 THEN
-            PERFORM leave_place(p);
+            PERFORM leave_place(v_now, p);
             PERFORM end_jobs(
                 v_now, 4::smallint, p_text, ARRAY[v_id], ARRAY[p.qid], ARRAY[p.epoch], ARRAY[p.attempt], ARRAY[p.lost],
                 ARRAY[p.size], ARRAY[p.priority], ARRAY[p.run_at], ARRAY[p.keyed], ARRAY[p.error]
@@ -114,8 +137,8 @@ BEGIN
             v_after := 4;
         ELSIF p_kind IN (2, 3) THEN
             v_after := CASE WHEN p_kind = 2 THEN 2 ELSE 0 END;
-            PERFORM leave_place(p);
-            PERFORM enter_place(p, v_after::smallint);
+            PERFORM leave_place(v_now, p);
+            v_gid := enter_place(p, v_after::smallint);
             IF v_after = 0 THEN
                 RETURN NEXT woken(p.qid);
             END IF;
@@ -127,14 +150,14 @@ BEGIN
                 v_changed := FOUND;
             END IF;
             IF v_changed THEN
-                PERFORM leave_place(p);
+                PERFORM leave_place(v_now, p);
                 UPDATE jobs AS j SET expires_at = NULL WHERE j.id = v_id AND j.expires_at IS NOT NULL;
                 p.size := p.size - coalesce(octet_length(p.result), 0) - coalesce(octet_length(p.error), 0);
                 p.error := NULL;
                 p.attempt := 0;
                 p.lost := 0;
                 p.run_at := v_now;
-                PERFORM enter_place(p, 0::smallint);
+                v_gid := enter_place(p, 0::smallint);
                 RETURN NEXT woken(p.qid);
                 v_after := 0;
             END IF;
@@ -147,16 +170,16 @@ BEGIN
                 v_changed := NOT FOUND AND move_key(v_now, v_id, p.qid, v_to);
             END IF;
             IF v_changed THEN
-                PERFORM leave_place(p);
+                PERFORM leave_place(v_now, p);
                 p.qid := v_to;
                 v_qid := v_to;
-                PERFORM enter_place(p, p.state);
+                v_gid := enter_place(p, p.state);
                 RETURN NEXT woken(v_to);
             END IF;
         ELSIF p_kind = 6 THEN
-            PERFORM leave_place(p);
+            PERFORM leave_place(v_now, p);
             p.priority := p_number;
-            PERFORM enter_place(p, p.state);
+            v_gid := enter_place(p, p.state, p.lane > 0);
         ELSIF p_kind = 7 THEN
             INSERT INTO waiters (id, inbox) VALUES (v_id, p_text) ON CONFLICT DO NOTHING;
         ELSIF p_kind = 8 THEN
@@ -166,31 +189,37 @@ BEGIN
                 UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id;
             END IF;
         ELSIF p_kind = 9 THEN
-            PERFORM leave_place(p);
+            PERFORM leave_place(v_now, p);
             PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
             PERFORM take_waiters(ARRAY[v_id]);
             v_after := NULL;
         END IF;
+        IF v_gid IS NOT NULL THEN
+            v_gids := v_gids || v_gid;
+            v_qids := v_qids || v_qid;
+            v_changes := v_changes || v_change;
+            v_entered := v_entered || v_id;
+            v_entries := v_entries || v_change;
+        END IF;
         RETURN QUERY
         SELECT 6::smallint, v_id, q.name, NULL::text, NULL::text, v_key, p.state::integer, v_after, v_changed::integer,
             NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
         FROM queues AS q WHERE q.qid = v_qid;
     END LOOP;
+    IF v_gids <> '{}' AND p_bound THEN
+        INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
+        RETURN QUERY SELECT w.* FROM (SELECT DISTINCT n FROM unnest(v_qids) AS n) AS q (qid) CROSS JOIN LATERAL woken(q.qid) AS w;
+    ELSIF v_gids <> '{}' THEN
+        RETURN QUERY SELECT w.* FROM call_in_order(v_qids, v_gids, v_changes, v_entered, v_entries) AS q
+        CROSS JOIN LATERAL woken(q) AS w;
+    END IF;
 END $$;
 
 CREATE FUNCTION noted(p_kind integer, p_id uuid, p_name text) RETURNS claim_row
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         p_kind, p_id, p_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL
+        NULL, NULL, NULL
     )::claim_row
 $$;
-
-CREATE FUNCTION configure_v1(p_queue text, p_paused boolean) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-DECLARE
-    v_qid integer := (queue_ids(ARRAY[p_queue]))[1];
-BEGIN
-    UPDATE queues AS q SET paused = p_paused WHERE q.qid = v_qid;
-END $$;

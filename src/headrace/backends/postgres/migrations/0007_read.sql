@@ -82,7 +82,8 @@ CREATE FUNCTION fetch_v1(
     ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
     run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch integer, attempt integer, lost integer,
     max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
-    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea,
+    group_name text
 ) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
@@ -98,7 +99,8 @@ BEGIN
         e.headers, w.worker, e.lease_until, e.cancel, e.reason, e.held_until, CASE WHEN p_error THEN e.error END,
         CASE WHEN p_result AND e.held_until > v_now THEN e.result END,
         CASE WHEN p_want & 1 <> 0 THEN e.parameters END, CASE WHEN p_want & 2 <> 0 THEN e.vm_state END,
-        CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END
+        CASE WHEN p_want & 4 <> 0 THEN e.metadata END, CASE WHEN p_want & 8 <> 0 THEN e.blob END,
+        e.group_name
     FROM (
         SELECT i.id, i.ord FROM unnest(p_ids) WITH ORDINALITY AS i (id, ord)
         UNION ALL
@@ -124,7 +126,7 @@ $$;
 CREATE FUNCTION stats_v1(p_at bigint, p_cap integer)
 RETURNS TABLE (
     name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
-    cancelled bigint, failed bigint, oldest bigint
+    cancelled bigint, failed bigint, oldest bigint, paused_until bigint
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -145,8 +147,9 @@ BEGIN
             coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS f
         FROM counts AS c GROUP BY c.qid
     )
-    SELECT q.name, q.paused, coalesce(w.a, 0), h.scheduled, coalesce(w.r, 0), coalesce(w.p, 0), coalesce(w.d, 0),
-        coalesce(w.x, 0), coalesce(w.f, 0), h.oldest
+    SELECT q.name, q.paused_until > v_now, coalesce(w.a, 0), h.scheduled, coalesce(w.r, 0), coalesce(w.p, 0), coalesce(w.d, 0),
+        coalesce(w.x, 0), coalesce(w.f, 0), h.oldest,
+        CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END
     FROM queues AS q LEFT JOIN wide AS w ON w.qid = q.qid
     CROSS JOIN LATERAL (
         SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
@@ -154,13 +157,15 @@ BEGIN
         FROM (
             SELECT h.run_at, (
                 SELECT count(*) FROM (
-                    SELECT 1 FROM ready AS y WHERE y.qid = h.qid AND y.priority = h.priority AND y.run_at > v_now LIMIT p_cap
+                    SELECT 1 FROM ready AS y WHERE y.lane = h.lane AND y.priority = h.priority AND y.run_at > v_now LIMIT p_cap
                 ) AS few
             ) AS later
             FROM heads(ARRAY[q.qid]) AS h
+            UNION ALL
+            SELECT t.run_at, t.later FROM look_into_lanes(v_now, q.qid, p_cap) AS t WHERE q.governed
         ) AS s
     ) AS h
-    WHERE q.paused OR w.a + w.r + w.p + w.d + w.x + w.f > 0;
+    WHERE q.paused_until > v_now OR w.a + w.r + w.p + w.d + w.x + w.f > 0;
 END $$;
 
 CREATE FUNCTION places_v1() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)

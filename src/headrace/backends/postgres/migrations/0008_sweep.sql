@@ -129,13 +129,13 @@ BEGIN
 END $$;
 
 -- The names of queues that nothing refers to any more go. Nobody may have the number of one in hand meanwhile.
-CREATE FUNCTION forget_queues() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION forget_queues(p_at bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     IF pg_try_advisory_xact_lock(hashtextextended('headrace queues', 'queues'::regclass::oid::bigint)) THEN
         PERFORM fold_deltas();
         WITH idle AS (
             SELECT q.qid FROM queues AS q
-            WHERE NOT q.paused
+            WHERE q.paused_until <= coalesce(p_at, now_us()) AND NOT q.governed
                 AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
                 AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
             LIMIT 1000

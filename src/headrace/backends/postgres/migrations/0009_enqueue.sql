@@ -204,7 +204,7 @@ $$;
 
 CREATE TYPE new_job AS (
     id uuid, queue text, task text, tenant text, key text, priority smallint, delay bigint, run_at bigint, expires bigint,
-    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, hold_failed boolean, parameters bytea,
+    max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, hold_failed boolean, group_name text, parameters bytea,
     vm_state bytea, metadata bytea, blob bytea
 );
 
@@ -213,7 +213,7 @@ CREATE FUNCTION read_job(p_ord bigint, p_job jsonb, p_now bigint) RETURNS new_jo
 DECLARE
     c_known CONSTANT text[] := ARRAY[
         'task', 'queue', 'args', 'id', 'key', 'tenant', 'priority', 'delay', 'run_at', 'expires', 'timeout', 'max_attempts',
-        'result_ttl', 'headers', 'on_failed', 'cells'
+        'result_ttl', 'headers', 'on_failed', 'group', 'cells'
     ];
     c_cells CONSTANT text[] := ARRAY['parameters', 'vm_state', 'metadata', 'blob', 'headers'];
     v_text text;
@@ -242,6 +242,7 @@ BEGIN
     j.queue := coalesce(CASE WHEN p_job ? 'queue' THEN given_text(p_ord, p_job, 'queue', 1) END, 'default');
     j.tenant := coalesce(CASE WHEN p_job ? 'tenant' THEN given_text(p_ord, p_job, 'tenant', 0) END, '');
     j.key := CASE WHEN p_job ? 'key' THEN given_text(p_ord, p_job, 'key', 0) END;
+    j.group_name := CASE WHEN p_job ? 'group' THEN given_text(p_ord, p_job, 'group', 0) END;
     j.priority := coalesce(CASE WHEN p_job ? 'priority' THEN given_number(p_ord, p_job, 'priority', -32768, 32767) END, 0);
     j.delay := coalesce(CASE WHEN p_job ? 'delay' THEN given_length(p_ord, p_job, 'delay') END, 0);
     IF p_job ? 'run_at' THEN
@@ -292,8 +293,9 @@ BEGIN
     RETURN j;
 END $$;
 
--- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits.
-CREATE FUNCTION enqueue_v1(p_jobs jsonb)
+-- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits. Unless
+-- ``p_strict``, those that do not fit into the depth of their queue are answered as full, and are no error.
+CREATE FUNCTION enqueue_v1(p_jobs jsonb, p_strict boolean DEFAULT true)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -322,11 +324,12 @@ BEGIN
             array_agg(j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
             array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
             array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
-            array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.parameters) AS parameters,
+            array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.group_name) AS groups,
+            count(j.group_name) AS grouped, array_agg(j.parameters) AS parameters,
             array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs,
             array_agg(
-                200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(octet_length(j.headers), 0)
-                + weight(j.parameters, j.vm_state, j.metadata, j.blob)
+                200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(length(j.group_name), 0)
+                + coalesce(octet_length(j.headers), 0) + weight(j.parameters, j.vm_state, j.metadata, j.blob)
             ) AS sizes
         INTO a
         FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
@@ -341,13 +344,18 @@ BEGIN
         LEFT JOIN insert_v1(
             NULL, v_queues, a.ids, ARRAY(SELECT array_position(v_queues, q)::smallint FROM unnest(a.queues) AS q), a.tasks,
             a.tenants, a.keys, a.priorities, a.delays, a.run_ats, a.expires, a.max_attempts, a.timeouts, a.result_ttls,
-            a.headers, a.reply_tos, a.hold_failed, a.parameters, a.vm_states, a.metadatas, a.blobs, a.sizes
+            a.headers, a.reply_tos, a.hold_failed, CASE WHEN a.grouped > 0 THEN a.groups END, a.parameters, a.vm_states,
+            a.metadatas, a.blobs, a.sizes, true, true
         ) AS i ON i.ord = n.ord
         ORDER BY n.ord
     LOOP
+        IF p_strict AND r.status = 4 THEN
+            RAISE EXCEPTION 'job %: as many jobs wait as queue "%", or the store, takes; nothing was stored', r.ord, r.queue
+                USING ERRCODE = 'LL002', HINT = 'Try again when some have run, or have the depth of its policy raised.';
+        END IF;
         ord := r.ord;
         id := coalesce(r.other, r.id);
-        status := coalesce((ARRAY['same', 'duplicate', 'done'])[r.status], 'new');
+        status := coalesce((ARRAY['same', 'duplicate', 'done', 'full'])[r.status], 'new');
         state := coalesce(
             (ARRAY['available', 'running', 'paused', 'completed', 'cancelled', 'failed'])[r.state + 1], 'available'
         );
@@ -361,14 +369,14 @@ BEGIN
     PERFORM pg_notify(channel('queue:' || q), '') FROM unnest(v_woken) AS q;
 END $$;
 
-COMMENT ON FUNCTION enqueue_v1(jsonb) IS
+COMMENT ON FUNCTION enqueue_v1(jsonb, boolean) IS
 'Store jobs in this transaction: an object, or an array of at most 10000. Of two values under one key the last counts.
 
 task                     text, required: the name that the app knows the task by
 queue                    text; ''default'' unless given
 args                     object: arguments by name
 id                       UUID; made here unless given
-key, tenant              text
+key, tenant, group       text
 priority                 whole number; lower ones are run first
 delay, expires, timeout, result_ttl
                          seconds as a number, or an interval as text
@@ -379,7 +387,8 @@ on_failed                ''run'' or ''return''
 cells                    object: parameters, vm_state, metadata, blob, headers as clients write them, in base64
 
 status is new, same (its id is stored already), duplicate (its key is taken) or done (the job that has its key is
-complete, and its result is held). id, state, attempt and result are those of the stored job.';
+complete, and its result is held). id, state, attempt and result are those of the stored job. Where one does not fit into the
+depth of its queue, the error LL002 is raised; or, with false as the second argument, its status is full.';
 
 -- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
 -- transaction cannot go on: whoever has lost a job must not write for it.
@@ -390,7 +399,7 @@ DECLARE
 BEGIN
     FOR r IN
         SELECT * FROM complete_v1(
-            NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true
+            NULL, p_holder, ARRAY[p_id], ARRAY[p_epoch], ARRAY[p_result], ARRAY[p_result_ttl], true, true
         )
     LOOP
         IF r.kind = 0 THEN
@@ -398,6 +407,8 @@ BEGIN
                 USING ERRCODE = 'LL001', HINT = 'Another worker has it, or it has ended: roll back.';
         ELSIF r.kind = 4 THEN
             PERFORM pg_notify(channel('inbox:' || r.name), replace(r.id::text, '-', ''));
+        ELSIF r.kind = 5 THEN
+            PERFORM pg_notify(channel('queue:' || r.name), '');
         END IF;
     END LOOP;
     RETURN 'completed';

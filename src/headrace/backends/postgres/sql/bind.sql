@@ -4,7 +4,7 @@
 SELECT CAST(coalesce(
     jsonb_agg(jsonb_build_array(e.id, e.status, e.state, e.attempt, encode(e.result, 'base64')) ORDER BY e.ord), '[]'
 ) AS text)
-FROM {schema}.enqueue_v1(CAST(CAST({given} AS text) AS jsonb)) AS e
+FROM {schema}.enqueue_v1(CAST(CAST({given} AS text) AS jsonb), false) AS e
 
 -- name: complete
 SELECT {schema}.complete_bound_v1(

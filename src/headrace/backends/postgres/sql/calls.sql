@@ -2,7 +2,7 @@
 
 -- name: insert
 SELECT * FROM {schema}.insert_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
 )
 
 -- name: claim
@@ -22,13 +22,13 @@ SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 -- name: finish
 SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: finish_and_claim
 SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
@@ -42,7 +42,7 @@ SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, 
 SELECT * FROM {schema}.reap_v1(%b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint)
 
 -- name: configure
-SELECT {schema}.configure_v1(%b, %b)
+SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)
 
 -- name: alter
 SELECT * FROM {schema}.alter_v1(
@@ -76,11 +76,14 @@ SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bi
 -- name: sweep_results
 SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
 
+-- name: sweep_tenants
+SELECT * FROM {schema}.sweep_tenants_v1(%b, %b::integer, %b)
+
 -- name: sweep_day
 SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer, %b)
 
 -- name: tidy
-SELECT {schema}.forget_queues(), {schema}.make_days_v1()
+SELECT {schema}.forget_queues(%b), {schema}.make_days_v1()
 
 -- name: stats
 SELECT * FROM {schema}.stats_v1(%b, %b::integer)
@@ -103,7 +106,7 @@ SELECT * FROM {schema}.due_v1(%b, %b::integer, %b::integer, %b::integer)
 -- name: plan
 SELECT * FROM {schema}.plan_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: history
@@ -115,8 +118,29 @@ SELECT {schema}.note_v1(%b, %b, %b, %b, %b)
 -- name: sweep_ticks
 SELECT * FROM {schema}.sweep_ticks_v1(%b, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b)
 
+-- name: save_policy
+SELECT {schema}.save_policy_v1(
+    %b, %b, %b::bigint, %b::bigint, %b::bigint, %b::bigint, %b::bigint, %b::bigint, %b::bigint, %b, %b, %b, %b::bigint,
+    %b::bigint, %b::bigint, %b::bigint, %b::bigint, %b
+)
+
+-- name: limit_tenant
+SELECT {schema}.limit_tenant_v1(%b, %b, %b, %b::bigint, %b::bigint, %b::bigint)
+
+-- name: policies
+SELECT * FROM {schema}.policies_v1(%b, %b)
+
+-- name: tenants
+SELECT * FROM {schema}.tenants_v1(%b, %b, %b, %b, %b::integer)
+
+-- name: group
+SELECT * FROM {schema}.group_v1(%b, %b, %b::integer)
+
 -- name: bulk_begin
-SELECT coalesce(%b::bigint, {schema}.now_us()), {schema}.queue_ids(%b)
+SELECT
+    coalesce(%b::bigint, {schema}.now_us()), {schema}.queue_ids(n.names),
+    EXISTS (SELECT 1 FROM {schema}.policies AS p WHERE p.queue = ANY (n.names || ''::text))
+FROM (SELECT %b::text[] AS names) AS n
 
 -- name: bulk_jobs
 COPY {schema}.jobs (
@@ -125,7 +149,7 @@ COPY {schema}.jobs (
 ) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_ready
-COPY {schema}.ready (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at) FROM STDIN (FORMAT BINARY)
+COPY {schema}.ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_end
 INSERT INTO {schema}.deltas (qid, state, jobs) SELECT n.qid, 0, n.jobs FROM unnest(%b, %b) AS n (qid, jobs)

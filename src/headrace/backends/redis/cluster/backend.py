@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.backends.redis.checks import Fact, facts
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
 from headrace.backends.redis.cluster.fleet import Fleet
+from headrace.backends.redis.cluster.policies import ClusterPolicies
 from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ClusterLines
@@ -61,6 +62,7 @@ class ClusterBackend:
         self._lines = ClusterLines(place)
         self._fleet: Fleet | None = None
         self.ticks = ClusterTicks(lambda: self.fleet)
+        self.policies = ClusterPolicies(lambda: self.fleet)
         self._hints = Listener(self._lines, prefix, self._base_of, place.where) if listen else None
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.part import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
+from headrace.policy import FOREVER
 from headrace.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
@@ -49,18 +51,61 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
     looks, made, problem = await _look(fleet, req, queues, at)
     if not looks and problem is not None:
         raise problem
-    claimed, failed = await _take(fleet, req, queues, made, at)
+    if any(look.governed for look in looks.values()):
+        claimed, failed = await _share_out(fleet, req, looks.values(), at)
+    else:
+        claimed, failed = await _take(fleet, req, queues, made, at)
     if problem is None and failed is None:
         return claimed
     found = bool(claimed.jobs or claimed.expired)
     return replace(claimed, next_in=0 if found else min(_SOON, claimed.next_in or _SOON))
 
 
+async def _share_out(
+    fleet: Fleet, req: Claim, looks: Collection[Peeked], at: Stamp
+) -> tuple[Claimed, Unavailable | None]:
+    """Each governed queue gives its share, and all others together."""
+    governed: frozenset[str] = frozenset().union(*(look.governed for look in looks))
+    paused: frozenset[str] = frozenset().union(*(look.paused for look in looks))
+    problems: list[Unavailable] = []
+
+    async def take(part: Claim) -> Shared:
+        numbers = {fleet.number_of(queue) for queue in part.queues}
+        if len(numbers) > 1:
+            shared, failed = await _take_plain(fleet, part, at)
+            problems.extend([failed] if failed is not None else [])
+            return shared
+        [number] = numbers
+        try:
+            claimed, room = await fleet.parts[number].take(part, at)
+        except Unavailable as problem:
+            problems.append(problem)
+            return Shared(Claimed([]), part.max_bytes)
+        fleet.leased(claimed.jobs, number)
+        return Shared(claimed, room)
+
+    ends = [look.resumes_in for look in looks if look.resumes_in is not None]
+    claimed = await share_out(req, governed, paused, take)
+    if len(claimed.jobs) < req.limit and ends:
+        claimed = replace(claimed, next_in=min(*ends, FOREVER if claimed.next_in is None else claimed.next_in))
+    return claimed, problems[0] if problems else None
+
+
+async def _take_plain(fleet: Fleet, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
+    queues: dict[int, list[str]] = {}
+    for queue in req.queues:
+        queues.setdefault(fleet.number_of(queue), []).append(queue)
+    _, made, problem = await _look(fleet, req, queues, at)
+    claimed, failed = await _take(fleet, req, queues, made, at)
+    room = req.max_bytes - sum(met.size for of in made.shares.values() for met in of)
+    return Shared(claimed, room), problem or failed
+
+
 async def _look(
     fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
-) -> tuple[bool, Plan, Unavailable | None]:
-    """At the first jobs of each shard, and deeper where these come before those of the others; whether any shard could
-    be looked at."""
+) -> tuple[dict[int, Peeked], Plan, Unavailable | None]:
+    """At the first jobs of each shard, and deeper where these come before those of the others; which of them could be
+    looked at."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
     answers = await attempt(fleet.parts[number].peek(near, names, at) for number, names in queues.items())
     looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
@@ -77,7 +122,7 @@ async def _look(
         else:
             looks[number] = again
         made = plan(looks, req)
-    return bool(looks), made, problem
+    return looks, made, problem
 
 
 def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:

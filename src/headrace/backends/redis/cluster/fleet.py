@@ -17,6 +17,8 @@ from headrace.records import JobId, JobKey, Leased
 T = TypeVar("T")
 _REMEMBERED = 100_000
 """Jobs of which a process remembers the shard."""
+_REFUSED = 20_000
+"""Jobs of which it remembers where they found no room."""
 _LEASES = 10_000
 """Leases of which it remembers that they are its own, and where."""
 _ROUNDS = 10
@@ -51,6 +53,7 @@ class Fleet:
         self.where = where
         self._seen: dict[JobId, int] = {}
         self._leased: dict[JobId, tuple[int, int]] = {}
+        self._refused: dict[JobId, int] = {}
 
     def number_of(self, queue: str) -> int:
         """The shard of a queue."""
@@ -72,6 +75,22 @@ class Fleet:
     def last_seen(self, job_id: JobId) -> int | None:
         """The shard in which a job was, if that is remembered."""
         return self._seen.get(job_id)
+
+    def refused(self, jobs: Iterable[tuple[JobId, int]]) -> None:
+        """These found no room in these shards. Of each the first is remembered: a repeated enqueue asks that one."""
+        for job_id, number in jobs:
+            self._refused.setdefault(job_id, number)
+        shorten(self._refused, _REFUSED)
+
+    def admitted(self, ids: Iterable[JobId]) -> None:
+        """These need no room any more."""
+        if self._refused:
+            for job_id in ids:
+                self._refused.pop(job_id, None)
+
+    def refused_in(self, job_id: JobId) -> int | None:
+        """The shard in which it found no room, if that is remembered."""
+        return self._refused.get(job_id) if self._refused else None
 
     def leased(self, jobs: Iterable[Leased], number: int) -> None:
         """This process has claimed these there."""

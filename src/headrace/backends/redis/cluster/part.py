@@ -9,11 +9,12 @@ from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.rows import CODES
-from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg
+from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args
 from headrace.records import (
     Altered,
     Change,
     Claim,
+    Claimed,
     JobId,
     JobKey,
     Move,
@@ -55,6 +56,11 @@ class Peeked(NamedTuple):
     """Whether there are due jobs behind those."""
     quiet: bool
     """Whether a queue has due jobs and no signal for those who wait for them."""
+    governed: frozenset[str] = frozenset()
+    """Which of the queues are; what they have was not looked at."""
+    paused: frozenset[str] = frozenset()
+    resumes_in: int | None = None
+    """How long until the first of these pauses ends."""
 
 
 class Overdue(NamedTuple):
@@ -72,8 +78,9 @@ class Overdue(NamedTuple):
     """Due jobs that have expired."""
     targets: list[int]
     """Shards for which something waits here."""
-    silent: int
-    """Workers that are still listed, and should not be."""
+    others: int
+    """What else there is to do: workers that are still listed, and should not be; queues whose groups are still to be
+    called anew."""
 
 
 class Share(NamedTuple):
@@ -121,11 +128,18 @@ class Part(Shard):
     async def peek(self, req: Claim, queues: Sequence[str], at: Stamp) -> Peeked:
         """What a claim would find, in its order."""
         below = NO_BOUND if req.lost_below is None else req.lost_below
-        ids, priorities, run_ats, sizes, kinds, next_in, more, quiet = await self._run(
+        ids, priorities, run_ats, sizes, kinds, next_in, more, quiet, governed, paused, ends = await self._run(
             "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes
         )
         met = [Met(p, int(r), i, s, k) for p, r, i, s, k in zip(priorities, run_ats, ids, sizes, kinds, strict=True)]
-        return Peeked(met, None if int(next_in) < 0 else int(next_in), bool(met) and bool(more), bool(quiet))
+        return Peeked(
+            met, _time(next_in), bool(met) and bool(more), bool(quiet), _names(governed), _names(paused), _time(ends)
+        )
+
+    async def take(self, req: Claim, at: Stamp) -> tuple[Claimed, int]:
+        """A claim, and how many bytes there is still room for."""
+        answer = await self._run("claim", at_arg(at), *claim_args(req))
+        return shapes.claimed(answer, req.want), int(answer[-1])
 
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""
@@ -184,6 +198,10 @@ class Part(Shard):
         told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
         return told, holders
 
+    async def mark(self, ids: Sequence[JobId]) -> list[JobId]:
+        """Remember that these jobs are to be looked for in other shards; those that are here all the same."""
+        return [ids[i - 1] for i in await self._run("mark", b"".join(ids))]
+
     async def unmark(self, ids: Sequence[JobId]) -> None:
         """Forget that these jobs were here."""
         await self._run("unmark", b"".join(ids))
@@ -203,3 +221,11 @@ class Part(Shard):
     async def numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
         return await self._numbers(at)
+
+
+def _time(told: bytes) -> int | None:
+    return None if int(told) < 0 else int(told)
+
+
+def _names(told: Sequence[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in told)

@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.cluster import reading
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.shard import LEFT
 from headrace.errors import StoreFull
-from headrace.records import Inserted, InsertStatus, Row, Stamp
+from headrace.records import Inserted, InsertStatus, JobId, Record, Row, Stamp
 
 
 async def insert(fleet: Fleet, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
     """Each shard gets its rows. An id that has left its shard is no new job."""
     shapes.checked(rows)
     answers: dict[int, Inserted] = {}
-    await _put(fleet, rows, range(len(rows)), answers, at)
+    detours = _detours(fleet, rows)
+    if detours:
+        await _mark(fleet, rows, detours, answers, at)
+    await _put(fleet, rows, (place for place in range(len(rows)) if place not in answers), answers, at)
     if left := [place for place, answer in answers.items() if answer is LEFT]:
         await _put_again(fleet, rows, left, answers, at)
+    if detours:
+        await _unmark(fleet, rows, detours, answers)
+    full = [rows[place] for place, answer in answers.items() if answer.status is InsertStatus.FULL]
+    fleet.admitted(rows[place].id for place, answer in answers.items() if answer.status is not InsertStatus.FULL)
+    fleet.refused((row.id, fleet.number_of(row.queue)) for row in full)
     return [answers[place] for place in range(len(rows))]
+
+
+def _detours(fleet: Fleet, rows: Sequence[Row]) -> dict[int, int]:
+    """The places of jobs that found no room in another shard, and the numbers of these."""
+    found: dict[int, int] = {}
+    for place, row in enumerate(rows):
+        home = fleet.refused_in(row.id)
+        if home is not None and home != fleet.number_of(row.queue):
+            found[place] = home
+    return found
+
+
+async def _mark(
+    fleet: Fleet, rows: Sequence[Row], detours: Mapping[int, int], answers: dict[int, Inserted], at: Stamp
+) -> None:
+    """Whoever enqueues these jobs again asks where they found no room: that shard is to know that they are elsewhere.
+    Those that it has by now, as another has stored them, are known."""
+    groups: dict[int, list[JobId]] = {}
+    for place, home in detours.items():
+        groups.setdefault(home, []).append(rows[place].id)
+    there = await every(fleet.parts[home].mark(ids) for home, ids in groups.items())
+    known = {job_id for ids in there for job_id in ids}
+    places = [place for place in detours if rows[place].id in known]
+    records = await reading.fetch(fleet, [rows[place].id for place in places], frozenset(), at)
+    for place, record in zip(places, records, strict=True):
+        if record is not None:
+            answers[place] = _same(record)
+
+
+async def _unmark(
+    fleet: Fleet, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
+) -> None:
+    """Those that were not stored there either are nowhere."""
+    groups: dict[int, list[JobId]] = {}
+    for place, home in detours.items():
+        if answers[place].status not in (InsertStatus.NEW, InsertStatus.SAME):
+            groups.setdefault(home, []).append(rows[place].id)
+    await every(fleet.parts[home].unmark(ids) for home, ids in groups.items())
+
+
+def _same(record: Record) -> Inserted:
+    return Inserted(InsertStatus.SAME, record.id, record.state, None, record.attempt)
 
 
 async def _put(
@@ -53,6 +103,6 @@ async def _put_again(
         if record is None:
             gone.append(place)
         else:
-            answers[place] = Inserted(InsertStatus.SAME, record.id, record.state, None, record.attempt)
+            answers[place] = _same(record)
     await every(fleet.part_of(rows[place].queue).unmark([rows[place].id]) for place in gone)
     await _put(fleet, rows, gone, answers, at)

@@ -44,7 +44,7 @@ def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
     for number, look in looks.items():
         leases = sum(owner == number for _, owner in first)
         cancellable = min(left, look.cancellable)
-        if leases or cancellable or look.silent:
+        if leases or cancellable or look.others:
             shares[number] = Share(leases, cancellable, outage, place, len(first))
         left, place = left - cancellable, place + leases
     return shares
@@ -64,8 +64,8 @@ async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     """The oldest ends of all."""
     if clause.place is Place.TICKS:
         return await _sweep_ticks(fleet, clause, at)
-    if clause.place is Place.RESULTS:
-        return await _sweep_results(fleet, clause, at)
+    if clause.place in (Place.RESULTS, Place.TENANTS):
+        return await _sweep_each(fleet, clause, at)
     looks = await every(part.ended(clause, at) for part in fleet.parts)
     doomed, more = condemn(looks, clause)
     kept = sum(look.total for look in looks)
@@ -102,7 +102,7 @@ async def _sweep_ticks(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     return Swept(removed, removed * TICK_BYTES, sum(look.total for look in looks) - removed, more)
 
 
-async def _sweep_results(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
+async def _sweep_each(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     looks = await every(part.sweep(replace(clause, dry_run=True), at) for part in fleet.parts)
     left = clause.limit
     shares: dict[int, int] = {}

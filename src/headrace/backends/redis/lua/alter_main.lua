@@ -28,6 +28,16 @@ local function clear_end(id, j)
     end
 end
 
+-- To where it was, AVAILABLE or PAUSED, but for what was changed.
+local function come_back(id, j)
+    save(id, j)
+    if j.state == AVAILABLE then
+        make_ready(id, j)
+    else
+        count(j.qid, PAUSED, 1)
+    end
+end
+
 local function apply(id, j)
     if kind == CANCEL then
         cancel(id, j, now, text)
@@ -40,8 +50,7 @@ local function apply(id, j)
         leave(id, j)
         j.state = AVAILABLE
         save(id, j)
-        put_ready(id, j)
-        count(j.qid, AVAILABLE, 1)
+        make_ready(id, j)
         wake(j.qid, 1)
     elseif kind == REQUEUE then
         if j.keyed == 1 then
@@ -56,8 +65,7 @@ local function apply(id, j)
         clear_end(id, j)
         j.state, j.text, j.instant, j.run_at = AVAILABLE, '', 0, now
         save(id, j)
-        put_ready(id, j)
-        count(j.qid, AVAILABLE, 1)
+        make_ready(id, j)
         wake(j.qid, 1)
     elseif kind == MOVE and given ~= 0 then
         if given < 0 then
@@ -84,20 +92,12 @@ local function apply(id, j)
             take_key(id, qid, key)
         end
         j.qid = qid
-        save(id, j)
-        count(qid, j.state, 1)
-        if j.state == AVAILABLE then
-            put_ready(id, j)
-        end
+        come_back(id, j)
         wake(qid, 1)
     elseif kind == REPRIORITISE then
-        leave(id, j)
+        leave(id, j, j.state == AVAILABLE)
         j.priority = given
-        save(id, j)
-        count(j.qid, j.state, 1)
-        if j.state == AVAILABLE then
-            put_ready(id, j)
-        end
+        come_back(id, j)
     elseif kind == WATCH then
         watch(id, text)
     elseif kind == HOLD then
@@ -124,6 +124,7 @@ local function alter(id, j)
     local before = j.state
     local key = j.keyed == 1 and key_of(id) or false
     local changed = not dry and applies_to(before) and apply(id, j)
+    call_groups()
     local after = before
     if changed then
         after = kind == DELETE and -1 or j.state
@@ -159,8 +160,7 @@ else
         end
     end
 end
-settle_counts()
-settle_signals()
+settle()
 local flat = {}
 for qid, name in pairs(known) do
     flat[#flat + 1] = qid

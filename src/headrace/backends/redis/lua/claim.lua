@@ -1,5 +1,4 @@
--- Lease the first jobs by (priority, run_at, id). Answers: ids, jobs, states, replaced cells, errors, the names of the
--- queues by number, the time until the next job is due (-1: none), whether one was passed over, and what has expired.
+-- Lease the first jobs by (priority, run_at, id).
 
 local CHUNK = 1000
 -- How many jobs a claim looks at, and how many of them it cancels, at most.
@@ -60,117 +59,154 @@ local function piece_of(lines, most, till)
     return ids, scores, places
 end
 
-local function claim(now, holder, queues, limit, lease_for, lost_below, max_bytes)
-    local levels, order = {}, {}
-    local qids = {}
-    for _, name in ipairs(queues) do
-        local qid = call('HGET', base .. ':q', name)
-        if qid and not qids[qid] and call('SISMEMBER', base .. ':z', qid) == 0 then
-            qids[qid] = true
-            for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
-                local level = levels[priority]
-                if not level then
-                    level = {}
-                    levels[priority] = level
-                    order[#order + 1] = priority
-                end
-                level[#level + 1] = tonumber(qid)
-            end
-        end
-    end
-    table.sort(order, function(a, b) return tonumber(a) < tonumber(b) end)
-
+-- What a claim has taken so far, and what it may still take.
+local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
     local ids, jobs, states, expired = {}, {}, {}, {}
-    local passed, room, looked, read, weight = false, max_bytes, 0, 0, 0
+    local saved, leases = {}, {}
+    local read, weight = 0, 0
     local dying = call('EXISTS', base .. ':y') == 1
-    local till_now, till = number(now), number(now + lease_for)
+    local till = number(now + lease_for)
     -- What the state of every job begins with that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
+    local b = {
+        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = false, room = max_bytes, looked = 0,
+        lines = {},
+    }
+
+    function b.left()
+        return b.room > 0 and limit - #ids or 0
+    end
+
+    -- Whether it has met so many jobs that it leaves the rest to the next.
+    function b.tired()
+        return b.looked >= LOOK or #expired >= CANCELS
+    end
 
     -- The bodies of as many jobs of a piece, from one on, as there may be room for.
-    local function read_bodies(piece, from, bodies)
-        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(room * read / weight)))
-        local wanted = {unpack(piece, from, math.min(#piece, from + math.min(count_most, limit - #ids) - 1))}
+    local function read_bodies(piece, from, bodies, most)
+        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(b.room * read / weight)))
+        local last = math.min(#piece, from + math.min(count_most, most) - 1)
+        local wanted = from == 1 and last == #piece and piece or {unpack(piece, from, last)}
         for i, job in ipairs(ask('HMGET', base .. ':j', wanted)) do
             bodies[from + i - 1] = job
             read, weight = read + 1, weight + #job
         end
     end
 
+    -- Write down what was leased.
+    function b.flush()
+        many('HSET', base .. ':s', saved)
+        many('ZADD', base .. ':l', leases)
+        saved, leases = {}, {}
+    end
+
+    -- Lease up to ``most`` jobs of a piece, of a tenant (0: none), in its order. Answers how many, by place too, and whether others may
+    -- have come where claims look: then what is left of the piece was not looked at.
+    function b.take(piece, scores, places, most, tenant)
+        b.looked = b.looked + #piece
+        local was = ask('HMGET', base .. ':s', piece)
+        local dies = dying and ask('ZMSCORE', base .. ':y', piece)
+        local begins = tenant == 0 and leased or struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, tenant, 0)
+        local taken, gone, bodies, stale = 0, {}, {}, false
+        for i = 1, #piece do
+            if taken >= most or b.room <= 0 or #expired >= CANCELS or stale then
+                break
+            end
+            local id, place = piece[i], places[i]
+            local packed, size
+            if dies and dies[i] and tonumber(dies[i]) <= now then
+                b.flush()
+                local j, calls = find(id), calls_made
+                leave(id, j)
+                finish(id, j, CANCELLED, now, 'expired')
+                expired[#expired + 1] = id
+                place.at = place.at - 1
+                stale = calls_made > calls
+            elseif was[i] and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
+                b.passed, place.passed = true, (place.passed or 0) + 1
+                place.passed_at = place.passed_at or tonumber(scores[i])
+            else
+                if not bodies[i] then
+                    read_bodies(piece, i, bodies, most - taken)
+                end
+                if was[i] then
+                    local j = read_state(was[i])
+                    j.state, j.epoch, j.cancel, j.instant, j.text = RUNNING, j.epoch + 1, 0, now + lease_for, holder
+                    j.held_until = tenant
+                    size, packed = j.size, write_state(j)
+                else
+                    size = struct.unpack('>I4', bodies[i], JOB_SIZE_AT)
+                    packed = begins .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
+                        .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
+                end
+                local n = #ids + 1
+                b.room, taken = b.room - size, taken + 1
+                ids[n], jobs[n], states[n] = id, bodies[i], packed
+                n = #saved
+                saved[n + 1], saved[n + 2] = id, packed
+                leases[n + 1], leases[n + 2] = till, id
+                local list = gone[place]
+                if not list then
+                    list = {}
+                    gone[place] = list
+                end
+                list[#list + 1] = id
+                place.at = place.at - 1
+            end
+        end
+        for place, list in pairs(gone) do
+            many('ZREM', place.key, list)
+            if dying then
+                many('ZREM', base .. ':y', list)
+            end
+            count(place.qid, AVAILABLE, -#list)
+            count(place.qid, RUNNING, #list)
+        end
+        return taken, gone, stale
+    end
+
+    return b
+end
+
+-- Lease up to ``most`` jobs of queues that are not governed; how many it were.
+local function take_plain(b, qids, most)
+    local levels, order = {}, {}
+    for _, qid in ipairs(qids) do
+        for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
+            local level = levels[priority]
+            if not level then
+                level = {}
+                levels[priority] = level
+                order[#order + 1] = priority
+            end
+            level[#level + 1] = qid
+        end
+    end
+    table.sort(order, function(one, other) return tonumber(one) < tonumber(other) end)
+    local total, till_now = 0, number(b.now)
     for _, priority in ipairs(order) do
-        local most = limit - #ids
-        if most <= 0 or room <= 0 or looked >= LOOK then
+        local wanted = most - total
+        if wanted <= 0 or b.room <= 0 or b.looked >= LOOK then
             break
         end
         local lines = {}
         for i, qid in ipairs(levels[priority]) do
-            lines[i] = line_of(qid, priority, math.min(most, CHUNK))
+            lines[i] = line_of(qid, priority, math.min(wanted, CHUNK))
         end
         local done = false
         while not done do
-            local piece, scores, places = piece_of(lines, most, till_now)
+            local piece, scores, places = piece_of(lines, wanted, till_now)
             if #piece == 0 then
                 break
             end
-            looked = looked + #piece
-            local was = ask('HMGET', base .. ':s', piece)
-            local dies = dying and ask('ZMSCORE', base .. ':y', piece)
-            local leases, saved, gone, bodies = {}, {}, {}, {}
-            for i = 1, #piece do
-                if #ids >= limit or room <= 0 or #expired >= CANCELS then
-                    done = true
-                    break
-                end
-                local id, place = piece[i], places[i]
-                local packed, size
-                if dies and dies[i] and tonumber(dies[i]) <= now then
-                    local j = find(id)
-                    leave(id, j)
-                    finish(id, j, CANCELLED, now, 'expired')
-                    expired[#expired + 1] = id
-                    place.at = place.at - 1
-                elseif was[i] and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
-                    passed = true
-                else
-                    if not bodies[i] then
-                        read_bodies(piece, i, bodies)
-                    end
-                    if was[i] then
-                        local j = read_state(was[i])
-                        j.state, j.epoch, j.cancel, j.instant, j.text = RUNNING, j.epoch + 1, 0, now + lease_for, holder
-                        size, packed = j.size, write_state(j)
-                    else
-                        size = struct.unpack('>I4', bodies[i], JOB_SIZE_AT)
-                        packed = leased .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
-                            .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
-                    end
-                    local n = #ids + 1
-                    room = room - size
-                    ids[n], jobs[n], states[n] = id, bodies[i], packed
-                    n = #saved
-                    saved[n + 1], saved[n + 2] = id, packed
-                    leases[n + 1], leases[n + 2] = till, id
-                    local list = gone[place]
-                    if not list then
-                        list = {}
-                        gone[place] = list
-                    end
-                    list[#list + 1] = id
-                    place.at = place.at - 1
-                end
+            local taken, _, stale = b.take(piece, scores, places, most - total, 0)
+            b.flush()
+            total = total + taken
+            for _, line in ipairs(stale and lines or {}) do
+                line.at, line.items, line.next, line.over = line.passed or 0, {}, 1, false
             end
-            many('HSET', base .. ':s', saved)
-            many('ZADD', base .. ':l', leases)
-            for place, list in pairs(gone) do
-                many('ZREM', place.key, list)
-                if dying then
-                    many('ZREM', base .. ':y', list)
-                end
-                count(place.qid, AVAILABLE, -#list)
-                count(place.qid, RUNNING, #list)
-            end
-            done = done or #ids >= limit or room <= 0 or looked >= LOOK
-            most = math.min(CHUNK, math.max(limit - #ids, 4 * #piece))
+            done = total >= most or b.room <= 0 or b.tired()
+            wanted = math.min(CHUNK, math.max(most - total, 4 * #piece))
         end
         for _, line in ipairs(lines) do
             if call('EXISTS', line.key) == 0 then
@@ -178,5 +214,56 @@ local function claim(now, holder, queues, limit, lease_for, lost_below, max_byte
             end
         end
     end
-    return ids, jobs, states, expired, passed, room, qids
+    return total
+end
+
+-- Each governed queue, and all others together, in the order of the first that is named; and the time until the first pause of the
+-- others ends.
+local function parts_of(queues, now)
+    local parts, plain, seen, ends = {}, nil, {}, nil
+    for _, name in ipairs(queues) do
+        local qid = call('HGET', base .. ':q', name)
+        local till = qid and tonumber(call('ZSCORE', base .. ':z', qid) or 0) or 0
+        if till > now then
+            if till < FOREVER then
+                ends = math.min(ends or FOREVER, till - now)
+            end
+        elseif qid and is_governed(qid) then
+            if not seen[qid] then
+                parts[#parts + 1] = {tonumber(qid), governed = true}
+            end
+        else
+            if not plain then
+                plain = {}
+                parts[#parts + 1] = plain
+            end
+            if qid and not seen[qid] then
+                plain[#plain + 1] = tonumber(qid)
+            end
+        end
+        if qid then
+            seen[qid] = true
+        end
+    end
+    return parts, ends
+end
+
+-- First an even share of each part, then what others left.
+local function claim(b, parts)
+    local function take(part, most)
+        return part.governed and visits().take(b, part[1], most) or take_plain(b, part, most)
+    end
+
+    local plenty = {}
+    for i, part in ipairs(parts) do
+        local share = math.ceil(b.left() / (#parts - i + 1))
+        if share > 0 and take(part, share) == share then
+            plenty[#plenty + 1] = part
+        end
+    end
+    for _, part in ipairs(plenty) do
+        if b.left() > 0 then
+            take(part, b.left())
+        end
+    end
 end

@@ -5,7 +5,11 @@
 --   :a          zset    every id, all with the score 0, so by id
 --   :u:TENANT   zset    likewise the ids of one tenant   :u  set   tenants that have any
 --   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at
---   :p:Q        zset    priorities of Q that have AVAILABLE jobs
+--   :p:Q        zset    priorities of Q that have such jobs
+--   :i:Q:GROUP  zset    AVAILABLE jobs that wait for a turn of their group, by run_at; they are in no line where claims look
+--   :ic:Q:GROUP zset    jobs that have one, by run_at, or with -1, which are known to keep it
+--   :i          zset    Q:GROUP of every group that has jobs in these two, all with the score 0
+--   :ir         hash    Q -> from which of its groups on all are still to be called anew
 --   :y          zset    AVAILABLE jobs that can expire, by the instant from which on they are due and expired
 --   :l          zset    RUNNING jobs by the end of their lease
 --   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was asked for
@@ -16,8 +20,10 @@
 --   :k          hash    Q:KEY -> who last took the key (KEY)
 --   :w          hash    id -> inboxes that wait for the job's end
 --   :q          hash    queue name -> number             :qn hash  number -> name          :qi  the last number
---   :z          set     numbers of paused queues
---   :n          hash    Q:STATE -> jobs                  :b  hash  STATE -> bytes of ended jobs
+--   :z          zset    numbers of paused queues by the instant until which they are (FOREVER: they are to be resumed)
+--   :n          hash    Q:STATE -> jobs, and w -> those that wait, AVAILABLE or PAUSED, in all queues
+--   :b          hash    STATE -> bytes of ended jobs
+--   :P          hash    Q -> policy (POLICY); 0 is the store
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue
 --   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
@@ -28,12 +34,27 @@
 --   :T          zset    the slots of all (PLANNED) by the instant at which they were planned
 --   :v          string  the layout of all this
 --
+-- and of governed queues, whose jobs lie in lanes instead of :r:Q:P, one for each tenant, task and priority:
+--
+--   :r:N.K      zset    AVAILABLE jobs of the K-th lane of tenant number N by run_at
+--   :H:Q        zset    lanes (N.K) of Q by the run_at of their first jobs
+--   :F:Q        zset    jobs in these lanes that were not due yet when they came, by run_at
+--   :o          hash    Q -> its round                   :ow hash  Q -> from which tenant on all are still to be woken (WAKING)
+--   :of:Q       hash    rates under way (BUCKET): of the queue (q), of tasks (kTASK)
+--   :oz:Q       zset    paused tasks by the instant until which they are
+--   :M          hash    N -> tenant (TENANT)             :Mn string  the last number
+--   :V:Q        zset    tenants (NAME, a zero byte, N in 8 bytes), all with the score 0, so by name
+--   :A:Q        zset    awake tenants (since when in 8 bytes, then as above) by their counts
+--   :O:Q:HOLDER zset    likewise those of which as many hold jobs as may: by each of these
+--   :B:Q        zset    numbers of tenants asleep by the instant at which they wake
+--   :Mi         zset    numbers of tenants that have nothing, and could be forgotten, by the instant from which on they could
+--
 -- and where a store is made of several shards, those numbered:
 --
 --   :t:TARGET   list    entries on their way to another shard, oldest first      :tn hash  TARGET -> the last number given out
 --   :tr:SOURCE  hash    history of its server -> the number up to which its entries were taken in
 --   :to         hash    jobs on their way -> mark of the entry, number:history
---   :m          zset    jobs that have left lately, by the instant
+--   :m          zset    jobs that have left lately, or found no room and went elsewhere, by the instant
 --   :So         hash    schedules on their way -> mark of the entry
 --
 -- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended,
@@ -45,16 +66,17 @@
 local base = KEYS[1]
 local call = redis.call
 
--- enqueued_at, size, qid, priority, keyed, expires_at (0: never)
+-- enqueued_at, size, qid, priority, flags (1: it has a key, 2: a group), expires_at (0: never)
 local JOB = '>I8I4I4i2BI8'
 local JOB_SIZE = 27
 -- state, cancel, lost, instant (lease_until, finished_at), held_until, attempt, then what JOB has from its size on, run_at,
--- epoch; then the holder or the reason. A lease is the last two.
+-- epoch; then the holder or the reason. A lease is the last two. While a job of a governed queue runs, its tenant's number is in the
+-- place of held_until.
 local STATE = '>BBI4I8I8I4I4I4i2BI8I8I4'
 local STATE_SIZE = 57
-local LOST_AT, ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 3, 23, 27, 31, 54
+local LOST_AT, HELD_AT, ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 3, 15, 23, 27, 31, 54
 local JOB_SIZE_AT = 9
--- After JOB: the length of what follows (4 bytes); key, task, tenant and others (msgpack); five lengths (of the headers and
+-- After JOB: the length of what follows (4 bytes); key, task, tenant and others, and a group if there is one (msgpack); five lengths (of the headers and
 -- of each section, NONE: there is none); the bytes of these.
 local NONE = 4294967295
 local NO_CELLS = string.rep('\255', 16)
@@ -63,13 +85,19 @@ local KEY = '>c16I8B'
 
 local AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = 0, 1, 2, 3, 4, 5
 local MANY = 2000
+local FOREVER = 9007199254740991
+
+-- Of what is under way.
+local instant
 
 local function clock(given)
     if given ~= '' then
-        return tonumber(given)
+        instant = tonumber(given)
+    else
+        local t = call('TIME')
+        instant = tonumber(t[1]) * 1000000 + tonumber(t[2])
     end
-    local t = call('TIME')
-    return tonumber(t[1]) * 1000000 + tonumber(t[2])
+    return instant
 end
 
 local function number(n)

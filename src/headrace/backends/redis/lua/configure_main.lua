@@ -1,10 +1,35 @@
--- Stop or resume claims from a queue. ARGV: its name, '1' to pause.
-local qid = qid_of(ARGV[1])
-if ARGV[2] == '1' then
-    call('SADD', base .. ':z', qid)
+-- Stop or resume claims from a queue, or of the jobs of one of its tenants or tasks. ARGV: now or '', its name, what (q, t, k), the name
+-- of the tenant or task, for how long (0: resume; '' : until it is resumed).
+local now = clock(ARGV[1])
+local qid = qid_of(ARGV[2])
+local resumed = ARGV[5] == '0'
+local till = resumed and 0 or ARGV[5] == '' and FOREVER or now + tonumber(ARGV[5])
+
+local function keep(key, name)
+    if resumed then
+        call('ZREM', key, name)
+    else
+        call('ZADD', key, number(till), name)
+    end
+end
+
+if ARGV[3] == 'q' then
+    keep(base .. ':z', qid)
 else
-    call('SREM', base .. ':z', qid)
+    rule().govern(qid)
+    if ARGV[3] == 'k' then
+        local paused = base .. ':oz:' .. qid
+        many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now)))
+        keep(paused, ARGV[4])
+    elseif not resumed or turns().known(qid, ARGV[4]) then
+        local t = turns().tenant(qid, ARGV[4])
+        t.paused = till
+        turns().change(t)
+    end
+    rule().rouse_all(qid)
+end
+if resumed then
     wake(qid, SIGNALS)
 end
-settle_signals()
+settle()
 return 1

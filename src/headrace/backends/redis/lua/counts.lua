@@ -1,10 +1,16 @@
 -- Jobs per queue and state, and bytes of ended ones: added up here, written once.
 
-local counted, weighed = {}, {}
+local counted, weighed, waiting = {}, {}, 0
+
+-- By one number for both, as it is made sooner than a name.
+local STATES = 8
 
 local function count(qid, state, jobs)
-    local name = qid .. ':' .. state
-    counted[name] = (counted[name] or 0) + jobs
+    local place = qid * STATES + state
+    counted[place] = (counted[place] or 0) + jobs
+    if state == AVAILABLE or state == PAUSED then
+        waiting = waiting + jobs
+    end
 end
 
 local function weigh(state, bytes)
@@ -12,9 +18,12 @@ local function weigh(state, bytes)
 end
 
 local function settle_counts()
-    for name, jobs in pairs(counted) do
-        if jobs ~= 0 and call('HINCRBY', base .. ':n', name, number(jobs)) == 0 then
-            call('HDEL', base .. ':n', name)
+    for place, jobs in pairs(counted) do
+        if jobs ~= 0 then
+            local name = math.floor(place / STATES) .. ':' .. place % STATES
+            if call('HINCRBY', base .. ':n', name, number(jobs)) == 0 then
+                call('HDEL', base .. ':n', name)
+            end
         end
     end
     for state, bytes in pairs(weighed) do
@@ -22,5 +31,8 @@ local function settle_counts()
             call('HINCRBY', base .. ':b', state, number(bytes))
         end
     end
-    counted, weighed = {}, {}
+    if waiting ~= 0 and call('HINCRBY', base .. ':n', 'w', number(waiting)) == 0 then
+        call('HDEL', base .. ':n', 'w')
+    end
+    counted, weighed, waiting = {}, {}, 0
 end

@@ -28,7 +28,7 @@ local function each_line(rank, from, to, visit)
 end
 
 local function comes_first(a, b)
-    return a[2] < b[2] or (a[2] == b[2] and name_before(a[1], b[1]))
+    return a[2] < b[2] or (a[2] == b[2] and bytes_before(a[1], b[1]))
 end
 
 -- The first of what is due in some lines, in order.

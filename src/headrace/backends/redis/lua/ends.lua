@@ -21,6 +21,7 @@ local function finish(id, j, state, now, reason, held_until)
     weigh(state, j.size)
     end_key(id, j, j.held_until)
     tell_waiters(id)
+    call_groups()
 end
 
 -- A live job is to end: at once, or when its holder has heard of it.
@@ -49,4 +50,5 @@ local function forget(id, j)
         call('ZREM', base .. ':hx', id)
     end
     call('ZREM', base .. ':a', id)
+    call_groups()
 end

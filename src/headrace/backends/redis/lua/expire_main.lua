@@ -16,6 +16,5 @@ for i = 1, #ARGV[2] / 16 do
         flat[#flat + 1] = name_of(j.qid)
     end
 end
-settle_counts()
-settle_signals()
+settle()
 return {told, flat}

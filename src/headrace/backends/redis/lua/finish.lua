@@ -1,6 +1,6 @@
 -- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl} of each kind of settlement
 -- among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
--- that are spawned (as in insert: how many by each, queue names, keys, inboxes and tenants, heads), the number of their bodies; then
+-- that are spawned (as in insert: how many by each, queue names, keys, inboxes, tenants and groups, heads), the number of their bodies; then
 -- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
 -- Answers the states, -1 for what is fenced off.
 
@@ -23,6 +23,17 @@ local function change_queue(id, j, qid, now)
         end
     end
     j.qid = qid
+end
+
+-- The same with a job that runs, and ends its run now.
+local function move_running(id, j, qid, now)
+    if j.grouped then
+        groups().leave(id, j)
+    end
+    change_queue(id, j, qid, now)
+    if is_governed(qid) then
+        turns().pass(qid, id)
+    end
 end
 
 -- The cells that a run has replaced or cleared: a length for each section (KEPT: as it was enqueued, NONE: there is none),
@@ -104,7 +115,25 @@ local function finish_all(now, first)
         end
     end
     local blobs_at = next_result + bodies - 1
-    local waited = call('EXISTS', base .. ':w') == 1
+    local waited, governing = call('EXISTS', base .. ':w') == 1, is_any_governed()
+    local stopped = {}
+
+    local function stop_all()
+        local numbers = {}
+        for tenant in pairs(stopped) do
+            numbers[#numbers + 1] = tenant
+        end
+        if #numbers > 1 then
+            turns().take_in_all(numbers)
+        end
+        for tenant, holders in pairs(stopped) do
+            for holder, jobs in pairs(holders) do
+                turns().stop(tenant, holder, jobs)
+            end
+        end
+        stopped = {}
+    end
+
     local answers, accepted, seen = {}, {}, {}
     local leases, saved, forgotten, held, expiring = {}, {}, {}, {}, {}
     local ended, ended_of = {}, {}
@@ -138,9 +167,14 @@ local function finish_all(now, first)
             seen[id], accepted[i] = true, true
             leases[#leases + 1] = id
             local kind, extra = kinds[kind_of[i]], is_more and more[i]
-            local size, qid, _, keyed = struct.unpack('>I4I4i2B', packed, SIZE_AT)
+            local size, qid, _, flags = struct.unpack('>I4I4i2B', packed, SIZE_AT)
             fewer[qid] = (fewer[qid] or 0) + 1
-            if kind.plain and not extra and keyed == 0 then
+            local tenant = governing and struct.unpack('>I8', packed, HELD_AT) or 0
+            if tenant > 0 then
+                local holder, of = string.sub(packed, STATE_SIZE + 1), stopped[tenant] or {}
+                stopped[tenant], of[holder] = of, (of[holder] or 0) + 1
+            end
+            if kind.plain and not extra and flags == 0 then
                 answers[i] = COMPLETED
                 if string.byte(packed, 2) == 1 then
                     call('SREM', base .. ':x:' .. string.sub(packed, STATE_SIZE + 1), id)
@@ -165,8 +199,10 @@ local function finish_all(now, first)
                     tell_waiters(id)
                 end
             else
+                stop_all()
                 local j = read_state(packed)
-                local state = kind.state
+                j.held_until = 0
+                local state, came_from = kind.state, j.qid
                 local reason = extra and extra[2] or ''
                 if j.cancel == 1 then
                     call('SREM', base .. ':x:' .. j.text, id)
@@ -196,7 +232,7 @@ local function finish_all(now, first)
                     if extra[5] and not extra[7] then
                         local to = qid_of(extra[5])
                         if to ~= j.qid then
-                            change_queue(id, j, to, now)
+                            move_running(id, j, to, now)
                         end
                     end
                     if extra[6] then
@@ -204,7 +240,11 @@ local function finish_all(now, first)
                     end
                 end
                 j.cancel = 0
-                if extra and extra[7] and (state ~= COMPLETED or kind.keep) then
+                local leaves = extra and extra[7] and (state ~= COMPLETED or kind.keep)
+                if j.grouped and j.qid == came_from then
+                    groups().leave(id, j, state == AVAILABLE and not leaves)
+                end
+                if leaves then
                     settle_away(id, j, state, reason, kind, results[i], extra, now)
                 elseif state == AVAILABLE or state == PAUSED then
                     j.state, j.text, j.instant = state, '', 0
@@ -212,15 +252,19 @@ local function finish_all(now, first)
                         j.run_at = now + kind.delay
                     end
                     save(id, j)
-                    count(j.qid, state, 1)
                     if state == AVAILABLE then
-                        put_ready(id, j)
+                        make_ready(id, j)
                         wake(j.qid, j.run_at > now and SIGNALS or 1)
+                    else
+                        count(j.qid, PAUSED, 1)
                     end
                 else
                     local held_until = state == COMPLETED and now + kind.ttl or 0
                     j.state, j.instant, j.held_until, j.text = state, now, held_until, reason
                     if state == COMPLETED and not kind.keep then
+                        if extra and extra[7] and j.keyed == 1 then
+                            send(extra[7], 'key', now, {extra[5], key_of(id)})
+                        end
                         drop_key(id, j)
                         forgotten[#forgotten + 1] = id
                     else
@@ -237,9 +281,11 @@ local function finish_all(now, first)
                         tell_waiters(id)
                     end
                 end
+                call_groups()
             end
         end
     end
+    stop_all()
     for qid, jobs in pairs(fewer) do
         count(qid, RUNNING, -jobs)
     end
@@ -280,7 +326,7 @@ local function finish_all(now, first)
         for i, name in ipairs(packed[1]) do
             qids[i] = qid_of(name)
         end
-        insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], packed[4], next_result, ARGV, only)
+        insert_rows(now, qids, ARGV[first + 6], packed[2], packed[3], packed[4], packed[5], next_result, ARGV, only)
     end
     for i = 1, is_more and total or 0 do
         for _, row in ipairs(accepted[i] and more[i] and more[i][8] or {}) do

@@ -1,5 +1,4 @@
 local now = clock(ARGV[1])
 local answers = finish_all(now, 2)
-settle_counts()
-settle_signals()
+settle()
 return answers

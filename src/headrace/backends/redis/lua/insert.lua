@@ -1,7 +1,8 @@
 -- Store new jobs. ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of those with
--- a key (msgpack), {row, inbox} of those that are waited for (msgpack), {row, tenant} of those that have one (msgpack), then
--- the body of each row.
--- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE.
+-- a key (msgpack), {row, inbox} of those that are waited for (msgpack), {row, tenant} and {row, group} of those that have one
+-- (msgpack), then the body of each row.
+-- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE,
+-- 4 FULL.
 
 local ROW = '>c16I2i2i8i8i8I4'
 local ROW_SIZE = 48
@@ -11,7 +12,34 @@ local function have_left(ids)
     return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
 end
 
-local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body, bodies, only)
+-- Whether no further job may wait in a queue, or in any: those that wait, and those that were admitted since.
+local function open_gate()
+    local found, admitted, total = {}, {}, 0
+
+    local function waits_in(qid)
+        found[qid] = found[qid] or call('HMGET', base .. ':n', qid .. ':' .. AVAILABLE, qid .. ':' .. PAUSED)
+        return (found[qid][1] or 0) + (found[qid][2] or 0)
+    end
+
+    local function waits_in_all()
+        found[0] = found[0] or tonumber(call('HGET', base .. ':n', 'w') or 0)
+        return found[0]
+    end
+
+    return function(qid)
+        local most, most_in_all = policy_of(qid)[RULE.depth], policy_of(0)[RULE.depth]
+        if (most and waits_in(qid) + (admitted[qid] or 0) >= most) or (most_in_all and waits_in_all() + total >= most_in_all) then
+            return true
+        end
+        admitted[qid], total = (admitted[qid] or 0) + 1, total + 1
+        return false
+    end
+end
+
+-- ``only``: which of the rows; ``gate``: no more than the policies allow.
+local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, first_body, bodies, only, gate)
+    local governing = is_any_governed()
+    local is_full = gate and call('EXISTS', base .. ':P') == 1 and open_gate()
     local count_rows = #heads / ROW_SIZE
     local ids, queues, priorities, run_ats, expiries, sizes = {}, {}, {}, {}, {}, {}
     for i = 1, count_rows do
@@ -21,16 +49,19 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
         expiries[i] = expires >= 0 and now + expires or 0
     end
     local known, left = ask('ZMSCORE', base .. ':a', ids), have_left(ids)
-    local keys, holds, waits = {}, {}, {}
+    local keys, holds, waits, group_of_row = {}, {}, {}, {}
     for _, one in ipairs(keyed) do
         keys[one[1]], holds[one[1]] = one[2], one[3]
     end
     for _, one in ipairs(inboxes) do
         waits[one[1]] = one[2]
     end
+    for _, one in ipairs(grouped) do
+        group_of_row[one[1]] = one[2]
+    end
     local answers, jobs, all, ready, dying, seen = {}, {}, {}, {}, {}, {}
     local last, last_text
-    local fresh_rows = {}
+    local fresh_rows, standing = {}, {}
     for i = 1, count_rows do
         local id, qid, key = ids[i], queues[i], keys[i]
         local fine = not only or only[i]
@@ -48,23 +79,37 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
                         watch(other, waits[i])
                     end
                 end
-            else
-                take_key(id, qid, key)
             end
         end
+        if fine and is_full and is_full(qid) then
+            fine = false
+            answers[#answers + 1] = {i, 4, id}
+        end
         if fine then
+            if key then
+                take_key(id, qid, key)
+            end
+            local group, lane, tenant = group_of_row[i], nil, nil
+            if governing and not group and is_governed(qid) then
+                lane, tenant = turns().lane_for(qid, bodies[first_body + i - 1], priorities[i])
+            end
             seen[id], fresh_rows[i] = true, true
-            local place = qid .. ':' .. priorities[i]
-            local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], key and 1 or 0, expiries[i])
+            local place = group and qid .. ':' .. group or tenant and lane or qid .. ':' .. priorities[i]
+            local flags = (key and 1 or 0) + (group and 2 or 0)
+            local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], flags, expiries[i])
             local at = #jobs
             jobs[at + 1], jobs[at + 2] = id, job .. bodies[first_body + i - 1]
             all[at + 1], all[at + 2] = 0, id
-            local line = ready[place]
+            local lines = group and standing or ready
+            local line = lines[place]
             if not line then
-                line = {qid = qid, priority = priorities[i]}
-                ready[place] = line
+                line = {qid = qid, priority = priorities[i], group = group, tenant = tenant, first = run_ats[i]}
+                lines[place] = line
             end
             local n, run_at = #line, run_ats[i]
+            if tenant and run_at < line.first then
+                line.first = run_at
+            end
             if run_at ~= last then
                 last, last_text = run_at, number(run_at)
             end
@@ -88,13 +133,35 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, first_body
     many('ZADD', base .. ':a', all)
     many('ZADD', base .. ':y', dying)
     for place, line in pairs(ready) do
-        many('ZADD', base .. ':r:' .. place, line)
-        if call('ZCARD', base .. ':r:' .. place) == #line / 2 then
-            call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
+        if line.tenant then
+            turns().fill(line.tenant, place, line, line.first, line.later)
+            turns().expect(line.tenant, line.first)
+        else
+            many('ZADD', base .. ':r:' .. place, line)
+            if call('ZCARD', base .. ':r:' .. place) == #line / 2 then
+                call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
+            end
         end
         count(line.qid, AVAILABLE, #line / 2)
         wake(line.qid, line.later and SIGNALS or #line / 2)
     end
+    for _, line in pairs(standing) do
+        local key = groups().waiting_in(line.qid, line.group)
+        -- Of a governed queue each as it comes: who is called, if only for a moment, is expected by its tenant.
+        local step = governing and is_governed(line.qid) and 2 or #line
+        for first = 1, #line - step, step do
+            call('ZADD', key, line[first], line[first + 1])
+            groups().call(line.qid, line.group)
+        end
+        many('ZADD', key, {unpack(line, #line - step + 1)})
+        call('ZADD', base .. ':i', 0, line.qid .. ':' .. line.group)
+        count(line.qid, AVAILABLE, #line / 2)
+        if line.later then
+            wake(line.qid, SIGNALS)
+        end
+        groups().call_later(line.qid, line.group)
+    end
+    call_groups()
     return answers
 end
 
@@ -103,7 +170,7 @@ local function describe(answers, now)
     for _, answer in ipairs(answers) do
         local id, status = answer[3], answer[2]
         -- One that has left for another shard is told from there.
-        local j = find(id) or {state = -1, attempt = 0}
+        local j = status == 4 and {state = AVAILABLE, attempt = 0} or find(id) or {state = -1, attempt = 0}
         answer[4], answer[5], answer[6] = j.state, j.attempt, false
         if status == 2 and j.state == COMPLETED then
             answer[2] = 3

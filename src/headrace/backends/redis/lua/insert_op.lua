@@ -3,8 +3,11 @@ local qids = {}
 for i, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     qids[i] = qid_of(name)
 end
-local answers = insert_rows(now, qids, ARGV[3], cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5]), cmsgpack.unpack(ARGV[6]), 7, ARGV)
+local given = {}
+for i = 4, 7 do
+    given[i] = cmsgpack.unpack(ARGV[i])
+end
+local answers = insert_rows(now, qids, ARGV[3], given[4], given[5], given[6], given[7], 8, ARGV, nil, true)
 describe(answers, now)
-settle_counts()
-settle_signals()
+settle()
 return answers

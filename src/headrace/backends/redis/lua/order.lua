@@ -14,3 +14,13 @@ local function before(a, b)
     end
     return a4 < b4
 end
+
+local function bytes_before(a, b)
+    for i = 1, math.min(#a, #b) do
+        local x, y = string.byte(a, i), string.byte(b, i)
+        if x ~= y then
+            return x < y
+        end
+    end
+    return #a < #b
+end

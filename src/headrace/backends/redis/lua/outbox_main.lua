@@ -2,8 +2,6 @@
 -- many bytes. Drops those that it has, and answers with the next: {mark, kind, now, ...} (msgpack).
 
 local STEP = 8
--- Microseconds for which a job that has left is remembered, for an insert that is repeated.
-local MARKED = 3600 * 1000000
 
 local target, upto = ARGV[1], ARGV[2]
 local count_most, bytes_most = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -24,7 +22,7 @@ local function each(visit)
     end
 end
 
--- Nothing is left of a job that has arrived but a mark, for an hour; some that are older go with each that comes.
+-- Nothing is left of a job that has arrived but a mark.
 local function forget_left(id, mark)
     if call('HGET', base .. ':to', id) == mark then
         leave_tenants({id})
@@ -32,10 +30,7 @@ local function forget_left(id, mark)
             call('HDEL', base .. name, id)
         end
         call('ZREM', base .. ':a', id)
-        local now = clock('')
-        many('ZREM', base .. ':m', call('ZRANGEBYSCORE', base .. ':m', '-inf', number(now - MARKED), 'LIMIT', 0, 2))
-        call('ZADD', base .. ':m', number(now), id)
-        call('EXPIRE', base .. ':m', MARKED / 1000000)
+        mark_left(id)
     end
 end
 

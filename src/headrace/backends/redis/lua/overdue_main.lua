@@ -1,6 +1,7 @@
 -- What a reap would meet. ARGV: now or '', limit. Answers now, how many leases have expired, how many jobs run, two of the holders whose
 -- leases have expired, the first ``limit`` of those jobs and the ends of their leases, how many due jobs have expired (at most
--- ``limit``), the shards for which something waits, and how many workers are listed whose time is over.
+-- ``limit``), the shards for which something waits, and how many workers are listed whose time is over, or whether queues have groups
+-- that are still to be called anew.
 
 -- Of how many leases, at either end, it is asked whose they are.
 local HOLDERS = 500
@@ -26,5 +27,5 @@ for _, target in ipairs(call('HKEYS', base .. ':tn')) do
         targets[#targets + 1] = tonumber(target)
     end
 end
-local silent = call('ZCOUNT', base .. ':X', '-inf', number(now))
-return {number(now), over, call('ZCARD', base .. ':l'), holders, found, expired, targets, silent}
+local others = call('ZCOUNT', base .. ':X', '-inf', number(now)) + call('EXISTS', base .. ':ir')
+return {number(now), over, call('ZCARD', base .. ':l'), holders, found, expired, targets, others}

@@ -1,15 +1,35 @@
--- What a claim would meet, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
+-- What a claim would meet in queues that are not governed, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
 -- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none),
--- whether more are due than it looked at, and whether a queue has due jobs but no signal. It stops at ``limit`` jobs to be claimed.
+-- whether more are due than it looked at, whether a queue has due jobs but no signal, which of the queues are governed, which are
+-- paused, and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
 
 local MOST = 20000
 
 local now = clock(ARGV[1])
 local limit, lost_below, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local levels, order, seen, names = {}, {}, {}, {}
+local levels, order, seen, names, governed_ones, paused_ones = {}, {}, {}, {}, {}, {}
+local next_in, ends = -1, -1
+
+local function coming(till)
+    if next_in < 0 or till < next_in then
+        next_in = till
+    end
+end
+
 for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     local qid = call('HGET', base .. ':q', name)
-    if qid and not seen[qid] and call('SISMEMBER', base .. ':z', qid) == 0 then
+    local till = qid and not seen[qid] and tonumber(call('ZSCORE', base .. ':z', qid) or 0)
+    if till and till > now then
+        seen[qid] = true
+        paused_ones[#paused_ones + 1] = name
+        if till < FOREVER then
+            coming(till - now)
+            ends = next_in
+        end
+    elseif till and is_governed(qid) then
+        seen[qid] = true
+        governed_ones[#governed_ones + 1] = name
+    elseif till then
         seen[qid] = true
         for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
             if not levels[priority] then
@@ -92,7 +112,7 @@ for _, priority in ipairs(order) do
     end
 end
 
-local next_in, due, quiet = -1, 0, 0
+local due, quiet = 0, 0
 for _, lines in pairs(levels) do
     for _, key in ipairs(lines) do
         local here = call('ZCOUNT', key, '-inf', number(now))
@@ -101,9 +121,9 @@ for _, lines in pairs(levels) do
             quiet = 1
         end
         local first = call('ZRANGEBYSCORE', key, '(' .. number(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-        if first[2] and (next_in < 0 or tonumber(first[2]) - now < next_in) then
-            next_in = tonumber(first[2]) - now
+        if first[2] then
+            coming(tonumber(first[2]) - now)
         end
     end
 end
-return {ids, priorities, run_ats, sizes, kinds, number(next_in), due > #ids and 1 or 0, quiet}
+return {ids, priorities, run_ats, sizes, kinds, number(next_in), due > #ids and 1 or 0, quiet, governed_ones, paused_ones, number(ends)}

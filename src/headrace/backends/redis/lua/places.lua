@@ -1,23 +1,25 @@
 -- The lines that a job can stand in.
 
+-- Where claims look.
 local function put_ready(id, j)
+    if is_governed(j.qid) then
+        turns().put(id, j)
+        return
+    end
     local key = base .. ':r:' .. j.qid .. ':' .. j.priority
     if call('ZADD', key, number(j.run_at), id) == 1 and call('ZCARD', key) == 1 then
         call('ZADD', base .. ':p:' .. j.qid, j.priority, j.priority)
     end
-    if j.expires_at > 0 then
-        call('ZADD', base .. ':y', number(math.max(j.expires_at, j.run_at)), id)
-    end
 end
 
 local function leave_ready(id, j)
+    if is_governed(j.qid) and turns().drop(id, j) then
+        return
+    end
     local key = base .. ':r:' .. j.qid .. ':' .. j.priority
     call('ZREM', key, id)
     if call('EXISTS', key) == 0 then
         call('ZREM', base .. ':p:' .. j.qid, j.priority)
-    end
-    if j.expires_at > 0 then
-        call('ZREM', base .. ':y', id)
     end
 end
 
@@ -26,17 +28,8 @@ local function leave_running(id, j)
     if j.cancel == 1 then
         call('SREM', base .. ':x:' .. j.text, id)
     end
-end
-
--- Out of the place that it is in, which is counted.
-local function leave(id, j)
-    count(j.qid, j.state, -1)
-    if j.state == AVAILABLE then
-        leave_ready(id, j)
-    elseif j.state == RUNNING then
-        leave_running(id, j)
-    elseif j.state >= COMPLETED then
-        call('ZREM', base .. ':d:' .. j.state, id)
-        weigh(j.state, -j.size)
+    if j.held_until > 0 then
+        turns().stop(j.held_until, j.text, 1)
+        j.held_until = 0
     end
 end

@@ -1,5 +1,5 @@
 -- Carry out plans. ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys,
--- inboxes, tenants (msgpack), heads; {shard, number} of rows that go to other shards (msgpack), how many bodies; then the bodies, and
+-- inboxes, tenants, groups (msgpack), heads; {shard, number} of rows that go to other shards (msgpack), how many bodies; then the bodies, and
 -- the rows that go. Answers each plan with what became of its ticks (0: it had fired), or with nothing.
 
 -- uid, version (-1: any), flags, slot, look_at, how many ticks
@@ -12,8 +12,8 @@ local SKIP, CANCEL = 1, 2
 
 local now = clock(ARGV[1])
 local queues = cmsgpack.unpack(ARGV[5])
-local heads, away, bodies_at = ARGV[9], cmsgpack.unpack(ARGV[10]), 11
-local away_at = bodies_at + tonumber(ARGV[11])
+local heads, away, bodies_at = ARGV[10], cmsgpack.unpack(ARGV[11]), 12
+local away_at = bodies_at + tonumber(ARGV[12])
 
 local qids = setmetatable({}, {
     __index = function(known, queue)
@@ -30,21 +30,22 @@ local function by_row(packed)
     return found
 end
 
-local keys, inboxes, tenants = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8])
+local keys, inboxes, tenants, groups_of = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8]), by_row(ARGV[9])
 
 -- Rows that are as good as stored.
 local pending, waiting = {}, {}
 
 local function insert_pending()
-    local some, bodies, keyed, waited, owned = {}, {}, {}, {}, {}
+    local some, bodies, keyed, waited, owned, grouped = {}, {}, {}, {}, {}, {}
     for i, row in ipairs(pending) do
         some[i] = string.sub(heads, (row - 1) * ROW_SIZE + 1, row * ROW_SIZE)
         bodies[i] = ARGV[bodies_at + row]
         keyed[#keyed + 1] = keys[row] and {i, keys[row][2], keys[row][3]}
         waited[#waited + 1] = inboxes[row] and {i, inboxes[row][2]}
         owned[#owned + 1] = tenants[row] and {i, tenants[row][2]}
+        grouped[#grouped + 1] = groups_of[row] and {i, groups_of[row][2]}
     end
-    insert_rows(now, qids, table.concat(some), keyed, waited, owned, 1, bodies)
+    insert_rows(now, qids, table.concat(some), keyed, waited, owned, grouped, 1, bodies)
     pending, waiting = {}, {}
 end
 
@@ -121,6 +122,5 @@ for place, name in ipairs(cmsgpack.unpack(ARGV[2])) do
     ticks = ticks + count
 end
 insert_pending()
-settle_counts()
-settle_signals()
+settle()
 return answers

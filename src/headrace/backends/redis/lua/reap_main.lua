@@ -18,14 +18,22 @@ end
 for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', base .. ':q', LOOK_AT) or {}) do
     local qid = call('HGET', base .. ':q', name)
     local counts = call('HMGET', base .. ':n', qid .. ':0', qid .. ':1', qid .. ':2', qid .. ':3', qid .. ':4', qid .. ':5')
-    local used = call('SISMEMBER', base .. ':z', qid) == 1
+    local till = tonumber(call('ZSCORE', base .. ':z', qid) or 0)
+    local used = till > now or policy_of(qid) ~= NO_POLICY or is_governed(qid)
     for i = 1, 6 do
         used = used or counts[i]
     end
     if not used then
         call('HDEL', base .. ':q', name)
         call('HDEL', base .. ':qn', qid)
+        call('ZREM', base .. ':z', qid)
     end
+end
+
+-- Some groups that are still to be called anew, as who began that was interrupted.
+local calling = call('HRANDFIELD', base .. ':ir')
+if calling then
+    recall(tonumber(calling), STEP)
 end
 
 local over = call('ZCOUNT', base .. ':l', '-inf', number(now))
@@ -81,21 +89,21 @@ end
 for i, id in ipairs(ids) do
     local j = read_state(states[i])
     local cancelled = j.cancel == 1
-    leave(id, j)
+    local dies = j.lost + 1 > max_lost and not outage
+    leave(id, j, not cancelled and not dies)
     if cancelled then
         finish(id, j, CANCELLED, now, 'cancelled')
     else
         if not outage then
             j.lost = j.lost + 1
         end
-        if j.lost > max_lost and not outage then
+        if dies then
             finish(id, j, FAILED, now, 'lost')
         else
             j.state, j.text, j.instant = AVAILABLE, '', 0
             j.run_at = now + math.floor(spread * (place + i - 1) / places)
             save(id, j)
-            put_ready(id, j)
-            count(j.qid, AVAILABLE, 1)
+            make_ready(id, j)
             wake(j.qid, 1)
         end
     end
@@ -114,6 +122,5 @@ for qid, name in pairs(known) do
     flat[#flat + 1] = qid
     flat[#flat + 1] = name
 end
-settle_counts()
-settle_signals()
+settle()
 return {told, flat}

@@ -13,6 +13,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         return
     end
     local j = read_state(state)
+    instant = now
     j.qid, j.cancel = qid_of(queue), 0
     call('HDEL', base .. ':to', id)
     call('ZREM', base .. ':m', id)
@@ -38,11 +39,13 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         end
     end
     save(id, j)
-    count(j.qid, j.state, 1)
     if j.state == AVAILABLE then
-        put_ready(id, j)
+        make_ready(id, j)
         wake(j.qid, 1)
-    elseif j.state >= COMPLETED then
+        return
+    end
+    count(j.qid, j.state, 1)
+    if j.state >= COMPLETED then
         mind_sweep(j.instant)
         call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
         weigh(j.state, j.size)
@@ -53,22 +56,32 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     end
 end
 
--- A row: its head, the length of what follows (4 bytes), {queue, key, hold_failed, inbox, tenant} (msgpack), its body.
+-- A row: its head, the length of what follows (4 bytes), {queue, key, hold_failed, inbox, tenant, group} (msgpack), its body.
 local function spawn(now, row)
     local length = struct.unpack('>I4', row, ROW_SIZE + 1)
     local names = cmsgpack.unpack(string.sub(row, ROW_SIZE + 5, ROW_SIZE + 4 + length))
     local keyed = names[2] and {{1, names[2], names[3]}} or {}
     local inboxes = names[4] and {{1, names[4]}} or {}
     local tenants = names[5] ~= '' and {{1, names[5]}} or {}
+    local grouped = names[6] and {{1, names[6]}} or {}
+    instant = now
     local body = string.sub(row, ROW_SIZE + 5 + length)
-    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, 1, {body})
+    insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, grouped, 1, {body})
+end
+
+-- A job has come with its key, and gone: the key leads nowhere, unless somebody has it.
+local function let_go_of_key(now, queue, name)
+    local qid = call('HGET', base .. ':q', queue)
+    if qid and not select(2, key_holder(qid, name, now, false)) then
+        call('HDEL', base .. ':k', key_field(qid, name))
+    end
 end
 
 -- Of two of one name the older one stays.
 local function settle_in(name, packed, definition)
     local was, s = find_schedule(name), read_schedule(packed)
     local older = was and (was.created_at < s.created_at
-        or (was.created_at == s.created_at and name_before(was.uid, s.uid)))
+        or (was.created_at == s.created_at and bytes_before(was.uid, s.uid)))
     local newer = was and was.uid == s.uid and was.version > s.version
     if not older and not newer then
         keep_schedule(name, was, s, definition)
@@ -88,6 +101,8 @@ for i = 2, #ARGV do
             arrive(now, unpack(entry, 4, 11))
         elseif kind == 'row' then
             spawn(now, entry[4])
+        elseif kind == 'key' then
+            let_go_of_key(now, unpack(entry[4]))
         elseif kind == 'schedule' then
             settle_in(unpack(entry[4]))
         end
@@ -110,6 +125,5 @@ if #histories > HISTORIES then
         call('HDEL', key, lowest[1])
     end
 end
-settle_counts()
-settle_signals()
+settle()
 return mark

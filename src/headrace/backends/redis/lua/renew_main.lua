@@ -39,7 +39,7 @@ many('ZADD', base .. ':l', leases)
 local paused = {}
 for _, name in ipairs(worker[2]) do
     local qid = call('HGET', base .. ':q', name)
-    if qid and call('SISMEMBER', base .. ':z', qid) == 1 then
+    if qid and tonumber(call('ZSCORE', base .. ':z', qid) or 0) > now then
         paused[#paused + 1] = name
     end
 end

@@ -41,17 +41,6 @@ local function find_schedule(name)
     return packed and read_schedule(packed) or nil
 end
 
--- By their bytes: a server with a locale compares strings by the rules of a language.
-local function name_before(a, b)
-    for i = 1, math.min(#a, #b) do
-        local x, y = string.byte(a, i), string.byte(b, i)
-        if x ~= y then
-            return x < y
-        end
-    end
-    return #a < #b
-end
-
 -- The line that it stands in; nil: nobody has to look at it.
 local function line_of(s)
     return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil

@@ -5,7 +5,7 @@ local queues = {}
 local function queue(qid)
     qid = tostring(qid)
     if not queues[qid] then
-        queues[qid] = {name_of(tonumber(qid)), 0, 0, 0, 0, 0, 0, 0, 0, -1}
+        queues[qid] = {name_of(tonumber(qid)), 0, 0, 0, 0, 0, 0, 0, 0, -1, -1}
     end
     return queues[qid]
 end
@@ -13,20 +13,32 @@ local counts = call('HGETALL', base .. ':n')
 for i = 1, #counts, 2 do
     local qid, state = string.match(counts[i], '^(%d+):(%d)$')
     local column = {[0] = 3, [1] = 5, [2] = 6, [3] = 7, [4] = 8, [5] = 9}
-    queue(qid)[column[tonumber(state)]] = tonumber(counts[i + 1])
+    if qid then
+        queue(qid)[column[tonumber(state)]] = tonumber(counts[i + 1])
+    end
 end
-for _, qid in ipairs(call('SMEMBERS', base .. ':z')) do
-    queue(qid)[2] = 1
+local paused = call('ZRANGEBYSCORE', base .. ':z', '(' .. number(now), '+inf', 'WITHSCORES')
+for i = 1, #paused, 2 do
+    queue(paused[i])[2] = 1
+    queue(paused[i])[11] = tonumber(paused[i + 1]) < FOREVER and paused[i + 1] or -1
 end
+
+-- Of jobs by run_at: how many are to come, and how long the first is due.
+local function look_at(stats, key, heads)
+    stats[4] = math.min(cap, stats[4] + call('ZCOUNT', key, '(' .. number(now), '+inf'))
+    local first = tonumber(call('ZRANGE', heads or key, 0, 0, 'WITHSCORES')[2])
+    if first and first <= now then
+        stats[10] = math.max(stats[10], now - first)
+    end
+end
+
 local told = {}
 for qid, stats in pairs(queues) do
     for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
-        local key = base .. ':r:' .. qid .. ':' .. priority
-        stats[4] = math.min(cap, stats[4] + call('ZCOUNT', key, '(' .. number(now), '+inf'))
-        local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-        if first <= now and (stats[10] < 0 or now - first > stats[10]) then
-            stats[10] = now - first
-        end
+        look_at(stats, base .. ':r:' .. qid .. ':' .. priority)
+    end
+    if is_governed(qid) then
+        look_at(stats, base .. ':F:' .. qid, base .. ':H:' .. qid)
     end
     stats[10] = number(stats[10])
     told[#told + 1] = stats

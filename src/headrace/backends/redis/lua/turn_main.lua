@@ -2,6 +2,5 @@ local now = clock(ARGV[1])
 local answers = finish_all(now, 8)
 settle_counts()
 local claimed = answer_claim(now, 2)
-settle_counts()
-settle_signals()
+settle()
 return {answers, claimed}

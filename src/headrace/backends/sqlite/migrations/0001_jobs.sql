@@ -2,11 +2,22 @@
 -- ``running``, ``paused`` and ``ended`` that has its ``seq``; the counters that change from run to run travel there.
 -- ``seq`` is an integer because rows that are found and deleted by rowid cost half of those found by a 16-byte id.
 
--- The queues in use, how many of their jobs are in which state, and whether claims from them are stopped.
+-- The queues in use, how many of their jobs are in which state, and until when claims from them are stopped.
+-- ``policy`` is what was saved, of which ``turns`` (of a group), ``depth`` and ``holders`` are told apart, and whether it
+-- bounds what runs; ``governed`` is 2 until the jobs that waited before have been brought into lanes; ``round`` and
+-- ``full_at`` are those of its turns.
 CREATE TABLE queues (
     qid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
-    paused INTEGER NOT NULL DEFAULT 0,
+    paused_until INTEGER NOT NULL DEFAULT 0,
+    governed INTEGER NOT NULL DEFAULT 0,
+    turns INTEGER NOT NULL DEFAULT 1,
+    depth INTEGER,
+    holders INTEGER,
+    bounded INTEGER NOT NULL DEFAULT 0,
+    round INTEGER NOT NULL DEFAULT 0,
+    full_at INTEGER NOT NULL DEFAULT 0,
+    policy BLOB,
     available INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT 0,
     jobs_paused INTEGER NOT NULL DEFAULT 0,
@@ -15,23 +26,27 @@ CREATE TABLE queues (
     failed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-CREATE INDEX queues_stopped ON queues (name) WHERE paused;
+CREATE INDEX queues_stopped ON queues (name) WHERE paused_until > 0;
+CREATE INDEX queues_ruled ON queues (name) WHERE governed OR policy IS NOT NULL;
 
 -- Queues that nothing refers to: their names are forgotten by the next sweep.
-CREATE INDEX queues_idle ON queues (qid)
-WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0;
+CREATE INDEX queues_idle ON queues (paused_until)
+WHERE NOT governed AND policy IS NULL
+    AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0;
 
 -- headers, error and the four sections are NULL (absent), a BLOB (small), or the INTEGER that leads to ``cells``;
--- ``far`` says that there is such an integer.
+-- ``far`` says that there is such an integer. ``lane`` is where the job lies in ``ready``, when it does.
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY,
     id BLOB NOT NULL,
     qid INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     task TEXT NOT NULL,
     tenant TEXT NOT NULL,
     key TEXT,
+    grp TEXT,
     enqueued_at INTEGER NOT NULL,
     expires_at INTEGER,
     max_attempts INTEGER,
@@ -54,10 +69,12 @@ CREATE TABLE cells (
     data BLOB NOT NULL
 ) STRICT;
 
--- AVAILABLE. The table is its own claim index: what is due is a range at the head of each (qid, priority).
+-- AVAILABLE. The table is its own claim index: what is due is a range at the head of each (lane, priority).
+-- The lane is the qid; in a governed queue, that of the job's tenant and task; and of a job that waits for the turn of
+-- its group, the group's line, the negative ``gid``, where every priority is 0 and no claim looks.
 -- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
 CREATE TABLE ready (
-    qid INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     id BLOB NOT NULL,
@@ -67,12 +84,13 @@ CREATE TABLE ready (
     lost INTEGER NOT NULL,
     size INTEGER NOT NULL,
     dies_at INTEGER,
-    PRIMARY KEY (qid, priority, run_at, id)
+    gid INTEGER NOT NULL,
+    PRIMARY KEY (lane, priority, run_at, id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 
--- RUNNING.
+-- RUNNING. ``gid`` is the job's group, ``tid`` its tenant in a governed queue; 0: none.
 CREATE TABLE running (
     seq INTEGER PRIMARY KEY,
     qid INTEGER NOT NULL,
@@ -82,7 +100,9 @@ CREATE TABLE running (
     size INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
     cancel INTEGER NOT NULL,
-    holder TEXT NOT NULL
+    holder TEXT NOT NULL,
+    gid INTEGER NOT NULL,
+    tid INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX running_lease ON running (lease_until);

@@ -2,7 +2,7 @@
 
 -- name: leases
 -- UNIQUE jobs_id and INTEGER PRIMARY KEY of running, one probe per id.
-SELECT j.id, j.seq, r.epoch, r.holder, r.qid, r.cancel, r.attempt, r.lost, r.size
+SELECT j.id, j.seq, r.epoch, r.holder, r.qid, r.cancel, r.attempt, r.lost, r.size, r.gid, r.tid
 FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.id = wanted.value CROSS JOIN running AS r ON r.seq = j.seq
 
 -- name: end_alike
@@ -13,7 +13,9 @@ FROM carray(?1) AS wanted CROSS JOIN running AS r ON r.seq = wanted.value
 
 -- name: draft
 -- INTEGER PRIMARY KEY.
-SELECT id, qid, key, priority, run_at, expires_at, error, headers, parameters, vm_state, metadata, blob
+SELECT
+    id, qid, lane, key, priority, run_at, expires_at, task, tenant, grp, error, headers, parameters, vm_state, metadata,
+    blob
 FROM jobs WHERE seq = ?1
 
 -- name: reschedule

@@ -7,9 +7,9 @@ SELECT coalesce(max(seq), 0) FROM jobs
 -- name: job
 -- INTEGER PRIMARY KEY, appended; UNIQUE jobs_id.
 INSERT INTO jobs (
-    seq, id, qid, priority, run_at, task, tenant, key, enqueued_at, expires_at, max_attempts, timeout, result_ttl,
+    seq, id, qid, lane, priority, run_at, task, tenant, key, grp, enqueued_at, expires_at, max_attempts, timeout, result_ttl,
     far, headers, parameters, vm_state, metadata, blob
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
 -- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended: no state means that the holder is live.

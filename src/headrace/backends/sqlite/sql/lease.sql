@@ -44,7 +44,8 @@ SELECT coalesce(sum(running), 0) FROM queues
 -- name: oldest_over
 -- Index running_lease, in its order; INTEGER PRIMARY KEY of jobs and of queues.
 SELECT
-    r.seq, j.id, r.qid, q.name, j.task, j.key, r.epoch, r.attempt, r.lost, r.size, r.cancel, j.priority, j.expires_at
+    r.seq, j.id, r.qid, q.name, j.task, j.key, r.epoch, r.attempt, r.lost, r.size, r.cancel, j.priority, j.expires_at,
+    j.tenant, j.grp, j.lane, r.gid, r.tid, r.holder, r.lease_until
 FROM running AS r INDEXED BY running_lease CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
 WHERE r.lease_until <= ?1
 ORDER BY r.lease_until, r.seq
@@ -53,8 +54,9 @@ LIMIT ?2
 -- name: expired
 -- Partial index ready_dying, in its order; INTEGER PRIMARY KEY of jobs and of queues.
 SELECT
-    r.qid, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, q.name, j.task, j.key
-FROM ready AS r INDEXED BY ready_dying CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = r.qid
+    r.lane, r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.gid, q.qid, q.name, j.task,
+    j.tenant, j.key
+FROM ready AS r INDEXED BY ready_dying CROSS JOIN jobs AS j ON j.seq = r.seq CROSS JOIN queues AS q ON q.qid = j.qid
 WHERE r.dies_at IS NOT NULL AND r.dies_at <= ?1
 ORDER BY r.dies_at
 LIMIT ?2

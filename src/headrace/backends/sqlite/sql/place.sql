@@ -2,8 +2,8 @@
 
 -- name: to_ready
 -- PRIMARY KEY of ready; ready_dying if the job can expire.
-INSERT INTO ready (qid, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO ready (lane, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at, gid)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: to_paused
 -- INTEGER PRIMARY KEY.
@@ -16,7 +16,15 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: from_ready
 -- PRIMARY KEY of ready.
-DELETE FROM ready WHERE qid = ?1 AND priority = ?2 AND run_at = ?3 AND id = ?4
+DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND run_at = ?3 AND id = ?4
+
+-- name: shift
+-- PRIMARY KEY of ready: to another lane and priority.
+UPDATE ready SET lane = ?5, priority = ?6 WHERE lane = ?1 AND priority = ?2 AND run_at = ?3 AND id = ?4
+
+-- name: lie
+-- INTEGER PRIMARY KEY: the job knows where it lies in ready.
+UPDATE jobs SET lane = ?2 WHERE seq = ?1
 
 -- name: from_running
 -- INTEGER PRIMARY KEY, one probe per seq.

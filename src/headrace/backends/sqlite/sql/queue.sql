@@ -2,23 +2,23 @@
 
 -- name: find
 -- UNIQUE (name).
-SELECT qid FROM queues WHERE name = ?1
+SELECT qid, name, governed, turns, depth, holders, bounded FROM queues WHERE name = ?1
 
 -- name: add
 -- UNIQUE (name); the qid of a forgotten queue may come again, when nothing refers to it any more.
-INSERT INTO queues (name) VALUES (?1) RETURNING qid
+INSERT INTO queues (name) VALUES (?1) RETURNING qid, name, governed, turns, depth, holders, bounded
 
--- name: name
+-- name: rules
 -- INTEGER PRIMARY KEY.
-SELECT name FROM queues WHERE qid = ?1
+SELECT qid, name, governed, turns, depth, holders, bounded FROM queues WHERE qid = ?1
 
 -- name: configure
 -- INTEGER PRIMARY KEY.
-UPDATE queues SET paused = ?2 WHERE qid = ?1
+UPDATE queues SET paused_until = ?2 WHERE qid = ?1
 
 -- name: stopped
 -- Partial index queues_stopped.
-SELECT name FROM queues INDEXED BY queues_stopped WHERE paused
+SELECT name FROM queues INDEXED BY queues_stopped WHERE paused_until > 0 AND paused_until > ?1
 
 -- name: tally
 -- INTEGER PRIMARY KEY; once per transaction and touched queue.
@@ -34,14 +34,23 @@ UPDATE places SET count = count + ?2, bytes = bytes + ?3 WHERE state = ?1
 -- name: any_idle
 -- Partial index queues_idle.
 SELECT 1 FROM queues INDEXED BY queues_idle
-WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
+WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
+    AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
 LIMIT 1
 
 -- name: forget_idle
 -- Partial index queues_idle; bounded, so that a sweep stays a short step.
 DELETE FROM queues WHERE qid IN (
     SELECT qid FROM queues INDEXED BY queues_idle
-    WHERE NOT paused AND available = 0 AND running = 0 AND jobs_paused = 0
-        AND completed = 0 AND cancelled = 0 AND failed = 0
+    WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
+        AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
     LIMIT 1000
 )
+
+-- name: waiting
+-- INTEGER PRIMARY KEY.
+SELECT available + jobs_paused FROM queues WHERE qid = ?1
+
+-- name: waiting_in_all
+-- The counters of the queues.
+SELECT coalesce(sum(available + jobs_paused), 0) FROM queues

@@ -18,10 +18,19 @@ WHERE ?1 IS NULL AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?
     AND (?4 IS NULL OR j.enqueued_at <= ?4)
 
 -- name: available_of_queue
--- PRIMARY KEY of ready: the range of one qid; INTEGER PRIMARY KEY of jobs.
-SELECT j.id, j.seq FROM ready AS y CROSS JOIN jobs AS j ON j.seq = y.seq
-WHERE y.qid = ?1 AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3)
-    AND (?4 IS NULL OR j.enqueued_at <= ?4)
+-- PRIMARY KEY of ready: the ranges of the lanes of one queue, found by UNIQUE (qid, name) of tenants and of groups and
+-- UNIQUE (tid, task) of lanes; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, j.seq
+FROM (
+    SELECT ?1 AS lane
+    UNION ALL
+    SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
+    UNION ALL
+    SELECT -g.gid FROM groups AS g WHERE g.qid = ?1
+) AS mine
+CROSS JOIN ready AS y ON y.lane = mine.lane
+CROSS JOIN jobs AS j ON j.seq = y.seq
+WHERE (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?3) AND (?4 IS NULL OR j.enqueued_at <= ?4)
 
 -- name: running
 -- All of running, which is as small as the fleet; INTEGER PRIMARY KEY of jobs.

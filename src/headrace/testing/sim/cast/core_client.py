@@ -7,7 +7,7 @@ from uuid import UUID
 
 from headrace.client import Client
 from headrace.config import Settings
-from headrace.errors import JobCancelled, JobFailed, ResultExpired, Unavailable, WaitTimeout
+from headrace.errors import JobCancelled, JobFailed, QueueFull, ResultExpired, Unavailable, WaitTimeout
 from headrace.records import Inserted, JobId, Row
 from headrace.testing.sim.cast.producer import Producer
 from headrace.testing.sim.cast.waiter import Ended, Waiter
@@ -26,7 +26,7 @@ class CoreProducer(Producer):
         jobs = [new_job(row) for row in rows]
         try:
             return [await self._client.enqueue(jobs[0])] if len(jobs) == 1 else await self._client.insert(jobs)
-        except Unavailable:
+        except (Unavailable, QueueFull):
             return None
 
 
@@ -40,7 +40,7 @@ class CoreWaiter(Waiter):
     async def ask(self, row: Row) -> JobId | None:
         try:
             return (await self._client.enqueue(new_job(row), reply=True)).id
-        except Unavailable:
+        except (Unavailable, QueueFull):
             return None
 
     async def await_end(self, job_id: JobId, timeout: int) -> Ended | None:
@@ -65,6 +65,7 @@ def new_job(row: Row) -> NewJob:
         sections=Sections(**row.cells),
         key=row.key,
         tenant=row.tenant,
+        group=row.group,
         priority=row.priority,
         delay=row.delay / 1e6,
         max_attempts=row.max_attempts,

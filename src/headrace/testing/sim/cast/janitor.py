@@ -24,6 +24,9 @@ class Janitor:
         while True:
             await asyncio.sleep(self._rng.uniform(0.5, 3))
             place = self._rng.choice([one for one in Place if one is not Place.TICKS])
+            if place is Place.TENANTS:
+                await self._sweep(SweepClause(place=place))
+                continue
             limit = self._rng.choice((3, 1_000))
             bound = None if place is Place.RESULTS else self._rng.choice(("age", "age", "count"))
             for dry_run in (True, False):
@@ -34,7 +37,10 @@ class Janitor:
                     limit=limit,
                     dry_run=dry_run,
                 )
-                try:
-                    await self._backend.sweep(clause)
-                except Unavailable:
-                    pass
+                await self._sweep(clause)
+
+    async def _sweep(self, clause: SweepClause) -> None:
+        try:
+            await self._backend.sweep(clause)
+        except Unavailable:
+            pass

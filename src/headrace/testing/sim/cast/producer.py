@@ -27,6 +27,9 @@ class Load(Struct, frozen=True, kw_only=True):
     keyed: float = 0.35
     delayed: float = 0.3
     expiring: float = 0.12
+    tenants: tuple[str, ...] = ("", "acme", "umbrella")
+    """Who is named more often asks for more."""
+    grouped: float = 0.0
     again: float = 0.06
     """Enqueue a job once more whose id is known already, with another payload."""
 
@@ -80,7 +83,7 @@ def draw_row(rng: Random, load: Load, job_id: JobId, headers: bytes | None = Non
         rng.choice(load.queues),
         rng.choice(TASKS[:3]),
         {name: sealed(rng.randbytes(rng.randint(0, 12))) for name in SECTIONS if rng.random() < 0.5},
-        tenant=rng.choice(("", "acme", "umbrella")),
+        tenant=rng.choice(load.tenants),
         key=f"k{rng.randrange(6)}" if rng.random() < load.keyed else None,
         priority=rng.choice((0, 0, 0, -1, 1, 2)),
         delay=rng.randint(0, 4 * SECOND) if late else 0,
@@ -90,4 +93,5 @@ def draw_row(rng: Random, load: Load, job_id: JobId, headers: bytes | None = Non
         result_ttl=rng.choice((None, SECOND)),
         headers=headers,
         hold_failed=rng.random() < 0.2,
+        group=rng.choice(("g", "h")) if load.grouped and rng.random() < load.grouped else None,
     )

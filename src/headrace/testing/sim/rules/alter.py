@@ -20,7 +20,8 @@ from headrace.records import (
     Selector,
     Watch,
 )
-from headrace.testing.sim.ledger import LIVE, Ledger, Life
+from headrace.testing.sim.ledger import LIVE, Ledger
+from headrace.testing.sim.life import Life
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
@@ -29,7 +30,7 @@ _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
 def on_alter(book: Ledger, sel: Selector, change: Change, answers: Sequence[Altered], now: int) -> None:
     """A change was answered."""
     if isinstance(change, Configure):
-        _configure(book, sel, change)
+        _configure(book, sel, change, now)
         return
     named = sel.ids is not None or sel.keys is not None
     right = _named(book, sel, now) if named else _met(book, sel, change, now)
@@ -73,9 +74,13 @@ def take_effect(book: Ledger, change: Change, life: Life, now: int) -> None:
         _apply(book, change, life, after, now)
 
 
-def _configure(book: Ledger, sel: Selector, change: Configure) -> None:
+def _configure(book: Ledger, sel: Selector, change: Configure, now: int) -> None:
     assert sel.queue is not None
-    if change.paused:
+    book.realm.configure(sel, change, now)
+    if sel.tenant is not None or sel.task is not None:
+        kind = "task" if sel.tenant is None else "tenant"
+        book.reach(f"{kind} {'paused' if change.paused else 'resumed'}")
+    elif change.paused:
         book.paused.add(sel.queue)
         book.reach("queue paused")
     else:

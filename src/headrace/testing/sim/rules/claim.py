@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from headrace.records import Claim, Claimed, JobId, Leased
-from headrace.testing.sim.ledger import Ledger, Life, short
+from headrace.testing.sim.ledger import Ledger, short
+from headrace.testing.sim.life import Life
 from headrace.types import JobState
 
 _NOT_AVAILABLE = {
@@ -19,10 +20,11 @@ _NOT_AVAILABLE = {
 
 def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     """A claim was answered."""
+    late = book.realm.claim(req, claimed, now)
     for one in claimed.expired:
         expire(book, one.id, now, "claim")
-    line = book.claimable(req, now)
-    everybody = book.claimable(replace(req, lost_below=None), now)
+    line = [life for life in book.claimable(req, now) if life.id not in late]
+    everybody = [life for life in book.claimable(replace(req, lost_below=None), now) if life.id not in late]
     if any(life.run_at <= now for queue in book.paused for life in _of(book, queue) if queue in req.queues):
         book.reach("paused queue passed over")
     if len(claimed.jobs) > req.limit:
@@ -30,9 +32,20 @@ def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     for job in claimed.jobs:
         _grant(book, req, job, now)
     _check_order(book, req, claimed, line)
-    _check_passed_over(book, req, claimed, everybody)
+    if any(map(book.realm.governs, req.queues)):
+        _note_turns(book, claimed)
+    else:
+        _check_passed_over(book, req, claimed, everybody)
     if len(claimed.jobs) < req.limit:
         _check_next(book, req, claimed, now)
+
+
+def _note_turns(book: Ledger, claimed: Claimed) -> None:
+    governed = [job for job in claimed.jobs if book.realm.governs(job.queue)]
+    if len({job.tenant for job in governed}) > 1:
+        book.reach("tenants took turns")
+    if any(job.group is not None for job in governed):
+        book.reach("a group had its turn")
 
 
 def expire(book: Ledger, job_id: JobId, now: int, by: str) -> None:
@@ -93,8 +106,8 @@ def _check_payload(book: Ledger, req: Claim, life: Life, job: Leased) -> None:
     cells = life.cells if req.want is None else {name: cell for name, cell in life.cells.items() if name in req.want}
     if job.cells != cells:
         book.blame("I23", job.id, f"granted with cells {job.cells}, which should be {cells}")
-    given = (job.task, job.tenant, job.max_attempts, job.timeout, job.result_ttl, job.headers, job.error)
-    right = (row.task, row.tenant, row.max_attempts, row.timeout, row.result_ttl, row.headers, life.error)
+    given = (job.task, job.tenant, job.group, job.max_attempts, job.timeout, job.result_ttl, job.headers, job.error)
+    right = (row.task, row.tenant, row.group, row.max_attempts, row.timeout, row.result_ttl, row.headers, life.error)
     if given != right:
         book.blame("I23", job.id, f"granted with {given}, which should be {right}")
     if job.key != life.key:

@@ -17,8 +17,8 @@ def on_insert(book: Ledger, rows: Sequence[Row], answers: Sequence[Inserted], no
         _judge(book, row, answer, now)
 
 
-def expected(book: Ledger, row: Row, now: int) -> Inserted:
-    """The only right answer to one row."""
+def expected(book: Ledger, row: Row, now: int, *, gate: bool = False) -> Inserted:
+    """The only right answer to one row; ``gate``: where the depth of the queue counts."""
     known = book.jobs.get(row.id)
     if known is not None:
         return Inserted(InsertStatus.SAME, row.id, known.state, None, known.attempt)
@@ -27,13 +27,15 @@ def expected(book: Ledger, row: Row, now: int) -> Inserted:
         return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
     if last is not None and last.held(now):
         return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
-    return Inserted(InsertStatus.NEW, row.id)
+    full = gate and book.realm.of(row.queue).full()
+    return Inserted(InsertStatus.FULL if full else InsertStatus.NEW, row.id)
 
 
 def _judge(book: Ledger, row: Row, answer: Inserted, now: int) -> None:
-    right = expected(book, row, now)
+    right = expected(book, row, now, gate=True)
     if answer.status is not right.status:
-        book.blame("I13", row.id, f"insert was answered {answer.status}, which should be {right.status}")
+        invariant = "I21" if InsertStatus.FULL in (answer.status, right.status) else "I13"
+        book.blame(invariant, row.id, f"insert was answered {answer.status}, which should be {right.status}")
     elif answer != right:
         invariant = "I15" if answer.result != right.result else "I16"
         book.blame(invariant, row.id, f"insert was answered {answer}, which should be {right}")

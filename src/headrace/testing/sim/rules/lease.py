@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.records import Beat, JobId, Reap, Reaped, Renewed
-from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.ledger import Ledger
+from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.claim import expire
 from headrace.types import JobState
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from headrace.records import JobId, JobKey, Page, Place, QueueStats, Record, Selector, Stats
 from headrace.testing.sim.history import Snapshot
-from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.ledger import Ledger
+from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.ticks import on_seen
 from headrace.types import SECTIONS, JobState
 
@@ -94,7 +95,11 @@ def compare(book: Ledger, life: Life, record: Record, want: frozenset[str], now:
         ("I16", record.reason, life.reason),
         ("I23", record.cells, {name: cell for name, cell in life.cells.items() if name in want}),
         ("I23", record.error, life.error if "error" in want else None),
-        ("I23", (record.task, record.tenant, record.headers), (row.task, row.tenant, row.headers)),
+        (
+            "I23",
+            (record.task, record.tenant, record.group, record.headers),
+            (row.task, row.tenant, row.group, row.headers),
+        ),
         (
             "I23",
             (record.max_attempts, record.timeout, record.result_ttl),
@@ -119,12 +124,12 @@ def _queue(book: Ledger, queue: str, lives: list[Life], now: int) -> QueueStats:
     def count(state: JobState) -> int:
         return sum(life.state is state for life in lives)
 
-    waits = [life.run_at for life in lives if life.state is JobState.AVAILABLE]
+    waits = [life.run_at for life in lives if life.state is JobState.AVAILABLE and book.realm.has_turn(life)]
     oldest = min(waits, default=None)
     return QueueStats(
         queue,
         queue in book.paused,
-        len(waits),
+        count(JobState.AVAILABLE),
         sum(run_at > now for run_at in waits),
         count(JobState.RUNNING),
         count(JobState.PAUSED),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.ledger import Ledger
+from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.ticks import on_rest_of_ticks
 from headrace.types import JobState
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from heapq import nsmallest
 
 from headrace.records import JobId, Place, SweepClause, Swept
-from headrace.testing.sim.ledger import Ledger, Life
+from headrace.testing.sim.ledger import Ledger
+from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.ticks import on_sweep_ticks
 from headrace.types import JobState
 
@@ -15,6 +16,10 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
     """A sweep was answered; ``gone`` is what the observer missed afterwards."""
     if clause.place is Place.TICKS:
         on_sweep_ticks(book, clause, swept, now)
+        return
+    if clause.place is Place.TENANTS:
+        for job_id in gone:
+            book.blame("I17", job_id, "a sweep of tenants removed it")
         return
     results = clause.place is Place.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)

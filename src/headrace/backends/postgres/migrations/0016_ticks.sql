@@ -22,72 +22,26 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
         OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
 $$;
 
--- Of these rows, those of the given numbers become jobs.
-CREATE FUNCTION insert_some(
-    p_some integer[], p_now bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[],
-    p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
-    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
-    p_hold_failed boolean[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-BEGIN
-    IF cardinality(p_some) = 0 THEN
-        RETURN;
-    ELSIF cardinality(p_some) = cardinality(p_ids) THEN
-        PERFORM insert_v1(
-            p_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
-            p_metadatas, p_blobs, p_sizes
-        );
-        RETURN;
-    END IF;
-    PERFORM insert_v1(
-        p_now, p_names, r.ids, r.queues, r.tasks, r.tenants, CASE WHEN p_keys IS NOT NULL THEN r.keys END, r.priorities,
-        r.delays, r.run_ats, r.expires, r.max_attempts, r.timeouts, r.result_ttls, r.headers,
-        CASE WHEN p_reply_tos IS NOT NULL THEN r.reply_tos END, r.hold_failed, r.parameters, r.vm_states, r.metadatas,
-        r.blobs, r.sizes
-    )
-    FROM (
-        SELECT
-            array_agg(n.id ORDER BY n.ord) AS ids, array_agg(n.queue ORDER BY n.ord) AS queues,
-            array_agg(n.task ORDER BY n.ord) AS tasks, array_agg(n.tenant ORDER BY n.ord) AS tenants,
-            array_agg(n.key ORDER BY n.ord) AS keys, array_agg(n.priority ORDER BY n.ord) AS priorities,
-            array_agg(n.delay ORDER BY n.ord) AS delays, array_agg(n.run_at ORDER BY n.ord) AS run_ats,
-            array_agg(n.expires ORDER BY n.ord) AS expires, array_agg(n.max_attempts ORDER BY n.ord) AS max_attempts,
-            array_agg(n.timeout ORDER BY n.ord) AS timeouts, array_agg(n.result_ttl ORDER BY n.ord) AS result_ttls,
-            array_agg(n.headers ORDER BY n.ord) AS headers, array_agg(n.reply_to ORDER BY n.ord) AS reply_tos,
-            array_agg(n.hold_failed ORDER BY n.ord) AS hold_failed, array_agg(n.parameters ORDER BY n.ord) AS parameters,
-            array_agg(n.vm_state ORDER BY n.ord) AS vm_states, array_agg(n.metadata ORDER BY n.ord) AS metadatas,
-            array_agg(n.blob ORDER BY n.ord) AS blobs, array_agg(n.size ORDER BY n.ord) AS sizes
-        FROM unnest(
-            p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_max_attempts,
-            p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states, p_metadatas, p_blobs,
-            p_sizes
-        ) WITH ORDINALITY AS n (
-            id, queue, task, tenant, key, priority, delay, run_at, expires, max_attempts, timeout, result_ttl, headers,
-            reply_to, hold_failed, parameters, vm_state, metadata, blob, size, ord
-        ) JOIN unnest(p_some) AS s (ord) ON s.ord = n.ord
-    ) AS r;
-END $$;
-
 -- A row of kind 8: a plan, by its number in ``epoch``, was not carried out; or of kind 9: a tick did not come to what it was
 -- planned for, but to the outcome in ``attempt``, or to nothing, as its slot has fired.
 CREATE FUNCTION unplanned(p_kind integer, p_ord integer, p_outcome integer) RETURNS claim_row
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         p_kind, NULL, NULL, NULL, NULL, NULL, p_ord, p_outcome, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL
     )::claim_row
 $$;
 
 -- Carry out plans, in order. ``p_ticks`` says how many ticks each has; ``t_fires``, which of all ticks have a job, and these
--- are the rows ``s_…``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Answers rows of kind 4, 7, 8 and 9.
+-- are the rows ``s_…``; ``t_overlaps``: 0 allow, 1 skip, 2 cancel. Groups are left to be looked at, as
+-- this goes step by step. Answers rows of kind 4, 7, 8 and 9.
 CREATE FUNCTION plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
@@ -144,7 +98,7 @@ BEGIN
                     PERFORM insert_some(
                         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
                         s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes
+                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes, true
                     );
                     v_some := '{}';
                     v_some_ids := '{}';
@@ -170,7 +124,7 @@ BEGIN
             ELSIF t_fires[t] THEN
                 IF v_alive THEN
                     RETURN QUERY SELECT x.* FROM alter_v1(
-                        v_now, ARRAY[s.last_job], 1, 'superseded', NULL, ARRAY[0, 1, 2]::smallint[], true, NULL, NULL
+                        v_now, ARRAY[s.last_job], 1, 'superseded', NULL, ARRAY[0, 1, 2]::smallint[], true, NULL, NULL, true
                     ) AS x WHERE x.kind <> 6;
                 END IF;
                 v_fired := v_fired + 1;
@@ -184,7 +138,7 @@ BEGIN
                     PERFORM insert_some(
                         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
                         s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes
+                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes, true
                     );
                     v_some := '{}';
                     v_some_ids := '{}';
@@ -202,8 +156,8 @@ BEGIN
     END LOOP;
     PERFORM insert_some(
         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires,
-        s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_parameters, s_vm_states,
-        s_metadatas, s_blobs, s_sizes
+        s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states,
+        s_metadatas, s_blobs, s_sizes, true
     );
     IF v_count > 0 THEN
         INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, v_count, v_count * 100);
@@ -217,7 +171,7 @@ CREATE FUNCTION own_plan_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_long CONSTANT bigint := 36600::bigint * 86400000000;
@@ -232,8 +186,8 @@ BEGIN
     RETURN QUERY SELECT * FROM plan_v1(
         NULL, p_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
         s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires, s_max_attempts,
-        s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_parameters, s_vm_states, s_metadatas, s_blobs,
-        s_sizes
+        s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas,
+        s_blobs, s_sizes
     );
     -- What it named is locked by now, and its own, or nothing of this was.
     PERFORM check_own_schedule(v_mine, n.name, n.uid) FROM unnest(p_names, p_uids) AS n (name, uid);
@@ -348,12 +302,12 @@ WITH own (part, names) AS (
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'note_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'forget_queues', 'make_days_v1', 'alter_v1', 'configure_v1',
-            'ask_v1', 'sweep_ticks_v1'
+            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'sweep_tenants_v1', 'forget_queues', 'make_days_v1', 'alter_v1',
+            'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1'
         ]),
         ('reader', ARRAY[
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
-            'own_tenants', 'migrations', 'places_v2', 'find_v1', 'due_v1', 'history_v1'
+            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1', 'places_v2', 'find_v1', 'due_v1', 'history_v1'
         ]),
         ('confined producer', ARRAY[
             'own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations', 'own_save_v1', 'own_find_v1', 'own_due_v1',

@@ -102,7 +102,7 @@ WHERE (SELECT own_tenants()) IS NULL OR j.tenant = ANY ((SELECT own_tenants())::
 -- The counters, added up.
 CREATE VIEW queues_v1 AS
 SELECT
-    q.name, q.paused,
+    q.name, q.paused_until > extract(epoch FROM clock_timestamp()) * 1000000 AS paused,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 0), 0)::bigint AS available,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 1), 0)::bigint AS running,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 2), 0)::bigint AS jobs_paused,
@@ -112,7 +112,7 @@ SELECT
 FROM queues AS q LEFT JOIN (
     SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
 ) AS c ON c.qid = q.qid
-GROUP BY q.qid, q.name, q.paused;
+GROUP BY q.qid, q.name, q.paused_until;
 
 COMMENT ON VIEW jobs_v1 IS 'Every job that is kept, once, with its state and the last error that it met.';
 COMMENT ON VIEW queues_v1 IS 'Every queue with the number of its jobs in each state.';

@@ -8,12 +8,12 @@ WITH own (part, names) AS (
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'forget_queues', 'make_days_v1', 'alter_v1', 'configure_v1',
-            'ask_v1'
+            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'sweep_tenants_v1', 'forget_queues', 'make_days_v1', 'alter_v1',
+            'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1'
         ]),
         ('reader', ARRAY[
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
-            'own_tenants', 'migrations'
+            'own_tenants', 'migrations', 'policies_v1', 'tenants_v1', 'group_v1'
         ]),
         ('confined producer', ARRAY['own_insert_v1', 'enqueue_v1', 'ask_v1', 'own_fetch_v1', 'migrations']),
         ('confined reader', ARRAY[
@@ -66,12 +66,14 @@ BEGIN
 END $$;
 
 -- ``insert_v1`` for a role that is confined. It goes by the store's clock, whatever ``p_at`` says: an instant of the
--- caller's choice could end the time for which a key of somebody else's is held. What the jobs weigh is not asked either.
+-- caller's choice could end the time for which a key of somebody else's is held. What the jobs weigh is not asked either, nor
+-- whether they may be more than fit, or groups be called later.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[]
+    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[],
+    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -92,15 +94,16 @@ BEGIN
     FOR ord, status, id, state, attempt, result IN
         SELECT * FROM insert_v1(
             NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_parameters, p_vm_states,
-            p_metadatas, p_blobs, ARRAY(
+            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
+            p_vm_states, p_metadatas, p_blobs, ARRAY(
                 SELECT
-                    200 + length(n.task) + length(n.tenant) + coalesce(length(n.key), 0) + coalesce(octet_length(n.headers), 0)
-                    + weight(n.parameters, n.vm_state, n.metadata, n.blob)
-                FROM unnest(p_ids, p_tasks, p_tenants, p_keys, p_headers, p_parameters, p_vm_states, p_metadatas, p_blobs)
-                    WITH ORDINALITY AS n (id, task, tenant, key, headers, parameters, vm_state, metadata, blob, ord)
+                    200 + length(n.task) + length(n.tenant) + coalesce(length(n.key), 0) + coalesce(length(n.group_name), 0)
+                    + coalesce(octet_length(n.headers), 0) + weight(n.parameters, n.vm_state, n.metadata, n.blob)
+                FROM unnest(
+                    p_ids, p_tasks, p_tenants, p_keys, p_groups, p_headers, p_parameters, p_vm_states, p_metadatas, p_blobs
+                ) WITH ORDINALITY AS n (id, task, tenant, key, group_name, headers, parameters, vm_state, metadata, blob, ord)
                 ORDER BY n.ord
-            )
+            ), true
         )
     LOOP
         PERFORM check_own(id, v_mine);
@@ -116,8 +119,8 @@ BEGIN
 END $$;
 
 -- ``enqueue_v1`` is a name that people write into triggers, so it stays the one for all; what it did has another name now.
-ALTER FUNCTION enqueue_v1(jsonb) RENAME TO enqueue_jobs;
-CREATE FUNCTION enqueue_v1(p_jobs jsonb)
+ALTER FUNCTION enqueue_v1(jsonb, boolean) RENAME TO enqueue_jobs;
+CREATE FUNCTION enqueue_v1(p_jobs jsonb, p_strict boolean DEFAULT true)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -126,7 +129,7 @@ DECLARE
     v_other text;
 BEGIN
     IF v_mine IS NULL THEN
-        RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs);
+        RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs, p_strict);
         RETURN;
     END IF;
     -- What is no job, and what is no name, is left for ``enqueue_jobs`` to refuse.
@@ -139,7 +142,7 @@ BEGIN
     IF v_other IS NOT NULL THEN
         PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), v_other));
     END IF;
-    FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs) LOOP
+    FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs, p_strict) LOOP
         PERFORM check_own(id, v_mine);
         RETURN NEXT;
     END LOOP;
@@ -147,9 +150,10 @@ END $$;
 DO $$
 BEGIN
     EXECUTE format(
-        'COMMENT ON FUNCTION enqueue_v1(jsonb) IS %L', obj_description('enqueue_jobs(jsonb)'::regprocedure, 'pg_proc')
+        'COMMENT ON FUNCTION enqueue_v1(jsonb, boolean) IS %L',
+        obj_description('enqueue_jobs(jsonb, boolean)'::regprocedure, 'pg_proc')
     );
-    COMMENT ON FUNCTION enqueue_jobs(jsonb) IS NULL;
+    COMMENT ON FUNCTION enqueue_jobs(jsonb, boolean) IS NULL;
 END $$;
 
 -- ``fetch_v1`` for a role that is confined.
@@ -159,7 +163,8 @@ CREATE FUNCTION own_fetch_v1(
     ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
     run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch integer, attempt integer, lost integer,
     max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
-    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea
+    reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea,
+    group_name text
 ) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE

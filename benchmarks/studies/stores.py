@@ -1,0 +1,56 @@
+"""Stores for studies that ask the same of each of them, and one file for what all of them answered."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fleet import Servers
+from benchmarks.server import STORES as DATABASES
+from benchmarks.server import Server
+
+STORES = ("postgres", "sqlite", "valkey")
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A store that nobody has used yet."""
+
+    url: str
+    server: Server | None
+    database: str
+
+    def settle(self) -> None:
+        """What a fill has left to be written is written."""
+        if self.server is not None:
+            self.server.settle(self.database)
+
+    def cpu(self) -> float:
+        """CPU seconds of its server so far."""
+        return 0.0 if self.server is None else self.server.cpu()
+
+
+@contextmanager
+def fresh(store: str, servers: Servers, place: Path | None = None) -> Iterator[Fresh]:
+    """A new store of this kind, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="headrace-study-", dir=place) as folder:
+        if store == "sqlite":
+            yield Fresh(f"sqlite:///{folder}/jobs.db", None, "")
+        else:
+            server = servers.of(store)
+            with server.databases(Path(folder)) as database:
+                yield Fresh(Path(folder, f"{DATABASES[0]}.url").read_text(), server, database)
+
+
+def keep(path: Path, store: str, machine: Mapping[str, object], found: Sequence[Mapping[str, Any]]) -> None:
+    """Into the file, in the place of what was found on this store before; what others said stays."""
+    known = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    lines = [line for line in known if line["store"] != store]
+    lines += [{"kind": "run", "store": store, "machine": machine}, *({"store": store, **line} for line in found)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")

@@ -1,0 +1,79 @@
+"""A job in memory."""
+
+from __future__ import annotations
+
+from headrace.records import Cells, Row
+from headrace.types import JobState
+
+_ENTRY_BYTES = 200
+
+
+class Entry:
+    """One job, mutable, wherever it lies."""
+
+    __slots__ = (
+        "attempt",
+        "cancel_requested",
+        "cells",
+        "enqueued_at",
+        "epoch",
+        "error",
+        "expires_at",
+        "finished_at",
+        "group",
+        "headers",
+        "held_until",
+        "holder",
+        "id",
+        "key",
+        "lease_until",
+        "lost",
+        "max_attempts",
+        "priority",
+        "queue",
+        "reason",
+        "result",
+        "result_ttl",
+        "run_at",
+        "size",
+        "state",
+        "task",
+        "tenant",
+        "timeout",
+    )  # fmt: skip
+
+    def __init__(self, row: Row, now: int) -> None:
+        self.id = row.id
+        self.queue = row.queue
+        self.task = row.task
+        self.tenant = row.tenant
+        self.key = row.key
+        self.group = row.group
+        self.priority = row.priority
+        self.run_at = now + row.delay if row.run_at is None else row.run_at
+        self.enqueued_at = now
+        self.expires_at = None if row.expires is None else now + row.expires
+        self.max_attempts = row.max_attempts
+        self.timeout = row.timeout
+        self.result_ttl = row.result_ttl
+        self.headers = row.headers
+        self.cells: Cells = dict(row.cells)
+        self.state = JobState.AVAILABLE
+        self.epoch = 0
+        self.attempt = 0
+        self.lost = 0
+        self.holder = ""
+        self.lease_until = 0
+        self.cancel_requested = False
+        self.finished_at: int | None = None
+        self.held_until = 0
+        self.reason = ""
+        self.error: bytes | None = None
+        self.result: bytes | None = None
+        self.size = 0
+
+    def measure(self) -> int:
+        """About what this job takes up."""
+        texts = len(self.queue) + len(self.task) + len(self.tenant) + len(self.key or "") + len(self.group or "")
+        blobs = len(self.error or b"") + len(self.result or b"") + len(self.headers or b"")
+        return _ENTRY_BYTES + texts + blobs + sum(map(len, self.cells.values()))

@@ -1,0 +1,58 @@
+"""Groups: which of their jobs have a turn."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from headrace.backends.memory.entry import Entry
+from headrace.records import JobId
+from headrace.types import JobState
+
+Place = tuple[int, JobId]
+"""run_at, id: the order in which jobs of a group are called."""
+
+
+class Group:
+    """The jobs of one group in one queue that are AVAILABLE or RUNNING: those that are called, and the line."""
+
+    __slots__ = ("called", "line")
+
+    def __init__(self) -> None:
+        self.called: dict[JobId, Entry] = {}
+        self.line: list[Place] = []
+
+    def enter(self, entry: Entry) -> None:
+        """A job that is AVAILABLE; one that has kept its turn is called still."""
+        if entry.id not in self.called and not self._stands(entry):
+            insort(self.line, (entry.run_at, entry.id))
+
+    def leave(self, entry: Entry) -> None:
+        """A job that is not AVAILABLE or RUNNING any more, or has to ask for its turn again."""
+        if self.called.pop(entry.id, None) is None and self._stands(entry):
+            del self.line[bisect_left(self.line, (entry.run_at, entry.id))]
+
+    def _stands(self, entry: Entry) -> bool:
+        place = (entry.run_at, entry.id)
+        return self.line[bisect_left(self.line, place) :][:1] == [place]
+
+    def send_back(self, turns: int) -> Iterator[Entry]:
+        """Jobs that lose their turn: to one that comes before them, or because there are too many."""
+        while (last := self._last(turns)) is not None:
+            place = (last.run_at, last.id)
+            if len(self.called) <= turns and (not self.line or place < self.line[0]):
+                return
+            del self.called[last.id]
+            insort(self.line, place)
+            yield last
+
+    def _last(self, turns: int) -> Entry | None:
+        """Of the called jobs that may lose their turn, the one that comes last. Where there is one turn, that is one
+        that was leased only while several have it."""
+        waiting = [e for e in self.called.values() if e.state is JobState.AVAILABLE]
+        free = [e for e in waiting if turns > 1 or e.epoch == 0] or (waiting if len(self.called) > turns else [])
+        return max(free, key=lambda e: (e.run_at, e.id), default=None)
+
+    def next(self, turns: int) -> JobId | None:
+        """The first in line, if there is a turn for it."""
+        return self.line.pop(0)[1] if self.line and len(self.called) < turns else None

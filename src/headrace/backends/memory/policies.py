@@ -1,0 +1,113 @@
+"""The policies of queues, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from headrace.backends.memory.store import MemoryStore
+from headrace.backends.memory.turns import Tenant, Turns
+from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.records import Stamp
+
+
+class MemoryPolicies:
+    """The operations of a :class:`~headrace.protocol.PolicyStore`."""
+
+    def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int], count_cap: int) -> None:
+        self._store = store
+        self._begin = begin
+        self._count_cap = count_cap
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        with self._store.lock:
+            now = self._begin(at)
+            known = self._store.policies.get(policy.queue)
+            if policy.version != (0 if known is None else known.version):
+                return False
+            self._store.policies[policy.queue] = policy = replace(policy, version=policy.version + 1)
+            if policy.governs:
+                self._store.govern(policy.queue)
+            if (turns := self._store.turns.get(policy.queue)) is not None:
+                turns.policy = policy
+                turns.wake_all(now)
+            for queue, group in list(self._store.groups):
+                if queue == policy.queue:
+                    self._store.call(queue, group)
+            self._store.publish(f"queue:{policy.queue}")
+            return True
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        with self._store.lock:
+            now = self._begin(at)
+            turns = self._store.govern(limit.queue)
+            if limit.running is None and limit.rate is None:
+                turns.limits.pop(limit.tenant, None)
+            else:
+                turns.limits[limit.tenant] = limit
+            turns.wake_all(now)
+            self._store.publish(f"queue:{limit.queue}")
+
+    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+        with self._store.lock:
+            now = self._begin(at)
+            known = self._store.policies.keys() | self._store.turns.keys()
+            return [self._state(queue, now) for queue in sorted(known if queues is None else known & set(queues))]
+
+    def _state(self, queue: str, now: int) -> PolicyState:
+        policy = self._store.policies.get(queue) or Policy(queue=queue)
+        turns = self._store.turns.get(queue)
+        if turns is None:
+            return PolicyState(policy)
+        gates = {"": turns.opens_at("queue", "", now)} | {
+            task: turns.opens_at("task", task, now) for task in policy.task_rates
+        }
+        return PolicyState(
+            policy,
+            True,
+            {task: until for task, until in turns.paused_tasks.items() if until > now},
+            {name: opens_at for name, opens_at in gates.items() if opens_at is not None},
+        )
+
+    async def tenants(
+        self,
+        queue: str,
+        names: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        at: Stamp = None,
+    ) -> list[TenantState]:
+        with self._store.lock:
+            now = self._begin(at)
+            turns = self._store.turns.get(queue)
+            if turns is None:
+                return []
+            known = turns.tenants.keys() | turns.limits.keys() | turns.paused_tenants.keys()
+            found = sorted(
+                name for name in known if (after is None or name > after) and (names is None or name in names)
+            )
+            return [self._tenant(turns, name, now) for name in found[:limit]]
+
+    def _tenant(self, turns: Turns, name: str, now: int) -> TenantState:
+        tenant = turns.tenants.get(name) or Tenant()
+        waiting = sum(len(lane.instants) for lane in tenant.lanes.values())
+        workers = (self._store.workers.get(holder) for holder in tenant.holders)
+        until = turns.paused_tenants.get(name, 0)
+        return TenantState(
+            turns.policy.queue,
+            name,
+            min(waiting, self._count_cap),
+            tenant.running,
+            turns.limits.get(name),
+            until if until > now else None,
+            turns.opens_at("tenant", name, now),
+            tuple(sorted(listed[0].worker for listed in workers if listed is not None and listed[1] > now)),
+        )
+
+    async def group(self, queue: str, group: str) -> GroupState:
+        with self._store.lock:
+            found = self._store.groups.get((queue, group))
+            if found is None:
+                return GroupState(queue, group)
+            return GroupState(queue, group, tuple(sorted(found.called)), min(len(found.line), self._count_cap))

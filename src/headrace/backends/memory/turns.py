@@ -1,0 +1,338 @@
+"""A governed queue: whose turn it is, and what he may have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.entry import Entry
+from headrace.policy import CHUNK, FOREVER, Policy, Rate, TenantLimit
+from headrace.records import JobId
+
+Lane = tuple[str, int]
+"""task, priority."""
+
+
+class Bucket:
+    """A rate under way."""
+
+    __slots__ = ("full_at", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.full_at = 0
+
+
+class Tenant:
+    """One tenant's jobs and its place among the others."""
+
+    __slots__ = ("awake", "count", "full", "holders", "lanes", "running", "since", "wake_at")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.awake = False
+        self.full = False
+        self.since = 0
+        self.wake_at: int | None = None
+        self.lanes: dict[Lane, Agenda] = {}
+        self.running = 0
+        self.holders: Counter[str] = Counter()
+
+
+class Line:
+    """Tenants by what they are ordered by. What is not so any more leaves its place behind, until such places are too
+    many."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, str]] = []
+
+    def put(self, place: tuple[int, int, str], most: int, holds: Callable[[tuple[int, int, str]], bool]) -> None:
+        """A place that a tenant has from now on; of all tenants there are ``most``."""
+        heappush(self._heap, place)
+        if len(self._heap) > 2 * most + 16:
+            self._heap = sorted({one for one in self._heap if holds(one)})
+
+    def first(self, holds: Callable[[tuple[int, int, str]], bool]) -> tuple[int, int, str] | None:
+        """The first place that still holds."""
+        while self._heap and not holds(self._heap[0]):
+            heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def pop(self) -> tuple[int, int, str]:
+        return heappop(self._heap)
+
+
+class Turns:
+    """The state behind one governed queue."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.round = 0
+        self.running: dict[JobId, tuple[str, str]] = {}
+        """Tenant and holder of each RUNNING job."""
+        self.tenants: dict[str, Tenant] = {}
+        self.limits: dict[str, TenantLimit] = {}
+        self.paused_tenants: dict[str, int] = {}
+        self.paused_tasks: dict[str, int] = {}
+        self._awake = Line()
+        """By (count, since, name)."""
+        self._asleep = Line()
+        """By (wake_at, 0, name)."""
+        self._buckets: dict[tuple[str, str], Bucket] = {}
+
+    # -- rules
+
+    def bucket(self, scope: str, name: str = "") -> Bucket | None:
+        """The rate of the ``queue``, of a ``tenant`` or of a ``task``."""
+        rate = self._rate(scope, name)
+        if rate is None:
+            self._buckets.pop((scope, name), None)
+            return None
+        bucket = self._buckets.get((scope, name))
+        if bucket is None or bucket.rate != rate:
+            bucket = self._buckets[scope, name] = Bucket(rate)
+        return bucket
+
+    def _rate(self, scope: str, name: str) -> Rate | None:
+        if scope == "queue":
+            return self.policy.rate
+        if scope == "task":
+            return self.policy.task_rates.get(name)
+        own = self.limits.get(name)
+        return own.rate if own is not None and own.rate is not None else self.policy.tenant_rate
+
+    def cap(self, tenant: str) -> int | None:
+        """How many jobs of the tenant may run."""
+        own = self.limits.get(tenant)
+        return own.running if own is not None and own.running is not None else self.policy.tenant_running
+
+    def free(self, scope: str, name: str, now: int) -> int | None:
+        """How many jobs the rate of a scope allows; None: any number."""
+        bucket = self.bucket(scope, name)
+        return None if bucket is None else bucket.rate.allows(bucket.full_at, now)
+
+    def opens_at(self, scope: str, name: str, now: int) -> int | None:
+        """When the rate of a scope opens, if it is shut."""
+        bucket = self.bucket(scope, name)
+        if bucket is None or bucket.rate.allows(bucket.full_at, now):
+            return None
+        return bucket.rate.opens_at(bucket.full_at)
+
+    def closed_until(self, task: str, now: int) -> int:
+        """When jobs of a task may be started: 0 if that is now."""
+        paused, shut = self.paused_tasks.get(task, 0), self.opens_at("task", task, now)
+        return max(paused if paused > now else 0, shut or 0)
+
+    def wake_all(self, now: int) -> None:
+        """The rules have changed; a rate that is not in force any more is forgotten."""
+        self._buckets = {scope: kept for scope, kept in self._buckets.items() if kept.rate == self._rate(*scope)}
+        for tenant in self.tenants.values():
+            tenant.full = False
+        for name in self.tenants:
+            self._expect(name, now)
+
+    # -- jobs
+
+    def put(self, entry: Entry) -> None:
+        """A job that may be claimed when it is due."""
+        tenant = self.tenant(entry.tenant)
+        lane = tenant.lanes.get((entry.task, entry.priority))
+        if lane is None:
+            lane = tenant.lanes[entry.task, entry.priority] = Agenda()
+        lane.put(entry.id, entry.run_at)
+        self._expect(entry.tenant, entry.run_at)
+
+    def drop(self, entry: Entry, now: int) -> None:
+        """The job is not to be claimed."""
+        tenant = self.tenants.get(entry.tenant)
+        if tenant is None:
+            return
+        lane = tenant.lanes.get((entry.task, entry.priority))
+        if lane is not None:
+            lane.drop(entry.id)
+            if not lane.instants:
+                del tenant.lanes[entry.task, entry.priority]
+        self._forget(entry.tenant, now)
+
+    def tenant(self, name: str) -> Tenant:
+        return self.tenants.setdefault(name, Tenant())
+
+    def start(self, entry: Entry, holder: str) -> None:
+        """The job runs."""
+        tenant = self.tenant(entry.tenant)
+        tenant.running += 1
+        tenant.holders[holder] += 1
+        self.running[entry.id] = entry.tenant, holder
+
+    def stop(self, entry: Entry, now: int) -> bool:
+        """The job runs no more; whether somebody may wait for that."""
+        name, holder = self.running.pop(entry.id)
+        tenant = self.tenants[name]
+        tenant.running -= 1
+        tenant.holders[holder] -= 1
+        if not tenant.holders[holder]:
+            del tenant.holders[holder]
+        if tenant.full:
+            tenant.full = False
+            self._expect(name, now)
+        self._forget(name, now)
+        return not (self.policy.running is self.policy.holders is self.cap(name) is None)
+
+    def _forget(self, name: str, now: int) -> None:
+        """A tenant without jobs whose count is not above the round, and whose rate is not under way, would come back as
+        it would come anew."""
+        if self._is_idle(name, now) and self.tenants[name].count <= self.round:
+            self.forget(name)
+
+    def _is_idle(self, name: str, now: int) -> bool:
+        tenant, bucket = self.tenants[name], self._buckets.get(("tenant", name))
+        if tenant.awake or tenant.lanes or tenant.running:
+            return False
+        return bucket is None or bucket.full_at <= now
+
+    def idle(self, now: int) -> list[str]:
+        """Tenants without jobs whose rate is not under way."""
+        return [name for name in self.tenants if self._is_idle(name, now)]
+
+    def forget(self, name: str) -> None:
+        """The tenant will come anew."""
+        del self.tenants[name]
+        self._buckets.pop(("tenant", name), None)
+
+    def spent(self, entry: Entry, now: int) -> None:
+        """A job was taken: every rate that it is under has one less to give."""
+        for bucket in (self.bucket("queue"), self.bucket("tenant", entry.tenant), self.bucket("task", entry.task)):
+            if bucket is not None:
+                bucket.full_at = bucket.rate.spend(bucket.full_at, now, 1)
+
+    # -- turns
+
+    def wake(self, now: int) -> None:
+        """Tenants whose time has come take part."""
+        while (first := self._asleep.first(self._sleeps)) is not None and first[0] <= now:
+            self._asleep.pop()
+            since, _, name = first
+            tenant = self.tenants[name]
+            tenant.awake, tenant.since, tenant.wake_at = True, since, None
+            tenant.count = max(tenant.count, self.round)
+            self._stand(name)
+
+    def _stand(self, name: str) -> None:
+        tenant = self.tenants[name]
+        self._awake.put((tenant.count, tenant.since, name), len(self.tenants), self._stands)
+
+    def _stands(self, place: tuple[int, int, str]) -> bool:
+        tenant = self.tenants.get(place[2])
+        return tenant is not None and tenant.awake and (tenant.count, tenant.since) == place[:2]
+
+    def _sleeps(self, place: tuple[int, int, str]) -> bool:
+        tenant = self.tenants.get(place[2])
+        return tenant is not None and tenant.wake_at == place[0]
+
+    def _expect(self, name: str, instant: int) -> None:
+        """Something may be had of the tenant from then on."""
+        tenant = self.tenants[name]
+        if not (tenant.awake or tenant.full) and (tenant.wake_at is None or instant < tenant.wake_at):
+            tenant.wake_at = instant
+            self._asleep.put((instant, 0, name), len(self.tenants), self._sleeps)
+
+    def _sleep(self, name: str, until: int) -> None:
+        tenant = self.tenants[name]
+        tenant.awake, tenant.wake_at = False, None
+        if until < FOREVER:
+            self._expect(name, until)
+
+    def room(self, now: int) -> int | None:
+        """How many jobs the queue as a whole may still give out; None: any number."""
+        cap, free = self.policy.running, self.free("queue", "", now)
+        rooms = [max(0, cap - len(self.running))] if cap is not None else []
+        return min([*rooms, *([] if free is None else [free])], default=None)
+
+    def next_tenant(self, holder: str) -> str | None:
+        """Who is to be visited."""
+        others: set[str] = set()
+        while (first := self._awake.first(self._stands)) is not None:
+            holders = self.tenants[first[2]].holders
+            if self.policy.holders is None or holder in holders or len(holders) < self.policy.holders:
+                break
+            others.add(self._awake.pop()[2])
+        for name in others:
+            self._stand(name)
+        return None if first is None else first[2]
+
+    def given(self, name: str, jobs: int) -> None:
+        """A tenant has got so many jobs."""
+        if jobs:
+            self.tenants[name].count += jobs
+            self._stand(name)
+
+    def visit(self, name: str, now: int) -> int:
+        """How many jobs the tenant may be given; 0 if none, and then it takes part no more."""
+        tenant = self.tenants[name]
+        self.round = max(self.round, tenant.count)
+        cap = self.cap(name)
+        if cap is not None and tenant.running >= cap:
+            self._sleep(name, FOREVER)
+            tenant.full = True
+            return 0
+        paused, opens_at = self.paused_tenants.get(name, 0), self.opens_at("tenant", name, now)
+        if paused > now or opens_at is not None:
+            self._sleep(name, max(paused, opens_at or 0))
+            return 0
+        free = self.free("tenant", name, now)
+        rooms = (self.policy.chunk or CHUNK, None if cap is None else cap - tenant.running, free)
+        return min(room for room in rooms if room is not None)
+
+    def line(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
+        """The tenant's due jobs in their order, but for tasks that are closed. Whoever takes one tells the store before
+        he asks for the next; what he does not take must be put back."""
+        lanes = self.tenants[name].lanes
+        heads: list[tuple[tuple[int, int, JobId], Lane]] = []
+
+        def push(lane: Lane) -> None:
+            if lane in lanes and not self.closed_until(lane[0], now):
+                for job_id in lanes[lane].peek(now, 1):
+                    heads.append((self._order(find(job_id)), lane))
+
+        for lane in lanes:
+            push(lane)
+        heapify(heads)
+        while heads:
+            (_, _, job_id), lane = heappop(heads)
+            if self.closed_until(lane[0], now):
+                continue
+            entry = find(job_id)
+            lanes[lane].drop(job_id)
+            yield entry
+            before = len(heads)
+            push(lane)
+            if len(heads) > before:
+                heappush(heads, heads.pop())
+
+    def _order(self, entry: Entry) -> tuple[int, int, JobId]:
+        step = self.policy.ageing
+        if step is None:
+            return entry.priority, entry.run_at, entry.id
+        return entry.run_at + entry.priority * step, 0, entry.id
+
+    def rest(self, name: str, now: int) -> None:
+        """The tenant has nothing more to give now."""
+        tenant = self.tenants[name]
+        firsts = ((lane[0], agenda.first()) for lane, agenda in tenant.lanes.items())
+        instants = [max(first, self.closed_until(task, now)) for task, first in firsts if first is not None]
+        self._sleep(name, min(instants, default=FOREVER))
+        self._forget(name, now)
+
+    def next_in(self, now: int) -> int | None:
+        """How long until somebody wakes, or the queue's rate opens."""
+        opens_at = self.opens_at("queue", "", now)
+        if opens_at is not None:
+            return opens_at - now
+        if self.policy.running is not None and len(self.running) >= self.policy.running:
+            return None
+        first = self._asleep.first(self._sleeps)
+        return None if first is None else max(0, first[0] - now)

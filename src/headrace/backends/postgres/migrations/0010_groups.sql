@@ -1,0 +1,215 @@
+-- Groups. Which of its jobs are called is told by where they lie: in ``leased``, or in a lane of ``ready`` above 0. The step that
+-- changes something about a group calls it anew at its end, one step at a time; a step of a transaction that may last, and one
+-- that meets jobs which somebody has in hand, leaves word in ``looks`` instead, for the claims and reaps that follow.
+CREATE TABLE looks (
+    gid bigint NOT NULL,
+    qid integer NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX looks_qid ON looks (qid);
+
+-- One step at a time: a few locks, whatever the number of groups. They are waited for once in a transaction, in their order.
+CREATE FUNCTION group_lock(p_number bigint) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT hashtextextended('headrace groups ' || p_number, 'looks'::regclass::oid::bigint)
+$$;
+CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(group_lock(b.n))
+    FROM (SELECT DISTINCT g & 31 AS n FROM unnest(p_gids) AS g WHERE g IS NOT NULL ORDER BY 1) AS b;
+END $$;
+
+-- Give the turns of these groups to those who come first; the queues in which somebody got one. Whoever calls this does not
+-- wait for a row afterwards, nor does it wait for one itself: so no two steps wait for each other. ``p_later`` are jobs that
+-- do not count yet; or run still, if they have a turn.
+CREATE FUNCTION call_groups(p_qids integer[], p_gids bigint[], p_later uuid[] DEFAULT '{}') RETURNS SETOF integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_ids uuid[];
+    v_groups bigint[];
+    v_calls boolean[];
+    v_held uuid[];
+    v_lanes bigint[];
+    v_busy bigint[];
+BEGIN
+    PERFORM lock_groups(p_gids);
+    WITH asked AS MATERIALIZED (
+        SELECT g.gid, g.qid, turns_of(g.qid) AS turns
+        FROM (SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid IS NOT NULL) AS g
+    ), called AS MATERIALIZED (  -- ready_called
+        SELECT c.*, row_number() OVER (PARTITION BY c.gid, c.loose, c.later ORDER BY c.run_at, c.id) AS place FROM (
+            SELECT a.gid, y.run_at, y.id, (a.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) AS loose, y.id = ANY (p_later) AS later
+            FROM asked AS a JOIN ready AS y ON y.gid = ANY (ARRAY[a.gid]) AND y.gid IS NOT NULL AND y.lane > 0
+        ) AS c
+    ), free AS MATERIALIZED (  -- leased_group
+        SELECT a.gid, a.turns, a.turns - l.jobs - c.later AS most, greatest(a.turns - l.jobs - c.later - c.tied, 0) AS room
+        FROM asked AS a CROSS JOIN LATERAL (SELECT count(*) AS jobs FROM leased AS l WHERE l.gid = a.gid) AS l
+        CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE c.later) AS later, count(*) FILTER (WHERE NOT c.later AND NOT c.loose) AS tied
+            FROM called AS c WHERE c.gid = a.gid
+        ) AS c
+    ), first AS MATERIALIZED (  -- ready_group
+        SELECT f.gid, x.id, x.waits FROM free AS f CROSS JOIN LATERAL (
+            SELECT y.id, y.lane < 0 AS waits FROM ready AS y
+            WHERE y.gid = f.gid AND (y.lane < 0 OR f.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) ORDER BY y.run_at, y.id LIMIT f.room
+        ) AS x
+    )
+    SELECT array_agg(x.id), array_agg(x.gid), array_agg(x.calls) INTO v_ids, v_groups, v_calls FROM (
+        SELECT f.id, f.gid, true AS calls FROM first AS f WHERE f.waits
+        UNION ALL
+        SELECT c.id, c.gid, false FROM called AS c
+        WHERE c.loose AND NOT EXISTS (SELECT 1 FROM first AS f WHERE f.id = c.id AND NOT f.waits)
+        UNION ALL  -- there are fewer turns than there were
+        SELECT c.id, c.gid, false FROM called AS c JOIN free AS f ON f.gid = c.gid
+        WHERE NOT c.loose AND NOT c.later AND c.place > f.most
+    ) AS x;
+    IF v_ids IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.lane), '{}') INTO v_held, v_lanes FROM (  -- ready_id
+        SELECT y.id, y.lane FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
+        JOIN ready AS y ON y.id = ANY (ARRAY[n.id]) AND y.gid = n.gid AND (y.lane < 0) = n.calls FOR UPDATE OF y SKIP LOCKED
+    ) AS h;
+    v_busy := ARRAY(
+        SELECT DISTINCT n.gid FROM unnest(v_ids, v_groups) AS n (id, gid) WHERE n.id <> ALL (v_held)
+    );
+    IF v_busy <> '{}' THEN
+        INSERT INTO looks (gid, qid)
+        SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid = ANY (v_busy);
+    END IF;
+    RETURN QUERY
+    WITH moved AS (  -- ready_id, jobs_pkey, queues_pkey
+        UPDATE ready AS y SET lane = CASE
+            WHEN NOT n.calls THEN -y.qid
+            WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task, y.priority)
+            ELSE y.qid
+        END
+        FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
+        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN queues AS q
+        WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id]) AND q.qid = y.qid
+        RETURNING y.qid, y.id, y.run_at, y.lane, y.priority, j.tenant, j.task, n.calls,
+            q.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
+    ), told AS (  -- one that was sent back before it was brought into a lane has left none
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+        SELECT g.qid, CASE WHEN g.calls THEN 1 ELSE 3 END, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs),
+            array_agg(g.run_at), array_agg(g.lane), array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+        FROM (
+            SELECT m.qid, m.calls, m.lane, m.tenant, m.task, m.priority, count(*) AS jobs, min(m.run_at) AS run_at
+            FROM moved AS m WHERE m.tells GROUP BY m.qid, m.calls, m.lane, m.tenant, m.task, m.priority
+        ) AS g GROUP BY g.qid, g.calls ORDER BY g.qid, g.calls
+    )
+    SELECT DISTINCT m.qid FROM moved AS m WHERE m.calls;
+END $$;
+
+-- The same after several changes, in their order: ``p_changes`` says by which each of the groups was changed, ``p_entered`` and
+-- ``p_entries`` which jobs stand in line since which change. One that has been leased before keeps a turn that it has got.
+CREATE FUNCTION call_in_order(
+    p_qids integer[], p_gids bigint[], p_changes integer[], p_entered uuid[], p_entries integer[]
+) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    r record;
+BEGIN
+    IF cardinality(p_entered) = 0 OR p_changes[1] = p_changes[cardinality(p_changes)] THEN
+        RETURN QUERY SELECT * FROM call_groups(p_qids, p_gids);
+        RETURN;
+    END IF;
+    PERFORM lock_groups(p_gids);
+    FOR r IN
+        SELECT n.change, array_agg(n.qid) AS qids, array_agg(n.gid) AS gids
+        FROM unnest(p_qids, p_gids, p_changes) AS n (qid, gid, change) WHERE n.gid IS NOT NULL GROUP BY n.change ORDER BY n.change
+    LOOP
+        RETURN QUERY SELECT * FROM call_groups(r.qids, r.gids, ARRAY(
+            SELECT e.id FROM unnest(p_entered, p_entries) AS e (id, entry) GROUP BY e.id HAVING min(e.entry) > r.change
+        ));
+    END LOOP;
+END $$;
+
+-- Call the groups of these queues, or of all, that somebody has left to be looked at; the queues in which somebody got a turn.
+-- Those of which a step is under way are left to others, or to another time: whoever calls this may have groups in hand already.
+CREATE FUNCTION call_looks(p_qids integer[]) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_qids integer[];
+    v_gids bigint[];
+BEGIN
+    WITH few AS MATERIALIZED (  -- looks_qid
+        SELECT k.ctid AS place, k.gid FROM looks AS k WHERE p_qids IS NULL OR k.qid = ANY (p_qids)
+        LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), free AS MATERIALIZED (
+        SELECT b.n FROM (SELECT DISTINCT f.gid & 31 AS n FROM few AS f) AS b WHERE pg_try_advisory_xact_lock(group_lock(b.n))
+    ), gone AS (
+        DELETE FROM looks AS k USING few AS f WHERE k.ctid = f.place AND f.gid & 31 IN (SELECT b.n FROM free AS b)
+        RETURNING k.qid, k.gid
+    )
+    SELECT array_agg(g.qid), array_agg(g.gid) INTO v_qids, v_gids FROM gone AS g;
+    IF v_gids IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM call_groups(v_qids, v_gids);
+    END IF;
+END $$;
+
+-- Whether of these new jobs one comes after another that is to be called before it, in a governed queue: its tenant then has had
+-- something for a moment. Not so where they come in the order in which they are called, as most often.
+CREATE FUNCTION crossed(p_qids integer[], p_gids bigint[], p_ids uuid[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN cardinality(p_ids) > 1 AND EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = ANY (p_qids) AND q.governed) AND EXISTS (
+        SELECT 1 FROM (  -- ready_id
+            SELECT y.run_at, y.id, lag(y.run_at) OVER w AS last_run_at, lag(y.id) OVER w AS last_id
+            FROM unnest(p_gids, p_ids) WITH ORDINALITY AS n (gid, id, ord) JOIN ready AS y ON y.id = ANY (ARRAY[n.id])
+            WINDOW w AS (PARTITION BY n.gid ORDER BY n.ord)
+        ) AS x WHERE (x.run_at, x.id) < (x.last_run_at, x.last_id)
+    );
+END $$;
+
+-- New jobs stand in line; have their groups called.
+CREATE FUNCTION call_inserted(p_qids integer[], p_ids uuid[], p_queues smallint[], p_groups text[], p_bound boolean)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_qids integer[];
+    v_gids bigint[];
+    v_ids uuid[];
+    v_ords integer[];
+BEGIN
+    IF p_groups IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(g.qid ORDER BY g.ord), array_agg(gid_of(g.qid, g.name) ORDER BY g.ord), array_agg(g.id ORDER BY g.ord),
+        array_agg(g.ord::integer ORDER BY g.ord)
+    INTO v_qids, v_gids, v_ids, v_ords FROM (
+        SELECT p_qids[n.queue] AS qid, n.name, n.id, n.ord
+        FROM unnest(p_queues, p_groups, p_ids) WITH ORDINALITY AS n (queue, name, id, ord) WHERE n.name IS NOT NULL
+    ) AS g;
+    IF v_gids IS NULL THEN
+        RETURN;
+    ELSIF p_bound THEN
+        INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;
+    ELSIF crossed(v_qids, v_gids, v_ids) THEN
+        PERFORM call_in_order(v_qids, v_gids, v_ords, v_ids, v_ords);
+    ELSE
+        PERFORM call_groups(v_qids, v_gids);
+    END IF;
+END $$;
+
+-- Jobs of groups and of governed queues have stopped to run, or stand in line now: tell so, unless it is told already, and
+-- have their groups called. The queues whose listeners are to be told.
+CREATE FUNCTION stopped(
+    p_now bigint, p_qids integer[], p_gids bigint[], p_tids bigint[], p_bound boolean, p_told boolean DEFAULT false,
+    p_changes integer[] DEFAULT '{1}', p_entered uuid[] DEFAULT '{}', p_entries integer[] DEFAULT '{}'
+) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT p_told THEN
+        PERFORM tell_stopped(p_now, p_qids, p_tids);
+    END IF;
+    RETURN QUERY SELECT * FROM waited_for(p_qids, p_tids);
+    IF cardinality(array_remove(p_gids, NULL)) = 0 THEN
+        RETURN;
+    ELSIF p_bound THEN
+        INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(p_qids, p_gids) AS n (qid, gid) WHERE n.gid IS NOT NULL;
+        RETURN QUERY SELECT DISTINCT n.qid FROM unnest(p_qids, p_gids) AS n (qid, gid) WHERE n.gid IS NOT NULL;
+    ELSE
+        RETURN QUERY SELECT * FROM call_in_order(p_qids, p_gids, p_changes, p_entered, p_entries);
+    END IF;
+END $$;

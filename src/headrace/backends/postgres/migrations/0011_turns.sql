@@ -1,0 +1,787 @@
+-- Policies, and what they hold back. A queue that has a policy, or is governed, has a row in ``policies``; a governed one also
+-- in ``turns``. Who holds the lock on that row decides alone whose turn it is: claims, and changes of rules. Nobody else waits
+-- for it, nor is waited for: inserts, settlements and whatever else brings a job into a lane, or takes it out, tell so in
+-- ``news``, and whoever has the lock hears that first. Locks are taken in this order: places of jobs, keys, groups, turns.
+CREATE TABLE policies (
+    queue text NOT NULL CONSTRAINT policies_pkey PRIMARY KEY,
+    version bigint NOT NULL DEFAULT 0,
+    running bigint,
+    every bigint,
+    burst bigint,
+    tenant_running bigint,
+    tenant_every bigint,
+    tenant_burst bigint,
+    holders bigint,
+    chunk bigint,
+    ageing bigint,
+    group_running bigint NOT NULL DEFAULT 1,
+    depth bigint
+);
+
+-- How many turns a group of the queue has.
+CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce((SELECT p.group_running FROM queues AS q JOIN policies AS p ON p.queue = q.name WHERE q.qid = p_qid), 1)
+$$;
+
+-- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here.
+CREATE TABLE turns (
+    round bigint NOT NULL DEFAULT 0,
+    running bigint NOT NULL DEFAULT 0,
+    full_at bigint NOT NULL DEFAULT 0,
+    qid integer NOT NULL CONSTRAINT turns_pkey PRIMARY KEY,
+    behind boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- ``jobs`` counts those in its lanes; where it says that there are none, the lanes are asked. Neither awake nor full: asleep until ``wake_at``, if ever.
+CREATE TABLE tenants (
+    tid bigint NOT NULL CONSTRAINT tenants_pkey PRIMARY KEY,
+    count bigint NOT NULL DEFAULT 0,
+    since bigint NOT NULL DEFAULT 0,
+    wake_at bigint,
+    jobs bigint NOT NULL DEFAULT 0,
+    running bigint NOT NULL DEFAULT 0,
+    full_at bigint NOT NULL DEFAULT 0,
+    qid integer NOT NULL,
+    awake boolean NOT NULL DEFAULT false,
+    at_limit boolean NOT NULL DEFAULT false,
+    tenant text COLLATE "C" NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX tenants_awake ON tenants (qid, count, since, tenant) WHERE awake;
+CREATE INDEX tenants_asleep ON tenants (qid, wake_at) WHERE wake_at IS NOT NULL;
+
+-- The lanes of a tenant. One that is found empty goes; whoever comes into it tells so, and then it is made again.
+CREATE TABLE lanes (
+    lane bigint NOT NULL CONSTRAINT lanes_pkey PRIMARY KEY,
+    tid bigint NOT NULL,
+    qid integer NOT NULL,
+    priority smallint NOT NULL,
+    task text NOT NULL
+);
+CREATE INDEX lanes_tid ON lanes (tid);
+CREATE INDEX lanes_qid ON lanes (qid);
+
+-- What single tenants may do, instead of what the policy says for each; and until when they, or single tasks, are paused.
+CREATE TABLE tenant_rules (
+    tid bigint NOT NULL CONSTRAINT tenant_rules_pkey PRIMARY KEY,
+    running bigint,
+    every bigint,
+    burst bigint,
+    paused_until bigint NOT NULL DEFAULT 0,
+    qid integer NOT NULL,
+    tenant text COLLATE "C" NOT NULL
+);
+CREATE INDEX tenant_rules_name ON tenant_rules (qid, tenant);
+CREATE TABLE task_rules (
+    every bigint,
+    burst bigint,
+    full_at bigint NOT NULL DEFAULT 0,
+    paused_until bigint NOT NULL DEFAULT 0,
+    qid integer NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    CONSTRAINT task_rules_pkey PRIMARY KEY (qid, task)
+);
+
+-- ``kind``: 1 so many jobs have come into lanes, the first of them due at ``ats``; 2 so many have stopped to run then; 3 so
+-- many have left their lanes then, but not for a worker. A row per step: each column has one entry for each lane, or tenant.
+CREATE TABLE news (
+    seq bigint GENERATED ALWAYS AS IDENTITY,
+    qid integer NOT NULL,
+    kind smallint NOT NULL,
+    tids bigint[] NOT NULL,
+    jobs bigint[] NOT NULL,
+    ats bigint[] NOT NULL,
+    lanes bigint[],
+    priorities smallint[],
+    tenants text[],
+    tasks text[]
+) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX news_qid ON news (qid, seq);
+
+CREATE FUNCTION tell_stopped(p_now bigint, p_qids integer[], p_tids bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO news (qid, kind, tids, jobs, ats)
+    SELECT g.qid, 2, array_agg(g.tid), array_agg(g.jobs), array_agg(p_now) FROM (
+        SELECT n.qid, n.tid, count(*) AS jobs FROM unnest(p_qids, p_tids) AS n (qid, tid) WHERE n.tid IS NOT NULL
+        GROUP BY n.qid, n.tid
+    ) AS g GROUP BY g.qid;
+END $$;
+
+-- Of these queues, in which jobs of these tenants have stopped to run, those in which somebody may wait for that.
+CREATE FUNCTION waited_for(p_qids integer[], p_tids bigint[]) RETURNS SETOF integer LANGUAGE sql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    SELECT DISTINCT n.qid FROM (SELECT DISTINCT m.qid, m.tid FROM unnest(p_qids, p_tids) AS m (qid, tid) WHERE m.tid IS NOT NULL) AS n
+    JOIN queues AS q ON q.qid = ANY (ARRAY[n.qid]) JOIN policies AS p ON p.queue = ANY (ARRAY[q.name])  -- queues_pkey, policies_pkey
+    WHERE coalesce(p.running, p.holders, p.tenant_running) IS NOT NULL OR EXISTS (  -- tenant_rules_pkey
+        SELECT 1 FROM tenant_rules AS u WHERE u.tid = n.tid AND u.running IS NOT NULL
+    )
+$$;
+
+-- Of these jobs, those that were in a lane of a tenant have left it.
+CREATE FUNCTION tell_dropped(p_now bigint, p_qids integer[], p_ids uuid[], p_lanes bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    INSERT INTO news (qid, kind, tids, jobs, ats)
+    SELECT g.qid, 3, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(p_now) FROM (
+        SELECT n.qid, j.tenant, count(*) AS jobs  -- jobs_pkey
+        FROM unnest(p_qids, p_ids, p_lanes) AS n (qid, id, lane) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+        WHERE n.lane >= 4611686018427387904 GROUP BY n.qid, j.tenant
+    ) AS g GROUP BY g.qid;
+END $$;
+
+-- How many jobs in the lanes of a governed queue are due later, counted up to a number; and when the first is, or was, due.
+CREATE FUNCTION look_into_lanes(p_now bigint, p_qid integer, p_cap integer, OUT later bigint, OUT run_at bigint)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    SELECT count(*) INTO later FROM (  -- ready_turns
+        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.run_at > p_now LIMIT p_cap
+    ) AS few;
+    run_at := (
+        SELECT y.run_at FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 ORDER BY y.qid, y.run_at LIMIT 1
+    );
+END $$;
+
+-- Whether a tenant has jobs in its lanes.
+CREATE FUNCTION has_jobs(p_tid bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane]) WHERE l.tid = p_tid);
+END $$;
+
+-- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped to run, and
+-- whether there is more. A tenant that was left with nothing, and would have come anew as it comes back, has forgotten when it
+-- was to wake.
+CREATE FUNCTION hear(p_qid integer, p_now bigint, p_round bigint, OUT stopped bigint, OUT more boolean) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    c_most CONSTANT bigint := 20000;
+    v_empty bigint[];
+    v_first smallint;
+    v_last smallint;
+    v_upto bigint;
+BEGIN
+    stopped := 0;
+    SELECT
+        min(n.kind) FILTER (WHERE n.before < c_most), max(n.kind) FILTER (WHERE n.before < c_most),
+        max(n.seq) FILTER (WHERE n.before < c_most), count(*) = c_most OR coalesce(max(n.before), 0) >= c_most
+    INTO v_first, v_last, v_upto, more FROM (
+        SELECT n.kind, n.seq, sum(n.entries) OVER (ORDER BY n.seq ROWS UNBOUNDED PRECEDING) - n.entries AS before FROM (  -- news_qid
+            SELECT n.kind, n.seq, cardinality(n.tids) AS entries FROM news AS n WHERE n.qid = p_qid
+            ORDER BY n.qid, n.seq LIMIT c_most
+        ) AS n
+    ) AS n;
+    IF v_first IS NULL THEN
+        RETURN;
+    ELSIF v_first = 1 AND v_last = 1 THEN  -- most often it is one or the other, and the order tells nothing
+        WITH rows AS (  -- what is of another kind has come since, and waits for the next who hears
+            DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_upto AND n.kind = 1 RETURNING n.*
+        ), heard AS MATERIALIZED (
+            SELECT x.* FROM rows AS n CROSS JOIN LATERAL unnest(
+                n.tids, n.jobs, n.ats, n.lanes, n.priorities, n.tenants, n.tasks
+            ) AS x (tid, jobs, at, lane, priority, tenant, task)
+        ), opened AS (
+            INSERT INTO lanes (lane, tid, qid, priority, task)
+            SELECT h.lane, min(h.tid), p_qid, min(h.priority), min(h.task) FROM heard AS h GROUP BY h.lane
+            ON CONFLICT (lane) DO NOTHING
+        )
+        INSERT INTO tenants AS t (tid, qid, tenant, jobs, wake_at)
+        SELECT h.tid, p_qid, min(h.tenant), sum(h.jobs), min(h.at) FROM heard AS h GROUP BY h.tid
+        ON CONFLICT (tid) DO UPDATE SET jobs = t.jobs + excluded.jobs,
+            wake_at = CASE WHEN NOT (t.awake OR t.at_limit) THEN least(t.wake_at, excluded.wake_at) END;
+        RETURN;
+    ELSIF v_first = 2 AND v_last = 2 THEN
+        WITH rows AS (
+            DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_upto AND n.kind = 2 RETURNING n.*
+        ), heard AS MATERIALIZED (
+            SELECT x.tid, sum(x.jobs) AS jobs, min(x.at) AS at
+            FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats) AS x (tid, jobs, at) GROUP BY x.tid
+        ), kept AS (  -- tenants_pkey
+            UPDATE tenants AS t SET running = t.running - h.jobs, at_limit = false,
+                wake_at = CASE WHEN t.at_limit THEN h.at ELSE t.wake_at END
+            FROM heard AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake
+        )
+        SELECT (SELECT sum(h.jobs) FROM heard AS h), array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake)
+        INTO stopped, v_empty FROM kept AS k;
+        IF v_empty IS NOT NULL THEN
+            DELETE FROM tenants AS t USING unnest(v_empty) AS n (tid)
+            WHERE t.tid = ANY (ARRAY[n.tid]) AND t.count <= p_round AND t.full_at <= p_now AND NOT has_jobs(t.tid);
+        END IF;
+        stopped := coalesce(stopped, 0);
+        RETURN;
+    END IF;
+    WITH rows AS (  -- news_qid
+        DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_upto RETURNING n.*
+    ), heard AS MATERIALIZED (
+        SELECT n.seq, n.kind, x.* FROM rows AS n CROSS JOIN LATERAL unnest(
+            n.tids, n.jobs, n.ats, n.lanes, n.priorities, n.tenants, n.tasks
+        ) AS x (tid, jobs, at, lane, priority, tenant, task)
+    ), opened AS (
+        INSERT INTO lanes (lane, tid, qid, priority, task)
+        SELECT DISTINCT h.lane, h.tid, p_qid, h.priority, h.task FROM heard AS h WHERE h.kind = 1
+        ON CONFLICT (lane) DO NOTHING
+    ), told AS MATERIALIZED (  -- tenants_pkey
+        SELECT
+            h.seq, h.kind, h.tid, h.jobs, h.at, h.tenant, coalesce(t.awake, false) AS awake,
+            coalesce(t.at_limit, false) AS at_limit, t.wake_at,
+            coalesce(t.awake, false) OR coalesce(t.count, 0) > p_round OR coalesce(t.full_at, 0) > h.at AS lasts,
+            coalesce(t.jobs + t.running, 0)
+                + sum(CASE WHEN h.kind = 1 THEN h.jobs ELSE -h.jobs END) OVER (PARTITION BY h.tid ORDER BY h.seq) AS rest,
+            min(h.seq) FILTER (WHERE h.kind = 2) OVER (PARTITION BY h.tid) AS stop
+        FROM heard AS h LEFT JOIN tenants AS t ON t.tid = ANY (ARRAY[h.tid])
+    ), passed AS MATERIALIZED (
+        SELECT o.*, max(o.seq) FILTER (WHERE o.kind <> 1 AND o.rest <= 0 AND NOT o.lasts) OVER (PARTITION BY o.tid) AS empty
+        FROM told AS o
+    ), summed AS MATERIALIZED (
+        SELECT
+            o.tid, max(o.tenant) AS tenant,
+            coalesce(sum(o.jobs) FILTER (WHERE o.kind = 1), 0) - coalesce(sum(o.jobs) FILTER (WHERE o.kind = 3), 0) AS came,
+            coalesce(sum(o.jobs) FILTER (WHERE o.kind = 2), 0) AS stopped,
+            bool_or(o.at_limit) AND min(o.stop) IS NULL AND max(o.empty) IS NULL AS at_limit,
+            CASE WHEN NOT bool_or(o.awake) THEN least(
+                CASE
+                    WHEN max(o.empty) IS NOT NULL THEN NULL
+                    WHEN bool_or(o.at_limit) THEN min(o.at) FILTER (WHERE o.seq = o.stop)
+                    ELSE min(o.wake_at)
+                END,
+                min(o.at) FILTER (WHERE o.kind = 1 AND o.seq > coalesce(
+                    o.empty, CASE WHEN o.at_limit THEN coalesce(o.stop, 9223372036854775807) END, 0
+                ))
+            ) END AS wake_at,
+            max(o.empty) IS NOT NULL AS emptied
+        FROM passed AS o GROUP BY o.tid
+    ), kept AS (
+        INSERT INTO tenants AS t (tid, qid, tenant, jobs, running, wake_at, at_limit)
+        SELECT s.tid, p_qid, s.tenant, s.came, -s.stopped, s.wake_at, s.at_limit FROM summed AS s WHERE s.tenant IS NOT NULL
+        ON CONFLICT (tid) DO UPDATE SET jobs = t.jobs + excluded.jobs, running = t.running + excluded.running,
+            wake_at = excluded.wake_at, at_limit = excluded.at_limit
+    ), others AS (
+        UPDATE tenants AS t SET jobs = t.jobs + s.came, running = t.running - s.stopped, wake_at = s.wake_at,
+            at_limit = s.at_limit
+        FROM summed AS s WHERE s.tenant IS NULL AND t.tid = ANY (ARRAY[s.tid])
+    )
+    SELECT coalesce(sum(s.stopped), 0), array_agg(s.tid) FILTER (WHERE s.emptied) INTO stopped, v_empty FROM summed AS s;
+    IF v_empty IS NOT NULL THEN
+        DELETE FROM tenants AS t
+        WHERE t.tid = ANY (v_empty) AND t.jobs <= 0 AND t.running <= 0 AND NOT t.awake AND t.count <= p_round
+            AND t.full_at <= p_now AND NOT has_jobs(t.tid);
+        UPDATE tenants AS t SET wake_at = p_now
+        WHERE t.tid = ANY (v_empty) AND t.jobs <= 0 AND NOT t.awake AND t.wake_at IS NULL AND has_jobs(t.tid);
+    END IF;
+END $$;
+
+-- Jobs that lie where claims looked before the queue was governed come into their lanes: a bounded number, in their order.
+CREATE FUNCTION bring_in(p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    WITH head AS MATERIALIZED (  -- ready_pkey; then by place in the heap; jobs_pkey
+        SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
+        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+    ), moved AS (
+        UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task, y.priority)
+        FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id
+        RETURNING y.lane, y.run_at, y.priority, j.tenant, j.task
+    )
+    INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+    SELECT p_qid, 1, array_agg(tid_of(p_qid, g.tenant)), array_agg(g.jobs), array_agg(g.run_at), array_agg(g.lane),
+        array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+    FROM (
+        SELECT m.lane, m.tenant, m.task, m.priority, count(*) AS jobs, min(m.run_at) AS run_at
+        FROM moved AS m GROUP BY m.lane, m.tenant, m.task, m.priority
+    ) AS g HAVING count(*) > 0;
+END $$;
+
+-- How many holders have jobs of a tenant, counted up to a number.
+CREATE FUNCTION holders_of(p_tid bigint, p_most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_holder text := '';
+    v_count bigint := 0;
+BEGIN
+    WHILE v_count < p_most LOOP  -- leased_tenant
+        SELECT l.holder INTO v_holder FROM leased AS l WHERE l.tid = p_tid AND l.holder > v_holder
+        ORDER BY l.tid, l.holder LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END $$;
+
+-- How many jobs a rate allows; NULL, where there is none.
+CREATE FUNCTION allowed(p_every bigint, p_burst bigint, p_full_at bigint, p_now bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_every IS NOT NULL THEN greatest(0, p_burst - (greatest(0, p_full_at - p_now) + p_every - 1) / p_every) END
+$$;
+
+-- The tasks of a governed queue that may not be started, and until when; and those of which only so many may be.
+CREATE FUNCTION closed_tasks(
+    p_now bigint, p_qid integer, OUT closed text[], OUT until bigint[], OUT rated text[], OUT free bigint[]
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT
+        array_agg(k.task) FILTER (WHERE k.until > 0), array_agg(k.until) FILTER (WHERE k.until > 0),
+        array_agg(k.task) FILTER (WHERE k.until = 0 AND k.every IS NOT NULL),
+        array_agg(k.free) FILTER (WHERE k.until = 0 AND k.every IS NOT NULL)
+    INTO closed, until, rated, free FROM (
+        SELECT c.task, c.every, c.free, greatest(
+            CASE WHEN c.paused_until > p_now THEN c.paused_until ELSE 0 END,
+            CASE WHEN c.free = 0 THEN c.full_at - (c.burst - 1) * c.every ELSE 0 END
+        ) AS until
+        FROM (  -- task_rules_pkey
+            SELECT x.*, allowed(x.every, x.burst, x.full_at, p_now) AS free FROM task_rules AS x WHERE x.qid = p_qid
+        ) AS c
+    ) AS k;
+END $$;
+
+-- Lock the turns of a governed queue, and hear what has happened: all until now, or the first part of very much. ``behind``: there are jobs
+-- that claims do not see yet, or more to hear.
+CREATE FUNCTION hear_turns(p_now bigint, p_qid integer, p_all boolean DEFAULT false) RETURNS turns LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_stopped bigint;
+    v_more boolean;
+    v_last bigint;
+    turn turns;
+BEGIN
+    SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;
+    IF EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid) THEN  -- ready_pkey
+        PERFORM bring_in(p_qid);
+        turn.behind := EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid);
+    END IF;
+    IF p_all THEN
+        v_last := (SELECT n.seq FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid DESC, n.seq DESC LIMIT 1);  -- news_qid
+    END IF;
+    LOOP
+        SELECT h.stopped, h.more INTO v_stopped, v_more FROM hear(p_qid, p_now, turn.round) AS h;
+        IF v_stopped > 0 THEN
+            turn.running := turn.running - v_stopped;
+            UPDATE turns AS t SET running = turn.running WHERE t.qid = p_qid;
+        END IF;
+        EXIT WHEN NOT (v_more AND p_all AND EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_last));
+    END LOOP;
+    turn.behind := turn.behind OR v_more;
+    RETURN turn;
+END $$;
+
+-- Lease jobs of a governed queue, whose turns the caller holds: up to ``p_most``, visit by visit. Those that all begin with the
+-- same count come in one statement, unless the rate of a task is shared between them. Answers as ``claim_v1`` does; the last row
+-- also tells how many bytes were taken (``timeout``).
+CREATE FUNCTION claim_turns(
+    turn turns, p_now bigint, p_qid integer, p_name text, p_pause bigint, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint,
+    p_lost_below integer, p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_ord integer
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_bound integer := coalesce(p_lost_below, 2147483647);
+    v_left bigint := p_most;
+    v_room bigint;
+    v_bytes bigint := p_max_bytes;
+    v_ord integer := p_ord;
+    v_width bigint;
+    v_closed text[];
+    v_until bigint[];
+    v_rated text[];
+    v_free bigint[];
+    v_places tid[];
+    v_owners bigint[];
+    v_tasks text[];
+    v_tids bigint[];
+    v_taken bigint[];
+    v_spent bigint[];
+    v_limits boolean[];
+    v_sleeps boolean[];
+    v_wakes bigint[];
+    v_resting bigint[];
+    v_visits integer;
+    v_some integer;
+    v_rests boolean;
+    v_alone bigint;
+    v_chunks bigint;
+    v_last_level bigint;
+    v_last_due bigint;
+    v_last_id uuid;
+    v_passed bigint[] := '{}';
+    v_passed_ats bigint[] := '{}';
+    v_passed_at bigint;
+    v_next bigint := p_pause;
+    rule policies;
+    r record;
+BEGIN
+    UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
+    WHERE o.qid = p_qid AND o.wake_at <= p_now;  -- tenants_asleep
+    SELECT x.* INTO rule FROM policies AS x WHERE x.queue = p_name;
+    rule.chunk := coalesce(rule.chunk, 10);
+    v_width := p_most / rule.chunk + 4;
+    IF EXISTS (SELECT 1 FROM task_rules AS k WHERE k.qid = p_qid) THEN
+        SELECT k.* INTO v_closed, v_until, v_rated, v_free FROM closed_tasks(p_now, p_qid) AS k;
+    END IF;
+    LOOP
+        v_room := least(v_left, rule.running - turn.running, allowed(rule.every, rule.burst, turn.full_at, p_now));
+        EXIT WHEN v_room <= 0 OR v_bytes <= 0;
+        v_places := '{}';
+        v_owners := '{}';
+        v_tasks := '{}';
+        v_tids := '{}';
+        v_taken := '{}';
+        v_spent := '{}';
+        v_limits := '{}';
+        v_sleeps := '{}';
+        v_wakes := '{}';
+        v_resting := '{}';
+        v_visits := 0;
+        -- tenants_awake; tenant_rules_pkey; leased_tenant; lanes_tid; ready_pkey, in claim order.
+        FOR r IN
+            SELECT c.*, x.places, x.tasks, coalesce(x.jobs, 0) AS got, coalesce(x.bytes, 0) AS bytes
+            FROM (
+                SELECT
+                    d.*, sum(d.cost) OVER (ORDER BY d.count, d.since, d.tenant ROWS UNBOUNDED PRECEDING) AS upto,
+                    min(d.count) OVER () AS lowest
+                FROM (
+                    SELECT
+                        b.*, CASE WHEN b.stops OR b.until > p_now THEN 0 ELSE least(b.visit, greatest(b.jobs, 1)) END AS cost
+                    FROM (
+                        SELECT
+                            a.tid, a.count, a.since, a.tenant, a.jobs, a.every,
+                            coalesce(a.running >= a.cap, false) AS stops,
+                            greatest(a.paused_until, CASE
+                                WHEN allowed(a.every, a.burst, a.full_at, p_now) = 0 THEN a.full_at - (a.burst - 1) * a.every
+                                ELSE 0
+                            END) AS until,
+                            least(
+                                CASE WHEN a.tid = v_alone THEN v_chunks ELSE rule.chunk END, a.cap - a.running,
+                                allowed(a.every, a.burst, a.full_at, p_now)
+                            ) AS visit
+                        FROM (
+                            SELECT
+                                t.tid, t.count, t.since, t.tenant, t.jobs, t.running, t.full_at,
+                                coalesce(u.running, rule.tenant_running) AS cap,
+                                CASE WHEN u.every IS NOT NULL THEN u.every ELSE rule.tenant_every END AS every,
+                                CASE WHEN u.every IS NOT NULL THEN u.burst ELSE rule.tenant_burst END AS burst,
+                                coalesce(u.paused_until, 0) AS paused_until
+                            FROM tenants AS t LEFT JOIN tenant_rules AS u ON u.tid = ANY (ARRAY[t.tid])
+                            WHERE t.qid = p_qid AND t.awake AND (
+                                rule.holders IS NULL OR t.running < rule.holders
+                                OR EXISTS (SELECT 1 FROM leased AS l WHERE l.tid = ANY (ARRAY[t.tid]) AND l.holder = p_holder)
+                                OR holders_of(t.tid, rule.holders) < rule.holders
+                            )
+                            ORDER BY t.qid, t.count, t.since, t.tenant
+                            LIMIT CASE WHEN v_rated IS NULL THEN least(v_width, v_room) ELSE 1 END
+                        ) AS a
+                    ) AS b
+                ) AS d
+            ) AS c LEFT JOIN LATERAL (
+                SELECT
+                    array_agg(h.place ORDER BY h.level, h.due, h.id) AS places,
+                    array_agg(h.task ORDER BY h.level, h.due, h.id) FILTER (WHERE v_rated IS NOT NULL) AS tasks, count(*) AS jobs,
+                    sum(h.size) AS bytes
+                FROM (
+                    SELECT z.* FROM (
+                        SELECT
+                            y.*, l.task, CASE WHEN v_rated IS NOT NULL
+                                THEN row_number() OVER (PARTITION BY l.task ORDER BY y.level, y.due, y.id)
+                                    <= coalesce(v_free[array_position(v_rated, l.task)], c.cost)
+                                ELSE true
+                            END AS fits
+                        FROM lanes AS l CROSS JOIN LATERAL (
+                            SELECT
+                                y.ctid AS place, y.id, y.size,
+                                CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END AS level,
+                                CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END AS due
+                            FROM ready AS y
+                            WHERE y.lane = l.lane AND y.priority = l.priority AND y.run_at <= p_now
+                                AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < v_bound
+                            ORDER BY y.run_at, y.id LIMIT least(c.cost, v_room)
+                            FOR UPDATE SKIP LOCKED
+                        ) AS y
+                        WHERE l.tid = c.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed))
+                    ) AS z WHERE z.fits ORDER BY z.level, z.due, z.id LIMIT least(c.cost, v_room)
+                ) AS h
+            ) AS x ON c.cost > 0
+            WHERE c.count = c.lowest AND (c.upto <= v_room OR c.upto = c.cost)
+            ORDER BY c.count, c.since, c.tenant
+        LOOP
+            EXIT WHEN v_room <= 0 OR v_bytes <= 0;
+            v_visits := v_visits + 1;
+            v_some := r.got;
+            IF r.bytes > v_bytes THEN  -- leased as they come, until they weigh enough
+                SELECT count(*), sum(w.size) INTO v_some, r.bytes FROM (
+                    SELECT y.size, sum(y.size) OVER (ORDER BY n.ord) - y.size AS before
+                    FROM unnest(r.places) WITH ORDINALITY AS n (place, ord) JOIN ready AS y ON y.ctid = n.place
+                ) AS w WHERE w.before < v_bytes;
+            END IF;
+            v_bytes := v_bytes - r.bytes;
+            v_rests := NOT r.stops AND r.until <= p_now AND v_some < least(r.visit, v_room) AND v_bytes > 0;
+            turn.round := greatest(turn.round, r.count + CASE
+                WHEN v_rests THEN v_some / rule.chunk
+                ELSE greatest((v_some - 1) / rule.chunk, 0)
+            END * rule.chunk);
+            IF v_some > 0 THEN
+                v_places := v_places || r.places[1:v_some];
+                v_owners := v_owners || array_fill(r.tid, ARRAY[v_some]);
+                v_tasks := v_tasks || r.tasks[1:v_some];
+            END IF;
+            v_tids := v_tids || r.tid;
+            v_taken := v_taken || v_some::bigint;
+            v_spent := v_spent || coalesce(v_some * r.every, 0);
+            v_limits := v_limits || r.stops;
+            v_sleeps := v_sleeps || (r.stops OR r.until > p_now OR v_rests);
+            v_wakes := v_wakes || CASE WHEN NOT r.stops AND r.until > p_now AND r.until < 9007199254740991 THEN r.until END;
+            IF v_rests THEN
+                v_resting := v_resting || r.tid;
+            END IF;
+            v_room := v_room - v_some;
+            v_left := v_left - v_some;
+            IF p_suspects OR p_dying THEN
+                SELECT CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
+                    CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
+                INTO v_last_level, v_last_due, v_last_id FROM ready AS y WHERE y.ctid = r.places[v_some];
+            END IF;
+            IF p_suspects AND NOT r.stops AND r.until <= p_now THEN
+                SELECT min(y.run_at) INTO v_passed_at  -- lanes_tid, ready_lost
+                FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane]) AND y.priority = ANY (ARRAY[l.priority])
+                WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND y.lost > 0 AND y.lost >= v_bound
+                    AND y.run_at <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND (v_rests OR (
+                        CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
+                        CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
+                    ) <= (v_last_level, v_last_due, v_last_id));
+                IF v_passed_at IS NOT NULL THEN
+                    v_passed := v_passed || r.tid;
+                    v_passed_ats := v_passed_ats || v_passed_at;
+                END IF;
+            END IF;
+            IF p_dying AND NOT r.stops AND r.until <= p_now THEN
+                RETURN QUERY SELECT * FROM expire_v1(p_now, ARRAY(  -- lanes_tid, ready_doomed
+                    SELECT y.place FROM lanes AS l CROSS JOIN LATERAL (
+                        SELECT y.ctid AS place, y.run_at, y.priority, y.id FROM ready AS y
+                        WHERE y.lane = l.lane AND y.priority = l.priority AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
+                        ORDER BY y.dies_at + 0 LIMIT 1000
+                    ) AS y
+                    WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND (v_rests OR (
+                        CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
+                        CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END, y.id
+                    ) <= (v_last_level, v_last_due, v_last_id))
+                    LIMIT 1000
+                ));
+            END IF;
+        END LOOP;
+        EXIT WHEN v_visits = 0;
+        v_some := cardinality(v_places);
+        IF v_some > 0 THEN
+            RETURN QUERY
+            WITH gone AS (  -- by place in the heap; jobs_pkey; patches_pkey
+                DELETE FROM ready AS y USING unnest(v_places, v_owners) WITH ORDINALITY AS n (place, tid, ord)
+                WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
+            ), held AS (
+                INSERT INTO leased (
+                    lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
+                )
+                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
+                    g.gid, g.tid, p_holder, g.error
+                FROM gone AS g
+            ), counted AS (
+                INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -v_some), (p_qid, 1, v_some)
+            )
+            SELECT
+                1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END, g.epoch + 1, g.attempt, g.lost,
+                g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
+                CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
+                CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
+                CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
+                CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END,
+                j.group_name, v_ord + g.ord::integer
+            FROM (
+                SELECT g.*, CASE WHEN g.epoch > 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+                FROM gone AS g OFFSET 0
+            ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
+            IF v_rated IS NOT NULL THEN  -- task_rules_pkey
+                UPDATE task_rules AS k SET full_at = greatest(k.full_at, p_now) + n.jobs * k.every
+                FROM (SELECT m.task, count(*) AS jobs FROM unnest(v_tasks) AS m (task) GROUP BY m.task) AS n
+                WHERE k.qid = p_qid AND k.task = ANY (ARRAY[n.task]) AND k.every IS NOT NULL;
+                SELECT k.* INTO v_closed, v_until, v_rated, v_free FROM closed_tasks(p_now, p_qid) AS k;
+            END IF;
+            v_ord := v_ord + v_some;
+            turn.running := turn.running + v_some;
+            turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
+        END IF;
+        UPDATE tenants AS o SET  -- tenants_pkey; lanes_tid, ready_pkey
+            count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
+            at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
+            wake_at = CASE WHEN n.sleeps AND NOT n.stops AND n.wake_at IS NULL AND n.tid = ANY (v_resting) THEN (
+                SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
+                    SELECT greatest(h.run_at, v_until[array_position(v_closed, l.task)]) AS until
+                    FROM lanes AS l CROSS JOIN LATERAL (
+                        SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority
+                        ORDER BY y.run_at LIMIT 1
+                    ) AS h
+                    WHERE l.tid = n.tid
+                ) AS w
+            ) ELSE n.wake_at END
+        FROM unnest(v_tids, v_taken, v_spent, v_limits, v_sleeps, v_wakes) AS n (tid, taken, spent, stops, sleeps, wake_at)
+        WHERE o.tid = ANY (ARRAY[n.tid]);
+        IF v_resting <> '{}' THEN
+            DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_pkey
+            WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = l.lane);
+            DELETE FROM tenants AS o USING unnest(v_resting) AS n (tid)  -- tenants_pkey: would come anew as they come back
+            WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now
+                AND NOT EXISTS (SELECT 1 FROM lanes AS l WHERE l.tid = o.tid);
+        END IF;
+        v_width := p_most;
+        v_alone := NULL;
+        IF v_left > 0 AND v_visits = 1 AND NOT v_sleeps[1] AND v_rated IS NULL THEN  -- tenants_awake
+            -- Who has the lowest count alone is visited again and again until another comes before it: all at once.
+            SELECT v_tids[1], coalesce(
+                (x.counts[2] - x.counts[1] + rule.chunk - 1) / rule.chunk * rule.chunk, v_left / rule.chunk * rule.chunk + rule.chunk
+            )
+            INTO v_alone, v_chunks FROM (
+                SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (
+                    SELECT o.count, o.tid FROM tenants AS o WHERE o.qid = p_qid AND o.awake
+                    ORDER BY o.qid, o.count, o.since, o.tenant LIMIT 2
+                ) AS o
+            ) AS x WHERE x.tids[1] = v_tids[1] AND (x.counts[2] IS NULL OR x.counts[2] > x.counts[1]);
+        END IF;
+    END LOOP;
+    UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0)
+    WHERE x.qid = p_qid;
+    IF v_passed <> '{}' THEN  -- what was passed over may be had by another claim
+        UPDATE tenants AS o SET wake_at = least(o.wake_at, n.run_at)
+        FROM (SELECT m.tid, min(m.run_at) AS run_at FROM unnest(v_passed, v_passed_ats) AS m (tid, run_at) GROUP BY m.tid) AS n
+        WHERE o.tid = ANY (ARRAY[n.tid]) AND NOT o.awake AND NOT o.at_limit;
+    END IF;
+    IF v_left > 0 AND v_bytes > 0 THEN
+        v_next := least(v_next, next_turn(p_now, rule, turn));
+    END IF;
+    RETURN NEXT (
+        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, (v_passed <> '{}')::integer, NULL,
+        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
+        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claim_row;
+END $$;
+
+-- When the first of the tenants asleep wakes, or the queue's rate opens; not before now.
+CREATE FUNCTION next_turn(p_now bigint, rule policies, turn turns) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    IF turn.behind THEN
+        RETURN p_now;
+    ELSIF allowed(rule.every, rule.burst, turn.full_at, p_now) = 0 THEN
+        RETURN turn.full_at - (rule.burst - 1) * rule.every;
+    ELSIF turn.running >= rule.running THEN
+        RETURN NULL;
+    END IF;
+    RETURN (  -- tenants_asleep
+        SELECT greatest(o.wake_at, p_now) FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at IS NOT NULL
+        ORDER BY o.qid, o.wake_at LIMIT 1
+    );
+END $$;
+
+-- ``claim_v1`` where at least one of the queues is governed: each of these, and all others together, are given their even share,
+-- then what others left, in the order in which they are named.
+CREATE FUNCTION claim_parts(
+    p_now bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint, p_lost_below integer,
+    p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_pause bigint
+) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_qids integer[];
+    v_names text[];
+    v_plain text[];
+    v_left bigint := p_limit;
+    v_bytes bigint := p_max_bytes;
+    v_next bigint := p_pause;
+    v_passed boolean := false;
+    v_plenty integer[] := '{}';
+    v_ord integer := 0;
+    v_share bigint;
+    v_got integer;
+    v_ids uuid[];
+    v_behind boolean;
+    c claim_row;
+BEGIN
+    -- The number of a part is that of its queue, and 0 for those that are not governed.
+    SELECT array_agg(x.qid ORDER BY x.ord), array_agg(x.name ORDER BY x.ord) INTO v_qids, v_names FROM (
+        SELECT CASE WHEN q.governed THEN q.qid ELSE 0 END AS qid, min(n.ord) AS ord, min(q.name) AS name
+        FROM unnest(p_queues) WITH ORDINALITY AS n (name, ord) LEFT JOIN queues AS q ON q.name = n.name
+        WHERE coalesce(q.paused_until, 0) <= p_now GROUP BY 1
+    ) AS x;
+    v_plain := ARRAY(
+        SELECT q.name FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until <= p_now AND NOT q.governed
+    );
+    SELECT bool_or((hear_turns(p_now, q.qid)).behind) INTO v_behind
+    FROM (SELECT n FROM unnest(v_qids) AS n WHERE n > 0 ORDER BY n) AS q (qid);
+    FOR i IN 1..2 * coalesce(cardinality(v_qids), 0) LOOP
+        EXIT WHEN v_left <= 0 OR v_bytes <= 0;
+        IF i <= cardinality(v_qids) THEN
+            v_share := ceil(v_left::numeric / (cardinality(v_qids) - i + 1));
+        ELSE
+            CONTINUE WHEN i - cardinality(v_qids) <> ALL (v_plenty);
+            v_share := v_left;
+        END IF;
+        v_got := 0;
+        v_ids := '{}';
+        IF v_qids[(i - 1) % cardinality(v_qids) + 1] = 0 THEN
+            FOR c IN
+                SELECT * FROM claim_v1(
+                    p_now, p_holder, v_plain, v_share::integer, p_lease_for, p_want, p_lost_below, v_bytes, NULL
+                ) AS x ORDER BY x.kind, x.priority, x.run_at, x.id
+            LOOP
+                IF c.kind = 1 THEN
+                    v_got := v_got + 1;
+                    v_ids := v_ids || c.id;
+                    c.ord := v_ord + v_got;
+                    RETURN NEXT c;
+                ELSIF c.kind = 3 THEN
+                    v_passed := v_passed OR c.lost = 1;
+                    v_next := least(v_next, p_now + c.run_at);
+                ELSE
+                    RETURN NEXT c;
+                END IF;
+            END LOOP;
+            v_bytes := v_bytes - coalesce((SELECT sum(l.size) FROM leased AS l WHERE l.id = ANY (v_ids)), 0);  -- leased_pkey
+        ELSE
+            FOR c IN
+                SELECT x.* FROM turns AS t CROSS JOIN LATERAL claim_turns(
+                    t, p_now, t.qid, v_names[(i - 1) % cardinality(v_qids) + 1], NULL, p_holder, v_share, p_lease_for,
+                    p_want, p_lost_below, v_bytes, p_dying, p_suspects, v_ord
+                ) AS x WHERE t.qid = v_qids[(i - 1) % cardinality(v_qids) + 1]
+            LOOP
+                IF c.kind = 3 THEN
+                    v_passed := v_passed OR c.lost = 1;
+                    v_bytes := v_bytes - c.timeout;
+                ELSE
+                    v_got := v_got + (c.kind = 1)::integer;
+                    RETURN NEXT c;
+                END IF;
+            END LOOP;
+        END IF;
+        v_ord := v_ord + v_got;
+        v_left := v_left - v_got;
+        IF v_got = v_share THEN
+            v_plenty := v_plenty || i;
+        END IF;
+    END LOOP;
+    IF v_left > 0 THEN
+        FOR i IN 1..coalesce(cardinality(v_qids), 0) LOOP
+            IF v_qids[i] > 0 THEN
+                SELECT least(v_next, next_turn(p_now, x, t)) INTO v_next
+                FROM policies AS x CROSS JOIN turns AS t WHERE x.queue = v_names[i] AND t.qid = v_qids[i];
+            END IF;
+        END LOOP;
+    END IF;
+    RETURN NEXT (
+        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed::integer, NULL,
+        CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    )::claim_row;
+END $$;

@@ -1,0 +1,390 @@
+-- How many jobs wait, scheduled and paused ones included: in a queue, or in all. In one statement, as others add up. Added up from counters: what has been counted
+-- since they were last added up is as many rows as transactions since, and whoever finds many adds them up.
+CREATE FUNCTION depth_of(p_qid integer, OUT jobs bigint, OUT deltas bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+BEGIN
+    SELECT d.jobs + coalesce(sum(t.jobs), 0), d.deltas INTO jobs, deltas FROM (
+        SELECT coalesce(sum(d.jobs) FILTER (WHERE d.state IN (0, 2) AND (p_qid IS NULL OR d.qid = p_qid)), 0) AS jobs,
+            count(*) AS deltas
+        FROM deltas AS d
+    ) AS d LEFT JOIN totals AS t ON t.state IN (0, 2) AND (p_qid IS NULL OR t.qid = p_qid)  -- totals_pkey
+    GROUP BY d.jobs, d.deltas;
+END $$;
+
+-- The rows that may be stored, by their numbers, where there is not room for all; NULL, where there is. A row that will not
+-- become a job takes up none. Those who do not last go one after the other.
+CREATE FUNCTION fitting(
+    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[], p_bound boolean
+) RETURNS integer[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_rooms bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_qids)]);
+    v_room bigint;
+    v_left bigint;
+    v_many boolean := false;
+    v_full boolean;
+    v_some integer[] := '{}';
+    v_ids uuid[] := '{}';
+    v_keys text[] := '{}';
+    r record;
+BEGIN
+    FOR r IN  -- policies_pkey; the store first, then by number
+        SELECT 0 AS qid, 0 AS ord, p.depth FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
+        UNION ALL
+        SELECT q.qid, n.ord::integer, p.depth FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+        JOIN queues AS q ON q.qid = n.qid JOIN policies AS p ON p.queue = q.name WHERE p.depth IS NOT NULL
+        ORDER BY 1
+    LOOP
+        IF NOT p_bound THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('headrace depth ' || r.qid, 'policies'::regclass::oid::bigint));
+        END IF;
+        SELECT r.depth - d.jobs, d.deltas > 1000 INTO v_left, v_full FROM depth_of(nullif(r.qid, 0)) AS d;
+        v_many := v_many OR v_full;
+        IF r.qid = 0 THEN
+            v_room := v_left;
+        ELSE
+            v_rooms[r.ord] := v_left;
+        END IF;
+    END LOOP;
+    IF v_many AND NOT p_bound THEN
+        PERFORM fold_deltas();
+    END IF;
+    SELECT bool_or(c.jobs > v_rooms[c.queue]) OR sum(c.jobs) > v_room INTO v_full
+    FROM (SELECT n.queue, count(*) AS jobs FROM unnest(p_queues) AS n (queue) GROUP BY n.queue) AS c;
+    IF v_full IS NOT TRUE THEN
+        RETURN NULL;
+    END IF;
+    FOR r IN
+        SELECT
+            n.ord::integer AS ord, n.id, n.queue, n.queue || ' ' || n.key AS key,
+            EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = n.id) OR EXISTS (  -- jobs_pkey, keys_pkey
+                SELECT 1 FROM keys AS k WHERE k.qid = p_qids[n.queue] AND k.key = n.key
+                    AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND n.hold))
+            ) AS known
+        FROM unnest(p_ids, p_queues, p_keys, p_hold_failed) WITH ORDINALITY AS n (id, queue, key, hold, ord) ORDER BY n.ord
+    LOOP
+        IF r.known OR r.id = ANY (v_ids) OR r.key = ANY (v_keys) THEN
+            v_some := v_some || r.ord;
+        ELSIF (v_rooms[r.queue] <= 0) IS NOT TRUE AND (v_room <= 0) IS NOT TRUE THEN
+            v_some := v_some || r.ord;
+            v_rooms[r.queue] := v_rooms[r.queue] - 1;
+            v_room := v_room - 1;
+            v_ids := v_ids || r.id;
+            v_keys := v_keys || r.key;
+        END IF;
+    END LOOP;
+    RETURN CASE WHEN cardinality(v_some) < cardinality(p_ids) THEN v_some END;
+END $$;
+
+-- The tenants of a queue take turns from now on, if they did not before. What runs is counted at once, but for what somebody is
+-- just ending; the lock on its turns is had.
+CREATE FUNCTION govern(p_now bigint, p_queue text) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_qid integer := (queue_ids(ARRAY[p_queue]))[1];
+BEGIN
+    INSERT INTO policies (queue) VALUES (p_queue) ON CONFLICT DO NOTHING;
+    INSERT INTO turns (qid) VALUES (v_qid) ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        UPDATE queues AS q SET governed = true WHERE q.qid = v_qid;
+        WITH held AS MATERIALIZED (
+            SELECT l.id FROM leased AS l WHERE l.qid = v_qid AND l.tid IS NULL FOR UPDATE SKIP LOCKED
+        ), counted AS (
+            UPDATE leased AS l SET tid = tid_of(v_qid, j.tenant)
+            FROM held AS h JOIN jobs AS j ON j.id = ANY (ARRAY[h.id]) WHERE l.id = ANY (ARRAY[h.id])
+            RETURNING l.tid, j.tenant
+        ), known AS (
+            INSERT INTO tenants (tid, qid, tenant, running)
+            SELECT c.tid, v_qid, c.tenant, count(*) FROM counted AS c GROUP BY c.tid, c.tenant
+        )
+        UPDATE turns AS t SET running = (SELECT count(*) FROM counted) WHERE t.qid = v_qid;
+    ELSE
+        PERFORM 1 FROM turns AS t WHERE t.qid = v_qid FOR NO KEY UPDATE;
+    END IF;
+    RETURN v_qid;
+END $$;
+
+-- What has happened so far is heard, and then everybody wakes, as the rules have changed; the lock on its turns is had.
+CREATE FUNCTION wake_all(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM hear_turns(p_now, p_qid, true);
+    UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, p_now) END
+    WHERE o.qid = p_qid;
+END $$;
+
+-- Replace the policy of a queue, if its version is the expected one; whether it was.
+CREATE FUNCTION save_policy_v1(
+    p_at bigint, p_queue text, p_expect bigint, p_running bigint, p_every bigint, p_burst bigint, p_tenant_running bigint,
+    p_tenant_every bigint, p_tenant_burst bigint, p_tasks text[], p_task_everys bigint[], p_task_bursts bigint[],
+    p_holders bigint, p_chunk bigint, p_ageing bigint, p_group_running bigint, p_depth bigint, p_governs boolean
+) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_qid integer;
+    old policies;
+BEGIN
+    SELECT p.* INTO old FROM policies AS p WHERE p.queue = p_queue FOR UPDATE;
+    IF coalesce(old.version, 0) <> p_expect THEN
+        RETURN false;
+    END IF;
+    INSERT INTO policies AS p (
+        queue, version, running, every, burst, tenant_running, tenant_every, tenant_burst, holders, chunk, ageing, group_running,
+        depth
+    ) VALUES (
+        p_queue, p_expect + 1, p_running, p_every, p_burst, p_tenant_running, p_tenant_every, p_tenant_burst, p_holders, p_chunk,
+        p_ageing, p_group_running, p_depth
+    ) ON CONFLICT (queue) DO UPDATE SET
+        version = excluded.version, running = excluded.running, every = excluded.every, burst = excluded.burst,
+        tenant_running = excluded.tenant_running, tenant_every = excluded.tenant_every, tenant_burst = excluded.tenant_burst,
+        holders = excluded.holders, chunk = excluded.chunk, ageing = excluded.ageing, group_running = excluded.group_running,
+        depth = excluded.depth
+    WHERE p.version = p_expect;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    SELECT q.qid INTO v_qid FROM queues AS q WHERE q.name = p_queue;
+    IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before its turns, as everybody does
+        PERFORM lock_groups(ARRAY(SELECT generate_series(0, 31)::bigint));
+    END IF;
+    IF p_governs OR EXISTS (SELECT 1 FROM turns AS t WHERE t.qid = v_qid) THEN
+        v_qid := govern(v_now, p_queue);
+        PERFORM wake_all(v_now, v_qid);
+        PERFORM change_rates(v_qid, old, p_every, p_burst, p_tenant_every, p_tenant_burst, p_tasks, p_task_everys, p_task_bursts);
+        PERFORM forget_rules(v_now, v_qid);
+    END IF;
+    IF coalesce(old.group_running, 1) <> p_group_running THEN
+        PERFORM call_groups(array_agg(v_qid), array_agg(g.gid)) FROM (
+            SELECT DISTINCT y.gid FROM ready AS y WHERE y.gid IS NOT NULL AND y.qid = v_qid
+        ) AS g;
+    END IF;
+    RETURN true;
+END $$;
+
+-- Rates that are new or have changed begin with their burst saved up.
+CREATE FUNCTION change_rates(
+    p_qid integer, old policies, p_every bigint, p_burst bigint, p_tenant_every bigint, p_tenant_burst bigint, p_tasks text[],
+    p_task_everys bigint[], p_task_bursts bigint[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF (old.every, old.burst) IS DISTINCT FROM (p_every, p_burst) THEN
+        UPDATE turns AS t SET full_at = 0 WHERE t.qid = p_qid;
+    END IF;
+    IF (old.tenant_every, old.tenant_burst) IS DISTINCT FROM (p_tenant_every, p_tenant_burst) THEN
+        UPDATE tenants AS o SET full_at = 0
+        WHERE o.qid = p_qid AND NOT EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.tid = o.tid AND u.every IS NOT NULL);
+    END IF;
+    UPDATE task_rules AS k SET every = NULL, burst = NULL, full_at = 0 WHERE k.qid = p_qid AND k.task <> ALL (p_tasks);
+    INSERT INTO task_rules AS k (qid, task, every, burst)
+    SELECT p_qid, n.task, n.every, n.burst FROM unnest(p_tasks, p_task_everys, p_task_bursts) AS n (task, every, burst)
+    ON CONFLICT (qid, task) DO UPDATE SET every = excluded.every, burst = excluded.burst, full_at = CASE
+        WHEN (k.every, k.burst) IS DISTINCT FROM (excluded.every, excluded.burst) THEN 0
+        ELSE k.full_at
+    END;
+END $$;
+
+-- Rules that say nothing go.
+CREATE FUNCTION forget_rules(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    DELETE FROM task_rules AS k WHERE k.qid = p_qid AND k.every IS NULL AND k.paused_until <= p_now;
+    DELETE FROM tenant_rules AS u
+    WHERE u.qid = p_qid AND u.every IS NULL AND u.running IS NULL AND u.paused_until <= p_now;
+END $$;
+
+-- Up to where sweeps have looked, by number. One sweeps at a time.
+CREATE TABLE swept (
+    tid bigint NOT NULL DEFAULT -1,
+    lane bigint NOT NULL DEFAULT -1,
+    sole boolean NOT NULL DEFAULT true CONSTRAINT swept_pkey PRIMARY KEY CHECK (sole)
+);
+
+-- Look at the next so many tenants and lanes: tenants without jobs whose rate is saved up go, and so do empty lanes; and, each
+-- time that this begins anew, pauses that are over. A queue that somebody has in hand is for another time.
+CREATE FUNCTION sweep_tenants_v1(
+    p_at bigint, p_limit integer, p_dry boolean, OUT removed bigint, OUT bytes bigint, OUT kept bigint, OUT more boolean
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_from swept;
+    v_tids bigint[];
+    v_lanes bigint[];
+    v_idle bigint[];
+    v_qid integer;
+BEGIN
+    removed := 0;
+    bytes := 0;
+    kept := 0;
+    more := false;
+    INSERT INTO swept DEFAULT VALUES ON CONFLICT DO NOTHING;
+    SELECT s.* INTO v_from FROM swept AS s FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_tids := ARRAY(SELECT o.tid FROM tenants AS o WHERE o.tid > v_from.tid ORDER BY o.tid LIMIT p_limit);  -- tenants_pkey
+    v_lanes := ARRAY(SELECT l.lane FROM lanes AS l WHERE l.lane > v_from.lane ORDER BY l.lane LIMIT p_limit);  -- lanes_pkey
+    more := cardinality(v_tids) = p_limit OR cardinality(v_lanes) = p_limit;
+    FOR v_qid IN
+        SELECT t.qid FROM turns AS t WHERE t.qid = ANY (ARRAY(
+            SELECT o.qid FROM unnest(v_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid])
+            UNION SELECT l.qid FROM unnest(v_lanes) AS n (lane) JOIN lanes AS l ON l.lane = ANY (ARRAY[n.lane])
+            UNION SELECT u.qid FROM tenant_rules AS u
+                WHERE v_from.tid < 0 AND u.every IS NULL AND u.running IS NULL AND u.paused_until <= v_now
+            UNION SELECT k.qid FROM task_rules AS k WHERE v_from.tid < 0 AND k.every IS NULL AND k.paused_until <= v_now
+        )) ORDER BY t.qid FOR NO KEY UPDATE SKIP LOCKED
+    LOOP
+        PERFORM hear_turns(v_now, v_qid, true);
+        v_idle := ARRAY(
+            SELECT o.tid FROM unnest(v_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid])
+            WHERE o.qid = v_qid AND o.jobs <= 0 AND o.running <= 0 AND o.full_at <= v_now AND NOT o.awake
+                AND NOT has_jobs(o.tid)
+        );
+        removed := removed + cardinality(v_idle);
+        IF NOT p_dry THEN
+            DELETE FROM tenants AS o WHERE o.tid = ANY (v_idle);
+            DELETE FROM lanes AS l WHERE l.lane = ANY (v_lanes) AND l.qid = v_qid
+                AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = l.lane);
+            PERFORM forget_rules(v_now, v_qid);
+        END IF;
+    END LOOP;
+    IF NOT p_dry THEN
+        UPDATE swept AS s SET
+            tid = CASE WHEN cardinality(v_tids) = p_limit THEN v_tids[p_limit] ELSE -1 END,
+            lane = CASE WHEN cardinality(v_lanes) = p_limit THEN v_lanes[p_limit] ELSE -1 END;
+    END IF;
+END $$;
+
+-- What one tenant may do in one queue; nothing, with neither bound.
+CREATE FUNCTION limit_tenant_v1(p_at bigint, p_queue text, p_tenant text, p_running bigint, p_every bigint, p_burst bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_qid integer := govern(v_now, p_queue);
+    v_tid bigint := tid_of(v_qid, p_tenant);
+    v_changed boolean;
+BEGIN
+    PERFORM wake_all(v_now, v_qid);
+    SELECT (u.every, u.burst) IS DISTINCT FROM (p_every, p_burst) INTO v_changed FROM tenant_rules AS u WHERE u.tid = v_tid;
+    INSERT INTO tenant_rules AS u (tid, qid, tenant, running, every, burst)
+    VALUES (v_tid, v_qid, p_tenant, p_running, p_every, p_burst)
+    ON CONFLICT (tid) DO UPDATE SET running = excluded.running, every = excluded.every, burst = excluded.burst;
+    IF coalesce(v_changed, p_every IS NOT NULL) THEN
+        UPDATE tenants AS o SET full_at = 0 WHERE o.tid = v_tid;
+    END IF;
+    PERFORM forget_rules(v_now, v_qid);
+END $$;
+
+-- Pause a queue, or one tenant or task in it, until then; or resume, with 0.
+CREATE FUNCTION configure_v1(p_at bigint, p_queue text, p_tenant text, p_task text, p_paused boolean, p_lasts bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_until CONSTANT bigint := CASE WHEN NOT p_paused THEN 0 ELSE coalesce(v_now + p_lasts, 9007199254740991) END;
+    v_qid integer;
+BEGIN
+    IF p_tenant IS NULL AND p_task IS NULL THEN
+        v_qid := (queue_ids(ARRAY[p_queue]))[1];
+        UPDATE queues AS q SET paused_until = v_until WHERE q.qid = v_qid;
+        RETURN;
+    END IF;
+    v_qid := govern(v_now, p_queue);
+    PERFORM wake_all(v_now, v_qid);
+    IF p_tenant IS NOT NULL THEN
+        INSERT INTO tenant_rules AS u (tid, qid, tenant, paused_until)
+        VALUES (tid_of(v_qid, p_tenant), v_qid, p_tenant, v_until)
+        ON CONFLICT (tid) DO UPDATE SET paused_until = excluded.paused_until;
+    ELSE
+        INSERT INTO task_rules AS k (qid, task, paused_until) VALUES (v_qid, p_task, v_until)
+        ON CONFLICT (qid, task) DO UPDATE SET paused_until = excluded.paused_until;
+    END IF;
+    PERFORM forget_rules(v_now, v_qid);
+END $$;
+
+-- The policies of these queues, or of all, by name, with what they hold back.
+CREATE FUNCTION policies_v1(p_at bigint, p_queues text[])
+RETURNS TABLE (
+    queue text, version bigint, running bigint, every bigint, burst bigint, tenant_running bigint, tenant_every bigint,
+    tenant_burst bigint, holders bigint, chunk bigint, ageing bigint, group_running bigint, depth bigint, governed boolean,
+    opens_at bigint, tasks text[], task_everys bigint[], task_bursts bigint[], task_opens bigint[], task_pauses bigint[]
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+BEGIN
+    RETURN QUERY
+    SELECT
+        p.queue, p.version, p.running, p.every, p.burst, p.tenant_running, p.tenant_every, p.tenant_burst, p.holders, p.chunk,
+        p.ageing, p.group_running, p.depth, t.qid IS NOT NULL,
+        CASE WHEN allowed(p.every, p.burst, t.full_at, v_now) = 0 THEN t.full_at - (p.burst - 1) * p.every END,
+        k.tasks, k.everys, k.bursts, k.opens, k.pauses
+    FROM policies AS p LEFT JOIN queues AS q ON q.name = p.queue LEFT JOIN turns AS t ON t.qid = q.qid
+    CROSS JOIN LATERAL (
+        SELECT
+            array_agg(k.task::text) AS tasks, array_agg(k.every) AS everys, array_agg(k.burst) AS bursts,
+            array_agg(CASE WHEN allowed(k.every, k.burst, k.full_at, v_now) = 0 THEN k.full_at - (k.burst - 1) * k.every END) AS opens,
+            array_agg(CASE WHEN k.paused_until > v_now THEN k.paused_until END) AS pauses
+        FROM (SELECT k.* FROM task_rules AS k WHERE k.qid = t.qid ORDER BY k.task) AS k
+    ) AS k
+    WHERE p_queues IS NULL OR p.queue = ANY (p_queues)
+    ORDER BY p.queue COLLATE "C";
+END $$;
+
+-- The tenants of a governed queue, by name. What has happened is heard first.
+CREATE FUNCTION tenants_v1(p_at bigint, p_queue text, p_names text[], p_after text, p_limit integer)
+RETURNS TABLE (
+    tenant text, waiting bigint, running bigint, own boolean, most bigint, every bigint, burst bigint, paused_until bigint,
+    opens_at bigint, workers text[]
+) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue AND q.governed);
+    rule policies;
+BEGIN
+    IF v_qid IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM hear_turns(v_now, v_qid, true);
+    SELECT p.* INTO rule FROM policies AS p WHERE p.queue = p_queue;
+    RETURN QUERY
+    SELECT
+        n.name, coalesce(o.jobs, 0), coalesce(o.running, 0), u.every IS NOT NULL OR u.running IS NOT NULL, u.running, u.every,
+        u.burst, CASE WHEN u.paused_until > v_now THEN u.paused_until END,
+        CASE
+            WHEN u.every IS NOT NULL AND allowed(u.every, u.burst, o.full_at, v_now) = 0 THEN o.full_at - (u.burst - 1) * u.every
+            WHEN u.every IS NULL AND allowed(rule.tenant_every, rule.tenant_burst, o.full_at, v_now) = 0
+                THEN o.full_at - (rule.tenant_burst - 1) * rule.tenant_every
+        END,
+        ARRAY(  -- leased_tenant
+            SELECT w.worker FROM (SELECT DISTINCT l.holder FROM leased AS l WHERE l.tid = n.tid) AS h
+            JOIN workers AS w ON w.holder = h.holder AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
+        )
+    FROM (
+        SELECT x.tid, x.name::text FROM (
+            SELECT t.tid, t.tenant AS name FROM tenants AS t WHERE t.qid = v_qid
+            UNION SELECT u.tid, u.tenant FROM tenant_rules AS u WHERE u.qid = v_qid
+        ) AS x
+        WHERE (p_names IS NULL OR x.name = ANY (p_names)) AND (p_after IS NULL OR x.name > p_after)
+        ORDER BY x.name LIMIT p_limit
+    ) AS n LEFT JOIN tenants AS o ON o.tid = n.tid LEFT JOIN tenant_rules AS u ON u.tid = n.tid
+    ORDER BY n.name COLLATE "C";
+END $$;
+
+-- The jobs of a group that have a turn, and how many wait for one. What somebody has left to be looked at is looked at first.
+CREATE FUNCTION group_v1(p_queue text, p_group text, p_cap integer, OUT called uuid[], OUT waiting bigint)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+    v_gid bigint := gid_of(v_qid, p_group);
+BEGIN
+    PERFORM lock_groups(ARRAY[v_gid]);
+    PERFORM call_looks(ARRAY[v_qid]);
+    called := ARRAY(  -- leased_group, ready_called
+        SELECT l.id FROM leased AS l WHERE l.gid = v_gid
+        UNION ALL SELECT y.id FROM ready AS y WHERE y.gid = v_gid AND y.lane > 0 ORDER BY 1
+    );
+    SELECT count(*) INTO waiting FROM (  -- ready_group
+        SELECT 1 FROM ready AS y WHERE y.gid = v_gid AND y.lane < 0 LIMIT p_cap
+    ) AS few;
+END $$;

@@ -1,0 +1,57 @@
+"""The policies of queues, each in the shard of its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.backends.redis.cluster.fleet import Fleet, every
+from headrace.errors import ConfigError
+from headrace.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.records import Stamp
+
+
+class ClusterPolicies:
+    """The operations of a :class:`~headrace.protocol.PolicyStore`. All that belongs to a queue is in one shard, so that
+    its rules hold as on one server; there is no rule for the store as a whole."""
+
+    def __init__(self, fleet: Callable[[], Fleet]) -> None:
+        self._open_fleet = fleet
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self._open_fleet()
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        if policy.queue == STORE:
+            raise ConfigError(
+                f"{self._fleet.where}: expected the policy of a queue, got one of the whole store: the shards of a "
+                "cluster do not count their jobs together. Give each queue a depth of its own"
+            )
+        return await self._fleet.part_of(policy.queue).policies.save(policy, at)
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        await self._fleet.part_of(limit.queue).policies.limit(limit, at)
+
+    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+        fleet = self._fleet
+        if queues is None:
+            answers = await every(part.policies.find(None, at) for part in fleet.parts)
+        else:
+            groups: dict[int, list[str]] = {}
+            for queue in queues:
+                groups.setdefault(fleet.number_of(queue), []).append(queue)
+            answers = await every(fleet.parts[number].policies.find(of, at) for number, of in groups.items())
+        return sorted((state for answer in answers for state in answer), key=lambda state: state.policy.queue)
+
+    async def tenants(
+        self,
+        queue: str,
+        names: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        at: Stamp = None,
+    ) -> list[TenantState]:
+        return await self._fleet.part_of(queue).policies.tenants(queue, names, after, limit, at)
+
+    async def group(self, queue: str, group: str) -> GroupState:
+        return await self._fleet.part_of(queue).policies.group(queue, group)

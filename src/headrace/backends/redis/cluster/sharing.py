@@ -1,0 +1,70 @@
+"""How a claim is shared out among governed queues and all others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.records import Claim, Claimed, Leased, Reaped
+
+
+class Shared(NamedTuple):
+    """What one part gave."""
+
+    claimed: Claimed
+    room: int
+    """Bytes that there is still room for."""
+
+
+def parts_of(queues: Sequence[str], governed: Collection[str], paused: Collection[str]) -> list[tuple[str, ...]]:
+    """Each governed queue, and the others together, in the order of the first that is named.
+
+    >>> parts_of(["a", "b", "c", "d", "e"], {"b", "e"}, {"d"})
+    [('a', 'c'), ('b',), ('e',)]
+    """
+    parts: dict[str | None, list[str]] = {}
+    for queue in dict.fromkeys(queues):
+        if queue not in paused:
+            parts.setdefault(queue if queue in governed else None, []).append(queue)
+    return [tuple(part) for part in parts.values()]
+
+
+async def share_out(
+    req: Claim, governed: Collection[str], paused: Collection[str], take: Callable[[Claim], Awaitable[Shared]]
+) -> Claimed:
+    """First an even share of each part, then what others left; one part after the other, as each gives what there is
+    room for then."""
+    parts = parts_of(req.queues, governed, paused)
+    jobs: list[Leased] = []
+    expired: list[Reaped] = []
+    coming: dict[tuple[str, ...], int | None] = {}
+    passed, room = False, req.max_bytes
+
+    async def give(part: tuple[str, ...], most: int) -> bool:
+        nonlocal passed, room
+        claimed, room = await take(replace(req, queues=part, limit=most, max_bytes=room))
+        jobs.extend(claimed.jobs)
+        expired.extend(claimed.expired)
+        coming[part] = claimed.next_in
+        passed = passed or claimed.passed_over
+        return len(claimed.jobs) == most
+
+    plenty, skipped = [], []
+    for i, part in enumerate(parts):
+        share = -(-(req.limit - len(jobs)) // (len(parts) - i))
+        if share <= 0 or room <= 0:
+            skipped.append(part)
+        elif await give(part, share):
+            plenty.append(part)
+    for part in plenty:
+        if room > 0 and len(jobs) < req.limit:
+            await give(part, req.limit - len(jobs))
+    # Who was woken for these has no room for them: others are to be told.
+    await asyncio.gather(*(take(replace(req, queues=part, limit=0)) for part in skipped))
+    if len(jobs) >= req.limit:
+        return Claimed(jobs, None, expired, passed)
+    known = [next_in for next_in in coming.values() if next_in is not None]
+    return Claimed(jobs, 0 if room <= 0 else min(known, default=None), expired, passed)

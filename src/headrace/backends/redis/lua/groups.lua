@@ -1,0 +1,148 @@
+-- Groups: of their jobs those that are called stand where claims look, the others in a line of their own.
+
+-- Groups whose turns may have to be given out anew; and how often that was done.
+local to_call, calls_made = {}, 0
+
+local function open_groups()
+    local function group_of(id)
+        return described(call('HGET', base .. ':j', id))[7]
+    end
+
+    local function waiting_in(qid, group)
+        return base .. ':i:' .. qid .. ':' .. group
+    end
+
+    local function called_in(qid, group)
+        return base .. ':ic:' .. qid .. ':' .. group
+    end
+
+    local function keeps_turns(qid)
+        return policy_of(qid)[RULE.group_running] == 1
+    end
+
+    local function call_later(qid, group)
+        to_call[#to_call + 1] = {qid, group}
+    end
+
+    -- A job that is AVAILABLE stands in line, unless it is called.
+    local function stand_in_line(id, j, group)
+        if call('ZSCORE', called_in(j.qid, group), id) then
+            return false
+        end
+        call('ZADD', waiting_in(j.qid, group), number(j.run_at), id)
+        call('ZADD', base .. ':i', 0, j.qid .. ':' .. group)
+        return true
+    end
+
+    -- Of the called jobs that were leased and wait, the one that comes last, and its instant.
+    local function last_leased(called)
+        local ids = call('ZRANGE', called, 0, -1)
+        local last, last_at
+        for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
+            local j = read_state(packed)
+            if j.state == AVAILABLE
+                and (not last or j.run_at > last_at or (j.run_at == last_at and before(last, ids[i]))) then
+                last, last_at = ids[i], j.run_at
+            end
+        end
+        return last, last_at
+    end
+
+    -- Of the called jobs that may lose their turn, the one that comes last, and its instant; those that keep theirs are noted as
+    -- such when they are met. Where there is one turn, that is one that was leased only while ``several`` have it.
+    local function last_called(called, keep, several)
+        while true do
+            local last = call('ZRANGE', called, -1, -1, 'WITHSCORES')
+            if not last[1] or tonumber(last[2]) < 0 then
+                if keep and several then
+                    return last_leased(called)
+                end
+                return nil
+            end
+            local packed = call('HGET', base .. ':s', last[1])
+            local j = packed and read_state(packed)
+            if not j or (j.state == AVAILABLE and not (keep and j.epoch > 0)) then
+                return last[1], tonumber(last[2])
+            end
+            call('ZADD', called, -1, last[1])
+        end
+    end
+
+    -- Give the turns of a group to those who come first.
+    local function call_group(qid, group)
+        local line, called = waiting_in(qid, group), called_in(qid, group)
+        local turns = policy_of(qid)[RULE.group_running]
+        local taken = call('ZCARD', called)
+        local first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+        while taken > turns or (taken > 0 and first[1]) do
+            local id, run_at = last_called(called, turns == 1, taken > turns)
+            if not id then
+                break
+            end
+            local at = first[1] and tonumber(first[2])
+            if taken <= turns and not (at < run_at or (at == run_at and before(first[1], id))) then
+                break
+            end
+            leave_ready(id, find(id))
+            call('ZREM', called, id)
+            call('ZADD', line, number(run_at), id)
+            taken = taken - 1
+            first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+        end
+        while taken < turns and first[1] do
+            local id = first[1]
+            local j = find(id)
+            call('ZREM', line, id)
+            call('ZADD', called, number(j.run_at), id)
+            put_ready(id, j)
+            wake(qid, 1)
+            taken, calls_made = taken + 1, calls_made + 1
+            first = taken < turns and call('ZRANGE', line, 0, 0, 'WITHSCORES') or {}
+        end
+        if taken == 0 then
+            call('ZREM', base .. ':i', qid .. ':' .. group)
+        end
+    end
+
+    local function call_all()
+        local given = to_call
+        to_call = {}
+        for i = 1, #given do
+            call_group(given[i][1], given[i][2])
+        end
+    end
+
+    -- A job leaves its group, or its place where claims look, if it ``stays`` AVAILABLE in its queue: with one turn it keeps its own.
+    local function leave_group(id, j, stays)
+        local group = group_of(id)
+        local called = call('ZSCORE', called_in(j.qid, group), id)
+        if called and j.state == AVAILABLE then
+            leave_ready(id, j)
+        elseif j.state == AVAILABLE and is_governed(j.qid) then
+            turns().miss(id, j)
+        end
+        if not stays or (j.state == RUNNING and not keeps_turns(j.qid)) then
+            call('ZREM', called and called_in(j.qid, group) or waiting_in(j.qid, group), id)
+            call_later(j.qid, group)
+        end
+    end
+
+    return {
+        of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
+        stand_in_line = stand_in_line, call = call_group, call_all = call_all, leave = leave_group,
+    }
+end
+
+local made_groups
+
+local function groups()
+    made_groups = made_groups or open_groups()
+    return made_groups
+end
+
+-- Give out the turns that are free by now.
+local function call_groups()
+    if #to_call > 0 then
+        groups().call_all()
+    end
+end

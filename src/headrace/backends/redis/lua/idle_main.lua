@@ -1,0 +1,15 @@
+-- Forget tenants that have no jobs and whose rate is saved up. ARGV: now or '', limit, whether it only tells. Answers how many, and
+-- whether there are more.
+
+local now = clock(ARGV[1])
+local limit, dry = tonumber(ARGV[2]), ARGV[3] == '1'
+local idle = call('ZRANGEBYSCORE', base .. ':Mi', '-inf', number(now), 'LIMIT', 0, limit + 1)
+local more = #idle > limit
+idle[limit + 1] = nil
+if not dry then
+    for _, n in ipairs(idle) do
+        turns().let_go(turns().by_number(tonumber(n)))
+    end
+    settle()
+end
+return {#idle, more and 1 or 0}

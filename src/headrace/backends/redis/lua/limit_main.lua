@@ -1,0 +1,13 @@
+-- Replace what one tenant may do. ARGV: now or '', the queue's name, the tenant's, its limit (msgpack: {running, rate}; '' : none).
+clock(ARGV[1])
+local qid = qid_of(ARGV[2])
+rule().govern(qid)
+if ARGV[4] ~= '' or turns().known(qid, ARGV[3]) then
+    local t = turns().tenant(qid, ARGV[3])
+    t.limit = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
+    turns().change(t)
+end
+rule().rouse_all(qid)
+wake(qid, SIGNALS)
+settle()
+return 1

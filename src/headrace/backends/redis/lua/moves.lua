@@ -1,0 +1,42 @@
+-- Into a place, and out of it.
+
+-- Out of the place that it is in, which is counted; ``stays``: it will be AVAILABLE in the same queue.
+local function leave(id, j, stays)
+    count(j.qid, j.state, -1)
+    if j.state == AVAILABLE then
+        if j.expires_at > 0 then
+            call('ZREM', base .. ':y', id)
+        end
+        if j.grouped then
+            groups().leave(id, j, stays)
+        else
+            leave_ready(id, j)
+        end
+    elseif j.state == RUNNING then
+        leave_running(id, j)
+        if j.grouped then
+            groups().leave(id, j, stays)
+        end
+    elseif j.state >= COMPLETED then
+        call('ZREM', base .. ':d:' .. j.state, id)
+        weigh(j.state, -j.size)
+    end
+end
+
+-- A job that has become AVAILABLE, and was saved.
+local function make_ready(id, j)
+    count(j.qid, AVAILABLE, 1)
+    if j.expires_at > 0 then
+        call('ZADD', base .. ':y', number(math.max(j.expires_at, j.run_at)), id)
+    end
+    if j.grouped then
+        local group = groups().of(id)
+        if not groups().stand_in_line(id, j, group) then
+            put_ready(id, j)
+        end
+        groups().call_later(j.qid, group)
+    else
+        put_ready(id, j)
+    end
+    call_groups()
+end

@@ -1,0 +1,37 @@
+-- Tenants of a governed queue. ARGV: now or '', the queue's name, names in their order (msgpack) or '' for all, from which title on,
+-- limit, how far to count. Answers now, the policy (POLICY; '' : none), and TENANT, waiting jobs and names of workers of
+-- each.
+local now = clock(ARGV[1])
+local qid = call('HGET', base .. ':q', ARGV[2])
+if not qid or not is_governed(qid) then
+    return {number(now), '', {}}
+end
+local limit, cap = tonumber(ARGV[5]), tonumber(ARGV[6])
+local found = {}
+if ARGV[3] == '' then
+    for _, title in ipairs(call('ZRANGEBYLEX', base .. ':V:' .. qid, ARGV[4], '+', 'LIMIT', 0, limit)) do
+        found[#found + 1] = turns().by_number(struct.unpack('>I8', title, #title - 7))
+    end
+else
+    for _, name in ipairs(cmsgpack.unpack(ARGV[3])) do
+        local t = #found < limit and turns().known(tonumber(qid), name)
+        if t then
+            found[#found + 1] = t
+        end
+    end
+end
+local told = {}
+for i, t in ipairs(found) do
+    local waiting, workers = 0, {}
+    for _, k in pairs(t.lanes) do
+        waiting = waiting + call('ZCARD', turns().key(t, k))
+    end
+    for holder in pairs(t.holders) do
+        local listed = call('ZSCORE', base .. ':X', holder)
+        if listed and tonumber(listed) > now then
+            workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
+        end
+    end
+    told[i] = {call('HGET', base .. ':M', number(t.n)), math.min(waiting, cap), workers}
+end
+return {number(now), call('HGET', base .. ':P', qid) or '', told}

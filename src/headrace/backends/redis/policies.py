@@ -1,0 +1,190 @@
+"""The policies of queues in one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.backends.redis.blob import encode
+from headrace.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.records import Stamp
+
+GROUPS = 1_000
+"""How many groups are called anew in one go."""
+
+_Pair = tuple[int, int]
+_Bucket = tuple[int, int, int]
+_Rules = tuple[
+    int,
+    int | bool,
+    _Pair | bool,
+    int | bool,
+    _Pair | bool,
+    dict[str, _Pair] | tuple[()],
+    int | bool,
+    int | bool,
+    int | bool,
+    int,
+    int | bool,
+    bool,
+]
+_Limit = tuple[int | bool, _Pair | bool]
+_Holders = dict[str, int] | tuple[()]
+_Tenant = tuple[
+    int, str, int, int, int, int, int, _Holders, _Holders, _Limit | bool, int, _Bucket | bool,
+]  # fmt: skip
+_rules: Callable[[bytes], _Rules] = msgspec.msgpack.Decoder(_Rules).decode
+_tenant: Callable[[bytes], _Tenant] = msgspec.msgpack.Decoder(_Tenant).decode
+_bucket: Callable[[bytes], _Bucket] = msgspec.msgpack.Decoder(_Bucket).decode
+
+
+class ShardPolicies:
+    """The operations of a :class:`~headrace.protocol.PolicyStore`, each one call of a script."""
+
+    def __init__(self, run: Callable[..., Awaitable[Any]], count_cap: int) -> None:
+        self._run = run
+        self._count_cap = count_cap
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        """Where the turns of very many groups change, they are given out in several steps; if this is interrupted, by
+        those who claim and reap."""
+        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), GROUPS)
+        while more:
+            more = await self._run("recall", _at(at), policy.queue, GROUPS)
+        return bool(done)
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        bound = limit.running is not None or limit.rate is not None
+        packed = encode((_or_false(limit.running), _pair(limit.rate))) if bound else b""
+        await self._run("limit", _at(at), limit.queue, limit.tenant, packed)
+
+    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+        now, told = await self._run("policies", _at(at), "" if queues is None else encode(queues))
+        return sorted((_state(int(now), *one) for one in told), key=lambda state: state.policy.queue)
+
+    async def tenants(
+        self,
+        queue: str,
+        names: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        at: Stamp = None,
+    ) -> list[TenantState]:
+        wanted: bytes | str = ""
+        if names is not None:
+            wanted = encode(sorted(name for name in set(names) if after is None or name > after))
+        above = "-" if after is None else f"[{after}\1"
+        now, policy, told = await self._run("tenants", _at(at), queue, wanted, above, limit, self._count_cap)
+        rules = _unpack(queue, policy)
+        return [_tenant_state(rules, int(now), *one) for one in told]
+
+    async def group(self, queue: str, group: str) -> GroupState:
+        called, waiting = await self._run("group", queue, group)
+        return GroupState(queue, group, tuple(sorted(called)), min(waiting, self._count_cap))
+
+
+def _at(at: Stamp) -> int | str:
+    return "" if at is None else at
+
+
+def _or_false(value: int | None) -> int | bool:
+    return False if value is None else value
+
+
+def _pair(rate: Rate | None) -> _Pair | bool:
+    return False if rate is None else (rate.every, rate.burst)
+
+
+def _pack(policy: Policy) -> bytes:
+    """As it is stored: with the next version."""
+    rules: _Rules = (
+        policy.version + 1,
+        _or_false(policy.running),
+        _pair(policy.rate),
+        _or_false(policy.tenant_running),
+        _pair(policy.tenant_rate),
+        {task: (rate.every, rate.burst) for task, rate in policy.task_rates.items()},
+        _or_false(policy.holders),
+        _or_false(policy.chunk),
+        _or_false(policy.ageing),
+        policy.group_running,
+        _or_false(policy.depth),
+        policy.governs,
+    )
+    return encode(rules)
+
+
+def _or_none(value: int | bool) -> int | None:
+    return None if value is False else value
+
+
+def _rate(pair: _Pair | bool) -> Rate | None:
+    return None if isinstance(pair, bool) else Rate(*pair)
+
+
+def _unpack(queue: str, packed: bytes) -> Policy:
+    if not packed:
+        return Policy(queue=queue)
+    version, running, rate, tenant_running, tenant_rate, tasks, holders, chunk, ageing, groups, depth, _ = _rules(
+        packed
+    )
+    return Policy(
+        queue=queue,
+        version=version,
+        running=_or_none(running),
+        rate=_rate(rate),
+        tenant_running=_or_none(tenant_running),
+        tenant_rate=_rate(tenant_rate),
+        task_rates={task: Rate(*pair) for task, pair in dict(tasks).items()},
+        holders=_or_none(holders),
+        chunk=_or_none(chunk),
+        ageing=_or_none(ageing),
+        group_running=groups,
+        depth=_or_none(depth),
+    )
+
+
+def _opens_at(rate: Rate | None, bucket: _Bucket | bool | None, now: int) -> int | None:
+    """When a rate opens that is shut, by what is under way of it."""
+    if rate is None or bucket is None or isinstance(bucket, bool):
+        return None
+    every, burst, full_at = bucket
+    if Rate(every, burst) != rate or rate.allows(full_at, now):
+        return None
+    return rate.opens_at(full_at)
+
+
+def _state(
+    now: int, name: bytes, packed: bytes, governed: int, paused: Sequence[bytes], flat: Sequence[bytes]
+) -> PolicyState:
+    policy = _unpack(name.decode(), packed)
+    buckets = {flat[i].decode(): _bucket(flat[i + 1]) for i in range(0, len(flat), 2)}
+    gates = {"": _opens_at(policy.rate, buckets.get("q"), now)}
+    for task, rate in policy.task_rates.items():
+        gates[task] = _opens_at(rate, buckets.get(f"k{task}"), now)
+    return PolicyState(
+        policy,
+        bool(governed),
+        {paused[i].decode(): int(paused[i + 1]) for i in range(0, len(paused), 2)},
+        {task: opens_at for task, opens_at in gates.items() if opens_at is not None},
+    )
+
+
+def _tenant_state(policy: Policy, now: int, packed: bytes, waiting: int, workers: Sequence[bytes]) -> TenantState:
+    _, name, _, _, _, _, running, _, _, own, paused, bucket = _tenant(packed)
+    limit = None
+    if not isinstance(own, bool):
+        limit = TenantLimit(policy.queue, name, _or_none(own[0]), _rate(own[1]))
+    rate = limit.rate if limit is not None and limit.rate is not None else policy.tenant_rate
+    return TenantState(
+        policy.queue,
+        name,
+        waiting,
+        running,
+        limit,
+        paused if paused > now else None,
+        _opens_at(rate, bucket, now),
+        tuple(sorted(worker.decode() for worker in workers)),
+    )

@@ -1,0 +1,126 @@
+"""Groups: which of their jobs have a turn. The others lie in the group's line, where no claim looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace.backends.sqlite import turns
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.policy import GroupState
+from headrace.records import JobId
+
+_SQL = load("group")
+_PLACE = load("place")
+
+
+class _Called(NamedTuple):
+    """A job that has a turn, in the order in which turns are given."""
+
+    run_at: int
+    id: JobId
+    seq: int
+    lane: int
+    priority: int
+    tenant: str
+    epoch: int | None
+    """None: it is RUNNING."""
+
+
+def find(tx: Transaction, qid: int, name: str) -> tuple[int, bool]:
+    """The number of a group, which is made known, and whether it is new."""
+    known = tx.first(_SQL["find"], (qid, name))
+    if known is not None:
+        return known[0], False
+    [gid] = tx.one(_SQL["add"], (qid, name))
+    return gid, True
+
+
+def is_called(tx: Transaction, gid: int, seq: int) -> bool:
+    """Whether the job has a turn."""
+    return tx.first(_SQL["is_called"], (gid, seq)) is not None
+
+
+def displaces(tx: Transaction, qid: int, name: str, place: tuple[int, JobId]) -> bool:
+    """Whether a new job at this place would take the turn of another."""
+    known = tx.first(_SQL["find"], (qid, name))
+    called = [] if known is None else [_Called._make(row) for row in tx.rows(_SQL["called"], known)]
+    last = _last(called, tx.rules(qid).turns)
+    return last is not None and len(called) >= tx.rules(qid).turns and place < last[:2]
+
+
+def give(tx: Transaction, turns_given: Iterable[tuple[int, int]]) -> None:
+    """Jobs get a turn: their group and number."""
+    tx.executemany(_SQL["call"], turns_given)
+
+
+def ask_again(tx: Transaction, qid: int, gid: int, seq: int) -> None:
+    """A lease of the job has ended, and it is about to be AVAILABLE again: where there is one turn, it keeps it."""
+    if tx.rules(qid).turns > 1:
+        tx.execute(_SQL["leave"], (gid, seq))
+
+
+def leave(tx: Transaction, jobs: Iterable[tuple[int, int, int]], now: int) -> None:
+    """Jobs lose their turn, if they have one, and lie in no line: their queue, group and number; others are called."""
+    groups: dict[int, int] = {}
+    for qid, gid, seq in jobs:
+        tx.execute(_SQL["leave"], (gid, seq))
+        groups[gid] = qid
+    for gid, qid in groups.items():
+        call(tx, qid, gid, now)
+
+
+def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
+    """Give the turns of a group to those who come first; a group that has no jobs is forgotten."""
+    number = tx.rules(qid).turns
+    called = [_Called._make(row) for row in tx.rows(_SQL["called"], (gid,))]
+    first = tx.first(_SQL["first"], (gid,))
+    while (last := _last(called, number)) is not None:
+        if len(called) <= number and (first is None or last[:2] < first[:2]):
+            break
+        called.remove(last)
+        _send_back(tx, qid, gid, last, now)
+        first = tx.first(_SQL["first"], (gid,))
+    while first is not None and len(called) < number:
+        run_at, job_id, seq, priority, tenant, task, epoch = first
+        lane = turns.put_one(tx, qid, tenant, task, run_at)
+        tx.execute(_PLACE["shift"], (-gid, 0, run_at, job_id, lane, priority))
+        tx.execute(_PLACE["lie"], (seq, lane))
+        tx.execute(_SQL["call"], (gid, seq))
+        tx.wake_queue(qid)
+        called.append(_Called(run_at, job_id, seq, lane, priority, tenant, epoch))
+        first = tx.first(_SQL["first"], (gid,))
+    if not called and first is None:
+        tx.execute(_SQL["forget"], (gid,))
+
+
+def _last(called: Sequence[_Called], number: int) -> _Called | None:
+    """Of the called jobs that may lose their turn, the one that comes last. Where there is one turn, that is one that
+    was leased only while several have it."""
+    waiting = [one for one in called if one.epoch is not None]
+    free = [one for one in waiting if number > 1 or one.epoch == 0] or (waiting if len(called) > number else [])
+    return max(free, default=None)
+
+
+def _send_back(tx: Transaction, qid: int, gid: int, job: _Called, now: int) -> None:
+    tx.execute(_PLACE["shift"], (job.lane, job.priority, job.run_at, job.id, -gid, 0))
+    tx.execute(_PLACE["lie"], (job.seq, -gid))
+    tx.execute(_SQL["leave"], (gid, job.seq))
+    turns.drop(tx, qid, job.lane, job.tenant, now)
+
+
+def call_all(tx: Transaction, qid: int, now: int) -> None:
+    """The number of turns has changed."""
+    for [gid] in tx.rows(_SQL["all"], (qid,)):
+        call(tx, qid, gid, now)
+
+
+def state(session: Session, qid: int, queue: str, name: str, count_cap: int) -> GroupState:
+    """Who has the turns of a group, and how many wait for one."""
+    known = session.first(_SQL["find"], (qid, name))
+    if known is None:
+        return GroupState(queue, name)
+    called = sorted(job_id for [job_id] in session.rows(_SQL["ids"], known))
+    [waiting] = session.one(_SQL["waiting"], (known[0], count_cap))
+    return GroupState(queue, name, tuple(called), waiting)

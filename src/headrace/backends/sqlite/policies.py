@@ -1,0 +1,58 @@
+"""The policies of queues in a SQLite file: each operation is handed to the lane that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.backends.sqlite import groups, rules
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.ticks import Read, Write
+from headrace.backends.sqlite.transaction import Session
+from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.records import Stamp
+
+_QUEUE = load("queue")
+
+
+class SqlitePolicies:
+    """The operations of a :class:`~headrace.protocol.PolicyStore`."""
+
+    def __init__(self, read: Read, write: Write, count_cap: int) -> None:
+        self._read = read
+        self._write = write
+        self._count_cap = count_cap
+
+    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+        saved: bool = await self._write(lambda tx, now: rules.save(tx, policy, now), at)
+        return saved
+
+    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+        await self._write(lambda tx, now: rules.limit(tx, limit, now), at)
+
+    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+        found: list[PolicyState] = await self._read(lambda session, now: rules.find(session, queues, now), at)
+        return found
+
+    async def tenants(
+        self,
+        queue: str,
+        names: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        at: Stamp = None,
+    ) -> list[TenantState]:
+        cap = self._count_cap
+        found: list[TenantState] = await self._read(
+            lambda session, now: rules.Tenants(session, queue, cap, now).list(names, after, limit), at
+        )
+        return found
+
+    async def group(self, queue: str, group: str) -> GroupState:
+        def look(session: Session, _: int) -> GroupState:
+            known = session.first(_QUEUE["find"], (queue,))
+            if known is None:
+                return GroupState(queue, group)
+            return groups.state(session, known[0], queue, group, self._count_cap)
+
+        found: GroupState = await self._read(look, None)
+        return found

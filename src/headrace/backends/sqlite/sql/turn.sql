@@ -1,0 +1,141 @@
+-- Claims from a governed queue: whose turn it is, and what he may have.
+
+-- name: state
+-- INTEGER PRIMARY KEY of queues; the heads of the partial indexes tenants_awake and tenants_asleep.
+SELECT
+    q.name, q.governed, q.round, q.full_at, q.running, q.policy,
+    (SELECT min(t.wake_at) FROM tenants AS t INDEXED BY tenants_asleep WHERE t.qid = ?1 AND t.wake_at IS NOT NULL),
+    EXISTS (
+        SELECT 1 FROM tenants AS t INDEXED BY tenants_awake WHERE t.qid = ?1 AND t.taken = 0 AND t.since IS NOT NULL
+    )
+FROM queues AS q WHERE q.qid = ?1
+
+-- name: tasks
+-- PRIMARY KEY (qid, task): those of one queue that are paused, or whose rate is under way.
+SELECT task, paused_until, full_at FROM tasks WHERE qid = ?1
+
+-- name: wake
+-- Partial index tenants_asleep: (qid, wake_at <= now); tenants_awake.
+UPDATE tenants INDEXED BY tenants_asleep SET since = wake_at, wake_at = NULL, count = max(count, ?3)
+WHERE qid = ?1 AND wake_at IS NOT NULL AND wake_at <= ?2
+
+-- name: awake
+-- Partial index tenants_awake, in its order, from one tenant on; PRIMARY KEY (qid, tenant) of limits; UNIQUE (tid, task)
+-- of lanes: one row for each lane, or one without.
+SELECT
+    one.count, one.since, one.name, one.tid, one.running, one.full_at, one.every, one.burst, m.running, m.every, m.burst,
+    m.paused_until, l.lane, l.task
+FROM (
+    SELECT t.* FROM tenants AS t INDEXED BY tenants_awake
+    WHERE t.qid = ?1 AND t.taken = 0 AND t.since IS NOT NULL AND (t.count, t.since, t.name) > (?2, ?3, ?4)
+    ORDER BY t.count, t.since, t.name
+    LIMIT ?5
+) AS one
+LEFT JOIN limits AS m ON m.qid = ?1 AND m.tenant = one.name
+LEFT JOIN lanes AS l ON l.tid = one.tid
+
+-- name: mine
+-- Index holdings_holder: those that the holder has jobs of; INTEGER PRIMARY KEY of tenants, PRIMARY KEY of limits;
+-- UNIQUE (tid, task) of lanes: one row for each lane, or one without.
+SELECT
+    t.count, t.since, t.name, t.tid, t.running, t.full_at, t.every, t.burst, m.running, m.every, m.burst, m.paused_until,
+    l.lane, l.task
+FROM holdings AS h INDEXED BY holdings_holder
+CROSS JOIN tenants AS t ON t.tid = h.tid
+LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name
+LEFT JOIN lanes AS l ON l.tid = t.tid
+WHERE h.holder = ?2 AND t.qid = ?1 AND t.taken AND t.since IS NOT NULL
+
+-- name: any_mine
+-- Index holdings_holder; INTEGER PRIMARY KEY of tenants.
+SELECT 1 FROM holdings AS h INDEXED BY holdings_holder CROSS JOIN tenants AS t ON t.tid = h.tid
+WHERE h.holder = ?2 AND t.qid = ?1 AND t.taken AND t.since IS NOT NULL
+LIMIT 1
+
+-- name: levels
+-- PRIMARY KEY of ready, skipping from priority to priority.
+WITH RECURSIVE level (priority) AS (
+    SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1
+    UNION ALL
+    SELECT (SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1 AND r.priority > l.priority)
+    FROM level AS l
+    WHERE l.priority IS NOT NULL
+)
+SELECT l.priority FROM level AS l WHERE l.priority IS NOT NULL
+
+-- name: line_head
+-- PRIMARY KEY of ready: a lane from its head on, already in its order; INTEGER PRIMARY KEY of jobs.
+SELECT
+    r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
+    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
+    j.grp, r.lane
+FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE r.lane = ?1
+ORDER BY r.priority, r.run_at, r.id
+LIMIT ?2
+
+-- name: line
+-- PRIMARY KEY of ready: a lane from one job on, already in its order; INTEGER PRIMARY KEY of jobs.
+SELECT
+    r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
+    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
+    j.grp, r.lane
+FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE r.lane = ?1 AND (r.priority, r.run_at, r.id) > (?2, ?3, ?4)
+ORDER BY r.priority, r.run_at, r.id
+LIMIT ?5
+
+-- name: line_of_level
+-- PRIMARY KEY of ready: one priority of a lane from one job on, already in its order; INTEGER PRIMARY KEY of jobs.
+SELECT
+    r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
+    j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
+    j.grp, r.lane
+FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+WHERE r.lane = ?1 AND r.priority = ?2 AND (r.run_at, r.id) > (?3, ?4)
+ORDER BY r.run_at, r.id
+LIMIT ?5
+
+-- name: lease_head
+-- PRIMARY KEY of ready: the first jobs of one priority of a lane; INTEGER PRIMARY KEY of running.
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
+SELECT seq, ?5, epoch + 1, attempt, lost, size, ?6, 0, ?7, gid, ?8 FROM ready
+WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
+
+-- name: leave_head
+-- PRIMARY KEY of ready: the first jobs of one priority of a lane.
+DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
+
+-- name: lease_run
+-- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane; INTEGER PRIMARY KEY of running.
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
+SELECT seq, ?7, epoch + 1, attempt, lost, size, ?8, 0, ?9, gid, ?10 FROM ready
+WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4) AND (run_at, id) <= (?5, ?6)
+
+-- name: leave_run
+-- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane.
+DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4) AND (run_at, id) <= (?5, ?6)
+
+-- name: lease
+-- INTEGER PRIMARY KEY of running.
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)
+
+-- name: served
+-- INTEGER PRIMARY KEY; tenants_awake and tenants_idle: one that stays awake, and whose rate has nothing to remember.
+UPDATE tenants SET count = count + ?2, running = running + ?2 WHERE tid = ?1
+
+-- name: visited
+-- INTEGER PRIMARY KEY; tenants_awake, tenants_asleep and tenants_idle.
+UPDATE tenants SET
+    count = ?2, since = ?3, wake_at = ?4, full = ?5, running = running + ?6, lanes = lanes - ?7, full_at = ?8,
+    every = ?9, burst = ?10
+WHERE tid = ?1
+
+-- name: went_on
+-- INTEGER PRIMARY KEY.
+UPDATE queues SET round = ?2, full_at = ?3 WHERE qid = ?1
+
+-- name: spent
+-- PRIMARY KEY (qid, task).
+INSERT INTO tasks (qid, task, full_at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET full_at = excluded.full_at

@@ -1,0 +1,137 @@
+"""The tenants of governed queues, as their jobs come and go; for whose turn it is, see ``visits``."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import apsw
+
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.policy import Rate
+from headrace.records import Swept
+
+_SQL = load("tenant")
+
+LANES = 2**30
+"""The numbers of lanes are beyond this, those of queues are not."""
+
+Coming = tuple[str, str, int]
+"""tenant, task, run_at."""
+
+
+def put(tx: Transaction, qid: int, jobs: Sequence[Coming]) -> dict[tuple[str, str], int]:
+    """Jobs may be claimed when they are due: the lanes that they are to lie in, by tenant and task."""
+    first: dict[str, int] = {}
+    for name, _, run_at in jobs:
+        if name not in first or run_at < first[name]:
+            first[name] = run_at
+    tids: dict[str, int] = {}
+    lanes: dict[tuple[str, str], int] = {}
+    for name, tid, asleep, wake_at, task, lane in tx.rows(_SQL["known"], (qid, apsw.carray(tuple(first)))):
+        if lane is not None:
+            lanes[name, task] = lane
+        if name not in tids:
+            tids[name] = tid
+            if not asleep or (wake_at is not None and wake_at <= first[name]):
+                del first[name]
+    for name in first:
+        if name not in tids:
+            [tids[name]] = tx.one(_SQL["add"], (qid, name))
+    if first:
+        tx.executemany(_SQL["expect"], [(tids[name], run_at) for name, run_at in first.items()])
+    new = list(dict.fromkeys((name, task) for name, task, _ in jobs if (name, task) not in lanes))
+    if new:
+        [last] = tx.one(_SQL["last_lane"], (LANES,))
+        lanes |= {lane: last + number for number, lane in enumerate(new, start=1)}
+        tx.executemany(_SQL["add_lane"], [(lanes[name, task], tids[name], task) for name, task in new])
+        tx.executemany(_SQL["more_lanes"], list(Counter(tids[name] for name, _ in new).items()))
+    return lanes
+
+
+def known(tx: Transaction, qid: int, names: Iterable[str]) -> dict[str, int]:
+    """The numbers of tenants, which are made known."""
+    wanted = tuple(dict.fromkeys(names))
+    found = tx.rows(_SQL["known"], (qid, apsw.carray(wanted))) if wanted else []
+    tids: dict[str, int] = {row[0]: row[1] for row in found}
+    for name in wanted:
+        if name not in tids:
+            [tids[name]] = tx.one(_SQL["add"], (qid, name))
+    return tids
+
+
+def put_one(tx: Transaction, qid: int, tenant: str, task: str, run_at: int) -> int:
+    """A job may be claimed when it is due: the lane that it is to lie in."""
+    if not tx.rules(qid).governed:
+        return qid
+    return put(tx, qid, [(tenant, task, run_at)])[tenant, task]
+
+
+def drop(tx: Transaction, qid: int, lane: int, tenant: str, now: int) -> None:
+    """A job has left the lane, or the line of its group: what is empty is forgotten."""
+    if lane > LANES and (left := tx.first(_SQL["forget_lane"], (lane,))) is not None:
+        tx.execute(_SQL["more_lanes"], (left[0], -1))
+    if tx.rules(qid).governed:
+        _forget(tx, qid, tenant, now)
+
+
+def _forget(tx: Transaction, qid: int, tenant: str, now: int) -> None:
+    for [tid] in tx.rows(_SQL["idle"], (qid, tenant)):
+        tx.execute(_SQL["forget"], (tid, now))
+
+
+def stop(tx: Transaction, jobs: Iterable[tuple[int, str]], now: int) -> None:
+    """Jobs of governed queues run no more: their tenant and holder."""
+    held = Counter(jobs)
+    stopped: dict[int, int] = {}
+    for (tid, _), number in held.items():
+        stopped[tid] = stopped.get(tid, 0) + number
+    found = tx.rows(_SQL["stopping"], (apsw.carray(array("q", stopped)),))
+    tx.executemany(_SQL["start"], [(tid, -number) for tid, number in stopped.items()])
+    if most := {tid: holders for tid, *_, holders in found if holders is not None}:
+        _let_go(tx, [(tid, holder, number) for (tid, holder), number in held.items() if tid in most], most)
+    for tid, running, idle, full, qid, bounded, _ in found:
+        if full:
+            tx.execute(_SQL["open"], (tid, now))
+        if full or bounded:
+            tx.wake_queue(qid)
+        if idle and running == stopped[tid]:
+            tx.execute(_SQL["forget"], (tid, now))
+
+
+def _let_go(tx: Transaction, held: Sequence[tuple[int, str, int]], most: Mapping[int, int]) -> None:
+    tx.executemany(_SQL["let_go"], held)
+    tx.executemany(_SQL["forget_holding"], [(tid, holder) for tid, holder, _ in held])
+    tx.executemany(_SQL["take"], list(most.items()))
+
+
+def pass_through(tx: Transaction, qid: int, tenant: str, now: int) -> None:
+    """A job that ran in another queue has come to a governed one, where it runs no more."""
+    tx.execute(_SQL["make_room"], (qid, tenant, now))
+    _forget(tx, qid, tenant, now)
+
+
+def begin_anew(tx: Transaction, qid: int, rate: Rate | None) -> None:
+    """Of the tenants of the queue, those without a rate of their own have this one: what they spent under another
+    counts no more."""
+    tx.execute(_SQL["begin_anew"], (qid, *((None, None) if rate is None else (rate.every, rate.burst))))
+
+
+def wake_all(tx: Transaction, qid: int, now: int) -> None:
+    """The rules of the queue have changed."""
+    tx.execute(_SQL["wake_all"], (qid, now))
+    tx.wake_queue(qid)
+
+
+def condemn(session: Session, limit: int, now: int) -> tuple[list[int], Swept]:
+    """Tenants without jobs whose rate is saved up."""
+    tids = [tid for [tid] in session.rows(_SQL["idle_ones"], (now, limit + 1))]
+    return tids[:limit], Swept(len(tids[:limit]), 0, 0, len(tids) > limit)
+
+
+def forget(tx: Transaction, tids: Sequence[int]) -> None:
+    """Tenants will come anew."""
+    if tids:
+        tx.execute(_SQL["forget_ones"], (apsw.carray(array("q", tids)),))

@@ -1,0 +1,81 @@
+"""Tenants in print: the list, and the limits of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from headrace import Client, PolicyInfo, TenantInfo
+from headrace.cli.output import clean, note, print_fields, print_json, print_table
+from headrace.cli.policies import pause
+from headrace.cli.times import relative
+from headrace.core.limits import spell_rate
+from headrace.policy import TenantLimit
+
+_WORKERS = 3
+"""No more are named in a line."""
+
+
+def named(name: str) -> str:
+    """A name in a line of text; that of jobs without a tenant is empty.
+
+    >>> named("acme"), named("")
+    ('acme', "''")
+    """
+    return clean(name) or "''"
+
+
+def print_tenants(tenants: Sequence[TenantInfo], policy: PolicyInfo, most: int, at: datetime) -> None:
+    """A list of tenants, with what holds for each; ``most`` that wait are counted."""
+    rows = [
+        (
+            named(one.tenant),
+            one.waiting,
+            one.running,
+            _bound(one.limit, policy.tenant_running),
+            _bound(one.rate, policy.tenant_rate) + (f", opens {relative(one.opens_at, at)}" if one.opens_at else ""),
+            pause(one.paused_until, at) if one.paused else "",
+            _workers(one.workers),
+        )
+        for one in tenants
+    ]
+    print_table(("tenant", "waiting", "running", "limit", "rate", "paused", "workers"), rows)
+    if any(one.waiting >= most for one in tenants):
+        note(f"those that wait are counted up to {most:,}")
+
+
+def _bound(own: object, each: object) -> str:
+    """Its own, or what holds for each."""
+    if own is not None:
+        return f"{own} (its own)"
+    return "" if each is None else f"{each}"
+
+
+def _workers(names: Sequence[str]) -> str:
+    more = len(names) - _WORKERS
+    return ", ".join(names[:_WORKERS]) + (f" and {more} more" if more > 0 else "")
+
+
+async def own_limit(client: Client, queue: str, tenant: str) -> TenantLimit:
+    """What one tenant may do in a queue, instead of what its policy says for each."""
+    store = (await client.backend()).policies
+    found = [] if store is None else await store.tenants(queue, [tenant], at=client.clock.stamp())
+    own = found[0].limit if found else None
+    return own or TenantLimit(queue, tenant)
+
+
+def print_limit(limit: TenantLimit, policy: PolicyInfo, *, as_json: bool) -> None:
+    """The limits of one tenant, and where they are from."""
+    rate = None if limit.rate is None else spell_rate(limit.rate)
+    if as_json:
+        data = {"queue": limit.queue, "tenant": limit.tenant, "running": limit.running, "rate": rate}
+        print_json(data | {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate})
+        return
+    print_fields(
+        [
+            ("queue", limit.queue),
+            ("tenant", named(limit.tenant)),
+            ("running", _bound(limit.running, policy.tenant_running) or "any number"),
+            ("rate", _bound(rate, policy.tenant_rate) or "any"),
+        ]
+    )

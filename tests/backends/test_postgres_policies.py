@@ -1,0 +1,650 @@
+"""Groups, policies and depth on PostgreSQL: the same answers as the model, whatever happens in whatever order; nobody
+waits for a transaction that lasts; nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from ast import literal_eval
+from collections.abc import AsyncIterator, Iterator
+from operator import attrgetter
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from headrace.backends.memory import MemoryBackend
+from headrace.backends.postgres import PostgresBackend
+from headrace.policy import STORE, Policy, Rate, TenantLimit
+from headrace.protocol import Backend
+from headrace.records import (
+    Beat,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Configure,
+    Delete,
+    InsertStatus,
+    Leased,
+    Move,
+    Pause,
+    Place,
+    Reap,
+    Reaped,
+    Reprioritise,
+    Requeue,
+    Resume,
+    Row,
+    Selector,
+    Settlement,
+    SweepClause,
+)
+from headrace.types import JobState
+from tests.postgres import server
+
+SCHEMA = "policed"
+T0 = 1_700_000_000_000_000
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+LEASE = 60 * SECOND
+TABLES = ("news", "looks", "lanes", "tenants", "ready", "leased")
+
+
+def job_id(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+def row(number: int, **fields: Any) -> Row:
+    return Row(id=job_id(number), queue=fields.pop("queue", "q"), task=fields.pop("task", "t"), cells={}, **fields)
+
+
+def done(job: Leased, holder: str = "w") -> Settlement:
+    return Settlement(job.id, job.epoch, holder, JobState.COMPLETED)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schema() -> Iterator[None]:
+    async def install() -> None:
+        backend = PostgresBackend(server().url(), schema=SCHEMA)
+        await backend.open()
+        await backend.close()
+
+    asyncio.run(install())
+    yield
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+def blank() -> None:
+    """Nothing is in the store."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'"
+        tables = ", ".join(f'{SCHEMA}."{name}"' for [name] in connection.execute(query, (SCHEMA,)))
+        connection.execute(f"TRUNCATE {tables}".encode())
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[PostgresBackend]:
+    blank()
+    backend = PostgresBackend(server().url(), schema=SCHEMA, listen=False)
+    await backend.open()
+    yield backend
+    await backend.close()
+
+
+def left() -> dict[str, int]:
+    """How many rows are in the tables that serve turns and groups."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        found = {}
+        for table in TABLES:
+            [[found[table]]] = connection.execute(f"SELECT count(*) FROM {SCHEMA}.{table}".encode())
+        return {table: rows for table, rows in found.items() if rows}
+
+
+# -- the model
+
+
+_BYTES = re.compile(r"""(?<![\w'])b'(?:[^'\\]|\\.)*'|(?<![\w'])b"(?:[^"\\]|\\.)*\"""")
+_USUAL = re.compile(r"\b\w+=(?:None|False|0|''|\{\}|\[\]|\(\)), ")
+
+
+def shown(value: Any) -> str:
+    """Short: ids as numbers, and without what is as it always is."""
+    return _USUAL.sub("", _BYTES.sub(lambda found: str(int.from_bytes(literal_eval(found[0]))), repr(value)))
+
+
+def ordered(answer: Any) -> Any:
+    """What may come in any order, in one."""
+    if isinstance(answer, Claimed):
+        return replace(answer, expired=ordered(list(answer.expired)))
+    if isinstance(answer, list | tuple) and answer and isinstance(answer[0], Reaped):
+        return sorted(answer, key=attrgetter("id"))
+    return answer
+
+
+class Twins:
+    """The store and the model, which are asked the same and have to answer the same."""
+
+    def __init__(self, store: Backend, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.pair: tuple[Backend, Backend] = (store, MemoryBackend())
+        self.now = T0
+        self.number = 0
+        self.leased: dict[bytes, tuple[Leased, str]] = {}
+        self.grouped: set[bytes] = set()
+        self.told: list[str] = []
+
+    async def both(self, name: str, *args: Any) -> Any:
+        self.told.append(f"+{self.now - T0}: {name}{shown(args)}")
+        answers = []
+        for store in self.pair:
+            target: Any = store
+            for part in name.split("."):
+                target = getattr(target, part)
+            answers.append(ordered(await target(*args, self.now)))
+        if answers[0] != answers[1]:
+            pytest.fail("\n".join([*self.told, f"store: {shown(answers[0])}", f"model: {shown(answers[1])}"]))
+        return answers[0]
+
+    async def insert(self) -> None:
+        rows = []
+        for _ in range(self.draw.randint(1, 8)):
+            self.number += 1
+            group = self.draw.choice((None, None, None, "g", "h"))
+            rows.append(
+                row(
+                    self.number,
+                    queue=self.draw.choice("qqqr"),
+                    task=self.draw.choice("tuv"),
+                    tenant=self.draw.choice("aaabcd"),
+                    priority=self.draw.choice((0, 0, 0, 1, -1)),
+                    delay=self.draw.choice((0, 0, 0, 0, SECOND, 5 * SECOND)),
+                    group=group,
+                    expires=None if group else self.draw.choice((None, None, None, None, 2 * SECOND)),
+                    key=self.draw.choice((None, None, None, "k")),
+                )
+            )
+        await self.both("insert", rows)
+
+    async def claim(self) -> None:
+        holder = self.draw.choice(("w", "x"))
+        queues = self.draw.choice((("q",), ("q",), ("q",), ("r",), ("q", "r"), ("r", "q", "p")))
+        req = Claim(
+            holder, queues, self.draw.choice((1, 2, 3, 7, 20)), LEASE, lost_below=self.draw.choice((None, None, 1))
+        )
+        claimed = await self.both("claim", req)
+        for job in claimed.jobs:
+            self.leased[job.id] = job, holder
+
+    async def finish(self) -> None:
+        chosen = self.draw.sample(sorted(self.leased), min(len(self.leased), self.draw.randint(1, 6)))
+        batch = []
+        for name in chosen:
+            job, holder = self.leased.pop(name)
+            self.grouped |= {job.id} if job.group is not None else set()
+            state = self.draw.choice([JobState.COMPLETED] * 4 + [JobState.AVAILABLE, JobState.PAUSED, JobState.FAILED])
+            settlement = Settlement(job.id, job.epoch, holder, state)
+            if state is JobState.AVAILABLE:
+                settlement = replace(
+                    settlement,
+                    delay=self.draw.choice((0, SECOND, None)),
+                    queue=self.draw.choice((None, None, "q", "r")),
+                )
+            batch.append(settlement)
+        # Within a batch, groups are called when all of it is done: who wakes may then have been called before or after.
+        for part in [batch] if all(one.id not in self.grouped for one in batch) else [[one] for one in batch]:
+            await self.both("finish", part)
+
+    async def alter(self) -> None:
+        ids = [job_id(self.draw.randint(1, max(self.number, 1))) for _ in range(self.draw.randint(1, 3))]
+        changes: list[Change] = [
+            Cancel(),
+            Pause(),
+            Resume(),
+            Requeue(),
+            Move("r"),
+            Move("q"),
+            Reprioritise(1),
+            Delete(),
+        ]
+        await self.both("alter", Selector(ids=ids), self.draw.choice(changes))
+
+    async def reap(self) -> None:
+        if self.draw.random() < 0.5:
+            self.now += LEASE
+            self.leased.clear()
+        await self.both("reap", Reap(max_lost=1))
+
+    async def configure(self) -> None:
+        change = Configure(self.draw.random() < 0.6, self.draw.choice((None, SECOND, 3 * SECOND)))
+        sel = self.draw.choice(
+            (Selector(queue="q"), Selector(queue="q", tenant="a"), Selector(queue="q", task="u"), Selector(queue="r"))
+        )
+        await self.both("alter", sel, change)
+
+    async def save(self) -> None:
+        draw = self.draw
+        known = {one.policy.queue: one.policy for one in await self.both("policies.find", None)}
+        queue = draw.choice("qqr")
+        policy = Policy(
+            queue=queue,
+            version=known[queue].version if queue in known else 0,
+            running=draw.choice((None, None, 3, 6)),
+            rate=draw.choice((None, None, Rate(SECOND, 4))),
+            tenant_running=draw.choice((None, None, 2)),
+            tenant_rate=draw.choice((None, None, Rate(SECOND, 2))),
+            task_rates=draw.choice(({}, {}, {"u": Rate(SECOND)}, {"u": Rate(SECOND, 2), "v": Rate(2 * SECOND)})),
+            holders=draw.choice((None, 1, 2)),
+            chunk=draw.choice((1, 2, 10)),
+            ageing=draw.choice((None, None, SECOND)),
+            group_running=1,
+            depth=draw.choice((None, None, 12)),
+        )
+        assert await self.both("policies.save", policy)
+
+    async def limit(self) -> None:
+        rate = self.draw.choice((None, Rate(2 * SECOND)))
+        await self.both(
+            "policies.limit", TenantLimit("q", self.draw.choice("ab"), self.draw.choice((None, 1, 3)), rate)
+        )
+
+    async def wait(self) -> None:
+        self.now += self.draw.choice((1, SECOND // 2, SECOND, 2 * SECOND))
+
+    async def look(self) -> None:
+        for queue in "qr":
+            for group in "gh":
+                store, model = self.pair
+                assert store.policies is not None
+                assert model.policies is not None
+                known = await model.policies.group(queue, group)
+                assert await store.policies.group(queue, group) == known, "\n".join(self.told)
+        await self.both("policies.find", None)
+
+    async def live(self, steps: int) -> None:
+        weights = {
+            self.insert: 6, self.claim: 9, self.finish: 6, self.alter: 3, self.reap: 1, self.configure: 1, self.save: 1,
+            self.limit: 1, self.wait: 4, self.look: 1,
+        }  # fmt: skip
+        for step in self.draw.choices(list(weights), list(weights.values()), k=steps):
+            if step != self.finish or self.leased:
+                await step()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_the_answers_are_those_of_the_model(store: PostgresBackend, seed: int) -> None:
+    await Twins(store, seed).live(150)
+
+
+# -- transactions that last
+
+
+def bound_insert(connection: psycopg.Connection[Any], store: PostgresBackend, *rows: Row) -> list[InsertStatus]:
+    """Insert in a transaction of the caller's own."""
+    joined = store.tx.join(connection)
+    assert joined.blocks
+    return [answer.status for answer in joined.insert(rows)]
+
+
+async def test_nobody_waits_for_a_transaction_that_brings_jobs_into_turns_and_groups(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=5, depth=100), T0)
+    await store.insert([row(1, tenant="a", group="g"), row(2, tenant="a")], T0)
+    jobs = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs
+    with psycopg.connect(server().url()) as connection:
+        bound_insert(connection, store, row(3, tenant="a", group="g"), row(4, tenant="b"))
+        async with asyncio.timeout(10):
+            await store.insert([row(5, tenant="a", group="g"), row(6, tenant="b")], T0)
+            assert await store.finish([done(job) for job in jobs], T0) == [JobState.COMPLETED] * 2
+            claimed = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+            assert {job.id for job in claimed.jobs} == {job_id(5), job_id(6)}
+            await store.renew(Beat("w", "w", ("q",), LEASE, [(job.id, job.epoch) for job in claimed.jobs]), T0)
+            await store.reap(Reap(), T0)
+            await store.finish([done(job) for job in claimed.jobs], T0)
+        connection.commit()
+    later = T0 + 10 * 365 * DAY
+    assert {job.id for job in (await store.claim(Claim("w", ("q",), 10, LEASE), later)).jobs} == {job_id(3), job_id(4)}
+
+
+async def test_a_job_completed_in_a_transaction_that_lasts_makes_room_when_it_commits(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=1), T0)
+    await store.insert([row(1, group="g"), row(2, group="g")], T0)
+    [job] = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs
+    with psycopg.connect(server().url()) as connection:
+        joined = store.tx.join(connection)
+        assert joined.blocks
+        assert joined.complete(done(job))
+        async with asyncio.timeout(10):
+            assert (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs == []
+        connection.commit()
+    [other] = (await store.claim(Claim("w", ("q",), 10, LEASE), T0 + 10 * 365 * DAY)).jobs
+    assert other.id == job_id(2)
+
+
+# -- depth
+
+
+async def test_a_job_that_does_not_fit_is_told_in_a_transaction_of_the_caller_s_own(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", depth=1), T0)
+    with psycopg.connect(server().url()) as connection:
+        statuses = bound_insert(connection, store, row(1), row(2))
+        connection.commit()
+    assert statuses == [InsertStatus.NEW, InsertStatus.FULL]
+
+
+async def test_from_sql_it_is_an_error_that_says_so(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", depth=1), T0)
+    call = f"SELECT status FROM {SCHEMA}.enqueue_v1(%s)".encode()
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        assert connection.execute(call, ('{"task": "t", "queue": "q", "group": "g"}',)).fetchall() == [("new",)]
+        with pytest.raises(psycopg.Error, match='job 1: as many jobs wait as queue "q"') as caught:
+            connection.execute(call, ('{"task": "t", "queue": "q"}',))
+        assert caught.value.sqlstate == "LL002"
+        with pytest.raises(psycopg.Error, match="group: expected text, got 5"):
+            connection.execute(call, ('{"task": "t", "group": 5}',))
+
+
+async def test_much_at_once_keeps_to_the_rules_too(store: PostgresBackend) -> None:
+    blob = {"blob": bytes(300_000)}
+    assert await store.policies.save(Policy(queue="q", depth=5), T0)
+    answers = await store.insert([replace(row(n), cells=blob) for n in range(8)], T0)
+    assert [one.status.value for one in answers] == ["new"] * 5 + ["full"] * 3
+    await store.insert([replace(row(n, queue="r", group="g"), cells=blob) for n in range(10, 18)], T0)
+    assert len((await store.claim(Claim("w", ("r",), 10, LEASE), T0)).jobs) == 1
+
+
+async def test_counters_that_have_piled_up_are_added_up_by_who_reads_the_depth(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue=STORE, depth=10_000), T0)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute(f"INSERT INTO {SCHEMA}.deltas SELECT 1, 0, 1, 0 FROM generate_series(1, 5000)".encode())
+        await store.insert([row(1)], T0)
+        assert connection.execute(f"SELECT count(*) < 10 FROM {SCHEMA}.deltas".encode()).fetchall() == [(True,)]
+
+
+# -- nothing is left behind
+
+
+async def test_what_served_turns_and_groups_goes_with_the_jobs(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", holders=5, chunk=2), T0)
+    rows = [row(n, tenant=f"t{n % 7}", task=f"k{n % 3}", priority=n % 2) for n in range(40)]
+    rows += [row(n, tenant=f"t{n % 7}", group=f"g{n % 5}") for n in range(40, 60)]
+    await store.insert(rows, T0)
+    await store.alter(Selector(ids=[job_id(3), job_id(41)]), Cancel(), T0)
+    while jobs := (await store.claim(Claim("w", ("q",), 9, LEASE), T0)).jobs:
+        await store.finish([done(job) for job in jobs], T0)
+    await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0 + 2 * DAY)
+    await store.sweep(SweepClause(place=Place.TENANTS), T0 + 2 * DAY)
+    assert left() == {}
+    [state] = await store.policies.find(["q"], T0)
+    assert state.governed
+
+
+async def test_a_pause_that_is_over_leaves_nothing_behind(store: PostgresBackend) -> None:
+    await store.alter(Selector(queue="q", tenant="a"), Configure(paused=True, lasts=SECOND), T0)
+    await store.alter(Selector(queue="q", task="t"), Configure(paused=True, lasts=SECOND), T0)
+    await store.sweep(SweepClause(place=Place.TENANTS), T0 + SECOND)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        for table in ("tenant_rules", "task_rules"):
+            assert connection.execute(f"SELECT count(*) FROM {SCHEMA}.{table}".encode()).fetchall() == [(0,)]
+
+
+# -- many
+
+
+async def test_what_waited_before_there_were_rules_comes_into_turns_bit_by_bit(store: PostgresBackend) -> None:
+    for start in range(0, 6_000, 1_000):
+        await store.insert([row(n, tenant=f"t{n % 2}") for n in range(start, start + 1_000)], T0)
+    assert await store.policies.save(Policy(queue="q", holders=5, chunk=1), T0)
+    seen: set[bytes] = set()
+    for _ in range(6):
+        jobs = (await store.claim(Claim("w", ("q",), 1_000, LEASE), T0)).jobs
+        assert len(jobs) == 1_000
+        assert abs(sum(job.tenant == "t0" for job in jobs) - 500) <= 1
+        seen |= {job.id for job in jobs}
+    assert len(seen) == 6_000
+
+
+async def test_a_group_of_many_is_called_one_by_one_by_many(store: PostgresBackend) -> None:
+    await store.insert([row(n, group=f"g{n % 4}") for n in range(200)], T0)
+    order: dict[str | None, list[bytes]] = {}
+
+    async def work(holder: str) -> None:
+        while jobs := (await store.claim(Claim(holder, ("q",), 2, LEASE), T0)).jobs:
+            for job in jobs:
+                order.setdefault(job.group, []).append(job.id)
+            await store.finish([done(job, holder) for job in jobs], T0)
+
+    while sum(map(len, order.values())) < 200:
+        async with asyncio.TaskGroup() as group:
+            for n in range(4):
+                group.create_task(work(f"w{n}"))
+    assert all(ids == sorted(ids) and len(ids) == 50 for ids in order.values())
+
+
+# -- groups and turns at once
+
+
+async def test_a_job_that_is_sent_back_before_it_came_into_turns_is_not_lost(store: PostgresBackend) -> None:
+    for start in range(0, 5_000, 1_000):
+        await store.insert([row(n, tenant="bulk") for n in range(start, start + 1_000)], T0)
+    await store.insert([row(9_001, tenant="x", group="g", priority=5)], T0)
+    assert await store.policies.save(Policy(queue="q", tenant_running=100_000), T0)
+    await store.insert([row(9_000, tenant="x", group="g", priority=5, run_at=T0 - 10)], T0)
+    seen: list[bytes] = []
+    while jobs := (await store.claim(Claim("w", ("q",), 1_000, LEASE), T0)).jobs:
+        seen += [job.id for job in jobs]
+        await store.finish([done(job) for job in jobs], T0)
+    assert len(seen) == 5_002
+    assert {job_id(9_000), job_id(9_001)} <= set(seen)
+
+
+async def test_a_count_that_is_too_low_hides_no_job(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", holders=5, chunk=2), T0)
+    await store.insert([row(n, tenant="a") for n in range(6)], T0)
+    await store.policies.tenants("q", at=T0)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute(f"UPDATE {SCHEMA}.tenants SET jobs = 1".encode())
+    seen: list[bytes] = []
+    while jobs := (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs:
+        seen += [job.id for job in jobs]
+        await store.finish([done(job) for job in jobs], T0)
+    assert len(seen) == 6
+
+
+async def test_who_had_a_turn_within_a_batch_wakes_as_in_the_model(store: PostgresBackend) -> None:
+    model = MemoryBackend()
+    await model.open()
+    answers = []
+    for one in (store, model):
+        await one.alter(Selector(queue="q", tenant="a"), Configure(paused=True, lasts=6 * SECOND), T0)
+        rows = [row(9, tenant="a", group="g"), row(3, tenant="a", delay=3 * SECOND), row(5, tenant="b", group="g")]
+        await one.insert(rows, T0)
+        answers.append(await one.claim(Claim("w", ("q",), 10, LEASE), T0))
+    assert answers[0] == answers[1]
+
+
+# -- nobody waits for another who waits for him
+
+
+def bucket(connection: psycopg.Connection[Any], group: str) -> int:
+    """Groups of one number are called one step at a time."""
+    [[number]] = connection.execute("SELECT gid_of(qid, %s) & 31 FROM queues WHERE name = 'q'", (group,))
+    return int(number)
+
+
+async def until_stuck(connection: psycopg.Connection[Any], task: asyncio.Task[Any]) -> None:
+    """Somebody waits for a lock."""
+    async with asyncio.timeout(10):
+        while not task.done():
+            if connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_claim_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        bound_insert(connection, store, row(1, group="g"))
+        connection.commit()
+        connection.execute("SELECT lock_groups(ARRAY[%s::bigint])", (bucket(connection, "g"),))
+        async with asyncio.timeout(5):
+            claimed = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+        assert claimed.jobs == []
+        assert claimed.next_in is not None
+        assert claimed.next_in < SECOND
+        connection.commit()
+    later = T0 + 10 * 365 * DAY
+    assert len((await store.claim(Claim("w", ("q",), 10, LEASE), later)).jobs) == 1
+
+
+async def test_an_end_waits_for_no_group_while_it_has_another_that_comes_later(store: PostgresBackend) -> None:
+    await store.insert([row(1)], T0)
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        low, high = sorted(("g1", "g2"), key=lambda group: bucket(connection, group))
+        assert bucket(connection, low) < bucket(connection, high)
+        await store.insert([row(2, group=high)], T0)
+        jobs = {job.id: job for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs}
+        held = (bucket(connection, low), bucket(connection, high))
+        connection.execute("SELECT lock_groups(ARRAY[%s::bigint])", held[:1])
+        settlement = replace(done(jobs[job_id(2)]), spawn=[row(3, group=low)])
+        task = asyncio.create_task(store.finish([settlement], T0))
+        await until_stuck(connection, task)
+        free = connection.execute("SELECT pg_try_advisory_xact_lock(group_lock(%s::bigint))", held[1:]).fetchall()
+        connection.commit()
+        assert await task == [JobState.COMPLETED]
+    assert free == [(True,)]
+    assert [job.id for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs] == [job_id(3)]
+
+
+async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store: PostgresBackend) -> None:
+    await store.insert([row(n, group=f"g{n}") for n in range(60)], T0)
+    numbers = iter(range(1_000, 10_000))
+    draw = random.Random(5)
+
+    async def work(holder: str) -> None:
+        jobs: list[Leased] = []
+        for _ in range(20):
+            batch = [
+                replace(done(job, holder), spawn=[row(next(numbers), group=f"g{draw.randrange(60)}")]) for job in jobs
+            ]
+            _, claimed = await store.turn(batch, Claim(holder, ("q",), 8, LEASE))
+            jobs = list(claimed.jobs)
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(6):
+            group.create_task(work(f"w{n}"))
+
+
+# -- news
+
+
+NEWS = f"""
+    INSERT INTO {SCHEMA}.news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+    SELECT qid, 1, tids, '{{0}}', ats, lanes, priorities, tenants, tasks FROM {SCHEMA}.news, generate_series(1, 20000)
+"""
+
+
+async def test_very_much_news_is_heard_part_by_part(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
+    await store.insert([row(1, tenant="a", run_at=T0 + DAY)], T0)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute(NEWS.encode())
+    await store.insert([row(2, tenant="b")], T0)
+    first = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+    assert (first.jobs, first.next_in) == ([], 0)
+    second = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+    assert [job.id for job in second.jobs] == [job_id(2)]
+    assert second.next_in == DAY
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        await store.insert([row(3, tenant="c")], T0)
+        connection.execute(NEWS.encode())
+    assert [one.tenant for one in await store.policies.tenants("q", at=T0)] == ["a", "b", "c"]
+
+
+async def test_news_that_comes_while_a_claim_listens_is_not_taken_for_another_kind(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", tenant_running=5), T0)
+    await store.insert([row(1, tenant="a")], T0)
+    [job] = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs
+    await store.insert([row(2, tenant="a")], T0)
+    seen = "IF v_first IS NULL THEN"
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        [[right]] = connection.execute(f"SELECT pg_get_functiondef('{SCHEMA}.hear'::regproc)".encode())
+        assert right.count(seen) == 1
+        connection.execute(right.replace(seen, f"PERFORM pg_advisory_xact_lock(4711); {seen}").encode())
+        try:
+            connection.execute("SELECT pg_advisory_lock(4711)")
+            task = asyncio.create_task(store.claim(Claim("w", ("q",), 10, LEASE), T0))
+            await until_stuck(connection, task)
+            assert await store.finish([done(job)], T0) == [JobState.COMPLETED]
+            connection.execute("SELECT pg_advisory_unlock(4711)")
+            assert [one.id for one in (await task).jobs] == [job_id(2)]
+        finally:
+            connection.execute(right.encode())
+    [state] = await store.policies.tenants("q", at=T0)
+    assert (state.waiting, state.running) == (0, 1)
+
+
+async def test_a_claim_comes_back_at_once_while_jobs_are_still_to_come_into_turns(store: PostgresBackend) -> None:
+    for start in range(0, 6_000, 1_000):
+        await store.insert([row(n, tenant="heavy") for n in range(start, start + 1_000)], T0)
+    await store.insert([row(9_999, tenant="light", priority=1)], T0)
+    await store.alter(Selector(queue="q", tenant="heavy"), Configure(paused=True), T0)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        connection.execute(f"UPDATE {SCHEMA}.ready SET lane = qid".encode())
+    first = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+    assert (first.jobs, first.next_in) == ([], 0)
+    assert [job.id for job in (await store.claim(Claim("w", ("q", "r"), 10, LEASE), T0)).jobs] == [job_id(9_999)]
+
+
+# -- who is told
+
+
+async def test_an_end_is_told_only_where_somebody_may_wait_for_it(store: PostgresBackend) -> None:
+    for queue in "qr":
+        assert await store.policies.save(Policy(queue=queue, rate=Rate(1, 1_000)))
+        await store.insert(
+            [row(n, queue=queue, tenant=f"t{n % 2}") for n in range(1 + 10 * ord(queue), 4 + 10 * ord(queue))]
+        )
+    await store.policies.limit(TenantLimit("r", "t0", 5))
+    jobs = [(await store.claim(Claim("w", (queue,), 10, LEASE))).jobs for queue in "qr"]
+    listener = PostgresBackend(server().url(), schema=SCHEMA)
+    await listener.open()
+    assert listener.hints is not None
+    try:
+        async with listener.hints.listen(["queue:q", "queue:r"]) as hints:
+            await listener.finish([done(job) for job in jobs[0]])
+            await listener.finish([done(job) for job in jobs[1]])
+            async with asyncio.timeout(10):
+                async for hint in hints:
+                    assert hint.topic == "queue:r"
+                    break
+    finally:
+        await listener.close()
+
+
+async def test_a_claim_from_a_paused_queue_leaves_the_groups_of_others_alone(store: PostgresBackend) -> None:
+    await store.insert([row(1, queue="p")], T0)
+    await store.alter(Selector(queue="p"), Configure(paused=True), T0)
+    with psycopg.connect(server().url()) as connection:
+        bound_insert(connection, store, row(2, queue="q", group="g"), row(3, queue="p", group="g"))
+        connection.commit()
+    await store.claim(Claim("w", ("p",), 1, LEASE), T0)
+    assert left()["looks"] == 2
+
+
+async def test_a_pause_is_of_a_tenant_or_of_a_task(store: PostgresBackend) -> None:
+    with pytest.raises(ValueError, match="a tenant or with a task, but this one has both: send two"):
+        await store.alter(Selector(queue="q", tenant="a", task="t"), Configure(paused=True), T0)
+
+
+async def test_the_counters_of_the_depth_are_read_at_one_instant(store: PostgresBackend) -> None:
+    assert await store.policies.save(Policy(queue="q", depth=10), T0)
+    await store.insert([row(n) for n in range(6)], T0)
+    with psycopg.connect(server().url()) as connection:
+        connection.execute(f"SELECT {SCHEMA}.fold_deltas()".encode())
+        connection.execute(f"LOCK TABLE {SCHEMA}.totals IN ACCESS EXCLUSIVE MODE".encode())
+        task = asyncio.create_task(store.insert([row(n) for n in range(6, 8)], T0))
+        await until_stuck(connection, task)
+        connection.commit()
+        assert [one.status for one in await task] == [InsertStatus.NEW] * 2

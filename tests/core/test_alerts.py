@@ -1,0 +1,166 @@
+"""Alerts: told once and not with every breath, in the log too, on the worker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace import Event, EventKind
+from headrace.backends.memory import MemoryBackend
+from headrace.core.alerts import Alert, Restraint
+from headrace.core.clock import SystemClock
+from headrace.core.events import Observers
+from headrace.core.leases import Leases
+from headrace.core.notes import Notes
+from headrace.core.renewer import Renewer, RenewerThread
+from headrace.core.settler import Settler
+from headrace.records import Claim, Leased, Row, Settlement
+from headrace.testing.sim.loop import run
+from headrace.types import JobState
+
+LATE, FULL = Alert.SCHEDULE_LATE, Alert.QUEUE_FULL
+
+
+class TestRestraint:
+    def test_of_each_subject_once_a_minute(self) -> None:
+        restraint = Restraint()
+        assert [restraint.allows(LATE, "a", now) for now in (100, 100, 159.9, 160, 161)] == [
+            True,
+            False,
+            False,
+            True,
+            0,
+        ]
+
+    def test_names_and_subjects_do_not_count_for_each_other(self) -> None:
+        restraint = Restraint()
+        assert restraint.allows(LATE, "a", 100)
+        assert restraint.allows(LATE, "b", 100)
+        assert restraint.allows(FULL, "a", 100)
+
+    def test_a_storm_is_cut_off_and_forgotten(self) -> None:
+        restraint = Restraint()
+        assert sum(restraint.allows(LATE, f"s{n}", 100) for n in range(10_000)) == 100
+        assert restraint.allows(FULL, "q", 100)
+        assert sum(restraint.allows(LATE, f"s{n}", 160) for n in range(10_000)) == 100
+        assert len(restraint._told[LATE]) == 100
+
+    def test_an_instant_of_another_clock_counts_for_nothing(self) -> None:
+        """As when a client goes on, on another loop."""
+        restraint = Restraint()
+        assert restraint.allows(LATE, "a", 1_000_000)
+        assert restraint.allows(LATE, "a", 5)
+
+
+class TestTelling:
+    def test_an_alert_has_a_name_and_a_sentence(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING, "headrace")
+        observers, heard = Observers(), []
+        observers.add(heard.append)
+        for _ in range(3):
+            observers.alert(LATE, "s", "it is late: look", queue="q")
+        [event] = heard
+        assert (event.kind, event.alert, event.queue) == (EventKind.ALERT, "schedule_late", "q")
+        assert event.detail == "schedule_late: it is late: look"
+        assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("WARNING", event.detail)]
+
+    def test_it_is_logged_if_nobody_observes(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.WARNING, "headrace")
+        Observers().alert(LATE, "s", "it is late")
+        assert "schedule_late: it is late" in caplog.text
+
+    def test_other_events_are_none(self) -> None:
+        assert Event(EventKind.ERROR, detail="queue_full: no").alert == ""
+
+    def test_a_refused_job_alerts_to_its_queue(self) -> None:
+        async def main() -> list[tuple[str, str]]:
+            observers, heard = Observers(), []
+            observers.add(lambda event: heard.append((event.kind.value, event.queue)))
+            for queue in ("a", "b", "a", "a"):
+                observers.tell(Event(EventKind.REFUSED, queue=queue))
+            await asyncio.sleep(60)
+            observers.tell(Event(EventKind.REFUSED, queue="a"))
+            return heard
+
+        refused, alert = "refused", "alert"
+        heard = run(main())
+        assert heard[:4] == [(refused, "a"), (alert, "a"), (refused, "b"), (alert, "b")]
+        assert heard[4:] == [(refused, "a"), (refused, "a"), (refused, "a"), (alert, "a")]
+
+
+class TestLeases:
+    def held(self, leases: Leases, since: float) -> Leased:
+        job = Leased(id=b"\1" * 16, queue="q", task="t", cells={}, epoch=1)
+        leases.grant([job], since)
+        return job
+
+    def test_which_were_nearly_over_when_they_were_renewed(self) -> None:
+        leases = Leases(10)
+        job = self.held(leases, since=100)
+        assert leases.renewed([(job.id, 1)], now=109) == []
+        assert leases.renewed([(job.id, 1)], now=118.1) == [job]
+        assert leases.renewed([(job.id, 1)], now=118.2) == []
+        assert leases.renewed([(job.id, 2)], now=200) == []
+
+    def test_which_were_nearly_over_when_their_jobs_ended(self) -> None:
+        leases = Leases(10)
+        job = self.held(leases, since=100)
+        assert leases.drop(job.id, 1, leases.old(109)) is None
+        self.held(leases, since=100)
+        assert leases.drop(job.id, 2, leases.old(109.1)) is None
+        assert leases.drop(job.id, 1, leases.old(109.1)) == job
+        assert leases.drop(job.id, 1, leases.old(109.1)) is None
+
+    @pytest.mark.parametrize(
+        ("age", "answer", "alerts"),
+        [(8.9, JobState.COMPLETED, 0), (9.5, JobState.COMPLETED, 1), (9.5, JobState.CANCELLED, 1), (10.5, None, 0)],
+    )
+    def test_the_end_of_a_job_tells(self, age: float, answer: JobState | None, alerts: int) -> None:
+        """But not where the lease is lost: that is told as such."""
+
+        async def main() -> list[Event]:
+            leases, observers, heard = Leases(10), Observers(), []
+            observers.add(heard.append)
+            settler = Settler(leases, observers, Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
+            job = self.held(leases, since=asyncio.get_running_loop().time() - age)
+            settler.add(Settlement(job.id, 1, "holder", JobState.COMPLETED))
+            settler.answered(settler.take(10), [answer])
+            return heard
+
+        heard = run(main())
+        assert [(one.alert, one.id, one.queue, one.task) for one in heard] == [
+            ("lease_nearly_over", b"\1" * 16, "q", "t")
+        ] * alerts
+
+    async def test_the_heartbeat_tells_on_the_loop_of_the_worker(self) -> None:
+        backend = MemoryBackend()
+        await backend.insert([Row(id=b"\1" * 16, queue="q", task="t", cells={})])
+        claimed = await backend.claim(Claim("holder", ("q",), 1, 10_000_000))
+        leases, told = Leases(10), asyncio.get_running_loop().create_future()
+        leases.nearly_over = lambda job: told.set_result((job.id, threading.current_thread()))
+        leases.grant(claimed.jobs, asyncio.get_running_loop().time() - 9.5)
+        renewer = Renewer(
+            leases,
+            SystemClock(),
+            holder="holder",
+            worker="w",
+            queues=("q",),
+            slots=1,
+            busy=lambda: 1,
+            tell=_nobody,
+        )
+        heartbeat = RenewerThread(renewer, backend)
+        heartbeat.start()
+        try:
+            async with asyncio.timeout(8):
+                assert await told == (b"\1" * 16, threading.current_thread())
+        finally:
+            await heartbeat.stop()
+
+
+def _nobody(renewed: Any) -> None: ...

@@ -1,0 +1,36 @@
+"""Rates as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+
+from headrace.core.limits import parse_rate, spell_rate
+from headrace.policy import Rate
+from tests.core.given import given
+
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100/s", "5/10m", "100/s, burst 20", "15000/s", "15000/s, burst 3", "999999/s", "1000000/s", "7/s",
+        "3/s, burst 9", "333/m", "10/h", "1000/d", "450000/m", "1/d",
+    ],
+)  # fmt: skip
+def test_a_rate_is_told_as_it_was_written(text: str) -> None:
+    assert spell_rate(parse_rate(text, "rate")) == text
+
+
+@given(st.integers(1, 1_000_000), st.sampled_from("smhd"), st.none() | st.integers(1, 1_000_000))
+def test_what_is_told_of_a_rate_can_be_written(jobs: int, unit: str, burst: int | None) -> None:
+    text = f"{jobs}/{unit}" + ("" if burst is None else f", burst {min(burst, 20 * jobs)}")
+    rate = parse_rate(text, "rate")
+    assert parse_rate(spell_rate(rate), "rate") == rate
+
+
+@given(st.integers(1, DAY), st.integers(1, 999_999_999))
+def test_so_can_that_of_any_rate(every: int, burst: int) -> None:
+    rate = Rate(every, max(1, min(burst, 30 * DAY // every)))
+    assert parse_rate(spell_rate(rate), "rate") == rate
