@@ -69,9 +69,10 @@ async def run(
             try:
                 began = time.monotonic()
                 async with asyncio.TaskGroup() as group:
-                    producer = group.create_task(_keep_busy(app, ids, processes))
+                    enough = asyncio.Event()
+                    group.create_task(_keep_busy(app, ids, processes, enough))
                     found_at = [await _freeze(fleet, ledger_folder, lease, rng) for _ in range(freezes)]
-                    producer.cancel()
+                    enough.set()
                 drained = await until_done(app, began + budget)
                 crashed = fleet.crashed()
             finally:
@@ -114,13 +115,13 @@ async def run(
     )
 
 
-async def _keep_busy(app: App, ids: list[JobId], processes: int) -> None:
+async def _keep_busy(app: App, ids: list[JobId], processes: int, enough: asyncio.Event) -> None:
     walk: Any = app.tasks["walk"]
-    enough = processes * CONCURRENCY
-    while True:
+    least = processes * CONCURRENCY
+    while not enough.is_set():
         queues = (await app.client.stats()).queues
-        if sum(queue.available for queue in queues) < enough:
-            ids += [answer.id for answer in await app.client.insert(walk.job(STEPS) for _ in range(enough))]
+        if sum(queue.available for queue in queues) < least:
+            ids += [answer.id for answer in await app.client.insert(walk.job(STEPS) for _ in range(least))]
         await asyncio.sleep(0.2)
 
 

@@ -43,6 +43,7 @@ async def run(
     rate: int = 1_500,
     seconds: float = 0.01,
     lease: float = LEASE,
+    recovered: float = RECOVERED,
     budget: float = 600.0,
 ) -> Outcome:
     """Enqueue ``rate`` jobs a second while ``processes`` workers run and the server is killed ``kills`` times."""
@@ -74,7 +75,7 @@ async def run(
     ledger = Ledger(ledger_folder)
     found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
     recoveries = [_recovery(ledger, pid, outage) for outage in outages for pid in pids]
-    quick = sum(seconds is not None and seconds <= RECOVERED for seconds in recoveries)
+    quick = sum(seconds is not None and seconds <= recovered for seconds in recoveries)
     losses = [record.lost for record in records if record is not None]
     reached = found.figures() | {
         "kills": len(outages),
@@ -95,7 +96,7 @@ async def run(
     said = (
         (
             quick < len(recoveries),
-            f"only {quick} of {len(recoveries)} times a worker consumed again in {RECOVERED:g} s",
+            f"only {quick} of {len(recoveries)} times a worker consumed again in {recovered:g} s",
         ),
         (integrity != "ok", f"the store's own check says {integrity}"),
         (not drained, "not everything was done in time"),

@@ -106,8 +106,13 @@ async def feed(
 
 
 async def _kill(fleet: Fleet, rng: random.Random) -> None:
-    # Workers need about half a second to start; killing faster would only ever kill newborns.
-    await asyncio.sleep(0.3 + rng.random() * 0.4)
+    # Workers need about half a second to start; killing faster would only ever kill newborns. After a moment in which
+    # the machine stood still, nobody has had the time to acknowledge anything.
+    pause = 0.3 + rng.random() * 0.4
+    due = 0.0
+    while time.monotonic() > due + 0.3:
+        due = time.monotonic() + pause
+        await asyncio.sleep(pause)
     await asyncio.to_thread(fleet.kill_one)
 
 
@@ -115,10 +120,10 @@ class Again:
     """The runs that were not their job's last, and what explains them."""
 
     def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
-        again = ledger.repeated()
         lapsed = ledger.ids("lease_lost")
+        again = [run for run in ledger.repeated() if run.id.replace("-", "") not in lapsed]
         self._lapsed = len(lapsed)
-        self._unexplained = sum(run.pid not in fleet.killed and run.id.replace("-", "") not in lapsed for run in again)
+        self._unexplained = sum(run.pid not in fleet.killed for run in again)
         self._ended = [
             fleet.killed[run.pid] - run.ended for run in again if run.ended is not None and run.pid in fleet.killed
         ]

@@ -43,12 +43,12 @@ class Postgres:
     def __init__(self, root: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
         self._place(root, _SETTINGS | dict(settings or {}))
         self._run("initdb", "-D", self._data, "-U", "headrace", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        self.port = free_port()
 
     def _place(self, root: Path | str | None, settings: Mapping[str, str]) -> None:
         self.directory = tempfile.mkdtemp(prefix="headrace-pg-", dir=root)
         os.chmod(self.directory, 0o755)
         give(self.directory)
-        self.port = free_port()
         self._settings = settings
         self._data = os.path.join(self.directory, "data")
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,6 +101,7 @@ class Postgres:
         copy = object.__new__(Postgres)
         copy._place(Path(self.directory).parent, self._settings)
         copy._run("pg_basebackup", "-D", copy._data, "-d", self.url(), "-R", "-c", "fast", "--no-sync")
+        copy.port = free_port()
         return copy
 
     def promote(self) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from servers.valkey import Refused, Valkey, free_ports, wait_until
 
 MASTER = "jobs"
-_PATIENCE = 20.0
+_PATIENCE = 60.0
+"""Seconds. A sentinel that the machine has kept from working does nothing for thirty."""
 _SETTINGS = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 _BRISK = ("info-period", 300, "publish-period", 200, "ask-period", 100, "ping-period", 200)
 """What sentinels take seconds for by themselves: to look, and to tell each other."""

@@ -69,8 +69,10 @@ class Held(Metric):
 
 
 def _rate(samples: Samples, start: int, end: int) -> float:
-    within = [(at, number) for at, number in samples if start <= at <= end]
-    if len(within) < 2:
-        raise ValueError(f"{len(within)} samples in {(end - start) / 1e9:.1f} s: too few to tell a rate")
-    (first, from_), (last, to) = within[0], within[-1]
+    """Between the last samples at or before each instant."""
+    (first, from_), (last, to) = (
+        max(((at, number) for at, number in samples if at <= instant), default=samples[0]) for instant in (start, end)
+    )
+    if first == last or from_ == to:
+        raise ValueError(f"nothing happened in {(end - start) / 1e9:.1f} s that tells a rate")
     return (to - from_) / ((last - first) / 1e9)

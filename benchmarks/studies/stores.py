@@ -48,9 +48,18 @@ def fresh(store: str, servers: Servers, place: Path | None = None) -> Iterator[F
 
 
 def keep(path: Path, store: str, machine: Mapping[str, object], found: Sequence[Mapping[str, Any]]) -> None:
-    """Into the file, in the place of what was found on this store before; what others said stays."""
+    """Into the file, in the place of the same found on this store before; the rest stays.
+
+    The line of a run says what kinds of lines it found.
+    """
     known = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    lines = [line for line in known if line["store"] != store]
-    lines += [{"kind": "run", "store": store, "machine": machine}, *({"store": store, **line} for line in found)]
+    kinds = {line["kind"] for line in found}
+    lines = []
+    for line in known:
+        still = sorted({*line.get("found", [line["kind"]])} - (kinds if line["store"] == store else set()))
+        if still:
+            lines.append(line | {"found": still} if line["kind"] == "run" else line)
+    lines.append({"kind": "run", "store": store, "found": sorted(kinds), "machine": machine})
+    lines += [{"store": store, **line} for line in found]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")

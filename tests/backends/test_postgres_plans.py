@@ -18,6 +18,8 @@ from headrace.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, Schedul
 from headrace.types import JobState
 from tests.postgres import server
 
+pytestmark = pytest.mark.timeout(400)  # filling a store counts too
+
 BATCH = 100
 BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters", "schedules", "agenda", "ticks"}
 _FILL = """

@@ -51,7 +51,8 @@ def sessions(backend: PostgresBackend) -> int:
 
 async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: Postgres) -> None:
     """C19: leases are renewed and outcomes stored on connections that the worker had before, and keeps."""
-    app = App(crowded.url(), worker=FAST | {"concurrency": HANDLERS, "lease": "1s", "max_lost": 0, "name": "random"})
+    worker = {"concurrency": HANDLERS, "lease": "1s", "reap": "1h", "name": "random"}
+    app = App(crowded.url(), worker=FAST | worker)
     told = Told()
     app.observe(told)
     refused = 0
@@ -71,13 +72,19 @@ async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: 
         return number
 
     async with working(app):
+        backend = await app.client.backend()
+        while not (await backend.stats()).workers:
+            await asyncio.sleep(0.01)
         ids = [answer.id for answer in await app.client.insert(greedy.job(number) for number in range(HANDLERS))]
         await all_in.wait()
         assert refused >= HANDLERS - 20
-        await asyncio.sleep(3.0)  # three leases long
+        leases: set[int | None] = set()
+        async with asyncio.timeout(20):
+            while len(leases) < 5:
+                leases |= {record.lease_until for record in await backend.fetch(ids[:1]) if record}
+                await asyncio.sleep(0.05)
         enough.set()
         await told.wait_for(EventKind.COMPLETED, HANDLERS)
-        backend = await app.client.backend()
         records = [record for record in await backend.fetch(ids) if record]
     assert {(record.state, record.epoch, record.attempt, record.lost) for record in records} == {
         (JobState.COMPLETED, 1, 0, 0)
@@ -88,7 +95,7 @@ async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: 
 
 async def test_calls_that_wait_for_the_server_do_not_hold_up_the_heartbeat(store: PostgresBackend) -> None:
     """It has connections of its own, so it goes on while every one of the others waits behind a lock."""
-    settings = Settings.load({"worker": FAST | {"name": "random"}}, env={}, toml={})
+    settings = Settings.load({"worker": FAST | {"name": "random", "lease": "1s", "reap": "1h"}}, env={}, toml={})
     app = App(Client(store.sibling(), settings))
     told = Told()
     app.observe(told)
@@ -106,7 +113,10 @@ async def test_calls_that_wait_for_the_server_do_not_hold_up_the_heartbeat(store
             other.execute(f"LOCK TABLE {SCHEMA}.jobs IN ACCESS EXCLUSIVE MODE")
             backend = await app.client.backend()
             stuck = [group.create_task(backend.insert([row(number)], T0)) for number in range(12)]
-            await asyncio.sleep(2.0)  # four leases long
+            await asyncio.sleep(2.0)  # two leases long
+            async with asyncio.timeout(20):
+                while not other.execute(f"SELECT FROM {SCHEMA}.leased WHERE lease_until > {SCHEMA}.now_us()").fetchall():
+                    await asyncio.sleep(0.01)
             assert not any(task.done() for task in stuck)
         enough.set()
         await told.wait_for(EventKind.COMPLETED)

@@ -69,13 +69,13 @@ class TestPooledPostgres(BackendConformance):
 async def test_a_worker_finds_its_jobs_by_looking(tmp_path: Path) -> None:
     """C18: without LISTEN, claims, heartbeats, reaps and results all go through the pooler."""
     backend = connect(tmp_path)
-    app = App(Client(backend, Settings.load({"worker": FAST | {"name": "random"}}, env={}, toml={})))
+    app = App(Client(backend, Settings.load({"worker": FAST | {"name": "random", "lease": "4s"}}, env={}, toml={})))
     told = Told()
     app.observe(told)
 
     @app.task(name="double", queue="pooled")
     async def double(number: int) -> int:
-        await asyncio.sleep(0.001 * (number % 300))  # some outlast half a lease, and are renewed
+        await asyncio.sleep(0.03 * (number % 100))  # some outlast half a lease, and are renewed
         return 2 * number
 
     async with working(app):

@@ -27,14 +27,14 @@ FOLLOWED = 15.0
 @pytest.fixture(scope="module")
 def steady() -> Iterator[Sentinel]:
     """Servers that stay what they are."""
-    servers = Sentinel()
+    servers = Sentinel(down_after=30_000)
     yield servers
     servers.close()
 
 
 @pytest.fixture
 def watched() -> Iterator[Sentinel]:
-    servers = Sentinel()
+    servers = Sentinel(down_after=1_500)
     yield servers
     servers.close()
 
@@ -103,7 +103,7 @@ async def test_a_sentinel_in_the_place_of_a_server_is_told(steady: Sentinel, dat
 
 
 async def test_passwords_of_the_servers_and_of_the_sentinels() -> None:
-    servers = Sentinel(None, {})
+    servers = Sentinel(None, {}, down_after=30_000)
     try:
         servers.primary.call("ACL", "SETUSER", "ada", "on", ">one:hunter2", "~*", "&*", "+@all")
         servers.sentinels[0].call("ACL", "SETUSER", "eve", "on", ">two:hunter2", "+@all", "&*")

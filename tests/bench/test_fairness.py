@@ -92,3 +92,15 @@ def test_what_one_store_said_stays_when_another_is_asked(tmp_path: Path) -> None
     assert [(line["store"], line.get("rate"), line.get("machine")) for line in lines] == [
         ("sqlite", None, {"cores": 2}), ("sqlite", 2, None), ("postgres", None, {"cores": 4}), ("postgres", 3, None),
     ]  # fmt: skip
+
+
+def test_half_a_study_leaves_the_other_half_alone(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    keep(path, "sqlite", {"cores": 2}, [{"kind": "turns", "rate": 1}, {"kind": "waits", "p99": 2}])
+    keep(path, "sqlite", {"cores": 4}, [{"kind": "waits", "p99": 3}])
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"kind": "run", "store": "sqlite", "found": ["turns"], "machine": {"cores": 2}},
+        {"store": "sqlite", "kind": "turns", "rate": 1},
+        {"kind": "run", "store": "sqlite", "found": ["waits"], "machine": {"cores": 4}},
+        {"store": "sqlite", "kind": "waits", "p99": 3},
+    ]

@@ -14,7 +14,7 @@ from headrace.backends.postgres import PostgresBackend
 from tests.bind.drivers import DRIVERS, ELSEWHERE, Driver, Threaded
 from tests.postgres import server, stores
 
-FAST = {"lease": "500ms", "reap": "50ms", "poll": "200ms", "grace": "5s", "name": "random"}
+FAST = {"lease": "30s", "reap": "50ms", "poll": "200ms", "grace": "5s", "name": "random"}
 
 
 class Shop:

@@ -163,7 +163,7 @@ def test_no_command_shows_a_password(run: Run, start: Start, project: Path) -> N
 
 
 def test_a_worker_shows_no_password_of_the_sentinels(start: Start, project: Path) -> None:
-    servers = Sentinel()
+    servers = Sentinel(down_after=30_000)
     try:
         servers.sentinels[0].call("ACL", "SETUSER", "default", "resetpass", ">hunter3")
         url = f"{servers.url()}&sentinel_password=hunter3"
@@ -178,7 +178,7 @@ def test_a_worker_shows_no_password_of_the_sentinels(start: Start, project: Path
 
 
 def test_doctor_names_the_servers_of_a_cluster(run_json: RunJson) -> None:
-    cluster = ValkeyCluster()
+    cluster = ValkeyCluster(settings={"cluster-node-timeout": "15000"})
     try:
         report = run_json("doctor", "--url", cluster.url())
         named = {f"127.0.0.1:{node.port}" for node in cluster.nodes}

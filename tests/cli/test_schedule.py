@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,13 +65,13 @@ def in_zone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_list_tells_what_comes_and_what_came(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(Cron("0 6 * * MON-FRI", JOB, name="morning", tz="Europe/Madrid"), Every("1h", JOB, name="hourly", jitter=0))
+    put(Cron("0 6 * * MON-FRI", JOB, name="morning", tz="Europe/Madrid", start=now() + timedelta(days=1)), Every("1h", JOB, name="hourly", jitter=0))
     run("schedule", "run", "hourly", *URL)
     with in_zone("Asia/Kolkata", monkeypatch):
         heads, hourly, morning = run("schedule", "list", *URL).stdout.splitlines()
     assert heads.split() == ["NAME", "RULE", "ZONE", "NEXT", "HERE", "LAST", "RUNS"]
     assert hourly.startswith("hourly   every 1h")
-    assert "due just now" in hourly or "due 1s ago" in hourly
+    assert re.search(r"due (just now|\d+s ago)", hourly)
     assert hourly.endswith("1  enabled")
     assert "0 6 * * MON-FRI  Europe/Madrid" in morning
     assert " 06:00:00 CE" in morning
@@ -79,13 +80,13 @@ def test_a_list_tells_what_comes_and_what_came(run: Run, monkeypatch: pytest.Mon
 
 
 def test_a_list_for_programs(run_json: RunJson) -> None:
-    put(Cron("@daily", JOB, name="a", tz="Europe/Madrid"), Every("1h", JOB, name="b"))
+    put(Cron("@yearly", JOB, name="a", tz="Europe/Madrid"), Every("1h", JOB, name="b"))
     found = run_json("schedule", "list", *URL, "--limit", "1")
     [first] = found["schedules"]
     assert found["more"]
     assert (first["name"], first["rule"], first["tz"], first["args"]) == (
         "a",
-        "@daily",
+        "@yearly",
         "Europe/Madrid",
         {"who": "ada"},
     )
@@ -243,15 +244,15 @@ def test_next_of_an_interval_is_in_utc(run: Run) -> None:
 
 
 def test_next_tells_where_the_clocks_change(run: Run) -> None:
-    put(Cron("30 2 * * *", JOB, name="m", tz="Europe/Madrid"))
-    output = run("schedule", "next", "m", *URL, "--count", "366").stdout
+    put(Cron("30 2 * * *", JOB, name="m", tz="Europe/Madrid", start=datetime(2098, 1, 1, tzinfo=UTC)))
+    output = run("schedule", "next", "m", *URL, "--count", "365").stdout
     lines = output.splitlines()
     assert lines[0].split() == ["DUE", "UTC", "WHEN", "CLOCKS"]
-    [forward] = [line for line in lines if line.endswith("go forward by 1h")]
-    [back] = [line for line in lines if line.endswith("go back by 1h")]
+    [forward] = [line for line in lines[2:] if line.endswith("go forward by 1h")]
+    [back] = [line for line in lines[2:] if line.endswith("go back by 1h")]
     assert " 03:00:00 CEST" in forward
     assert " 02:30:00 CE" in back
-    assert len(lines) == 367
+    assert len(lines) == 366
 
 
 def test_clocks_of_half_an_hour() -> None:
@@ -305,7 +306,7 @@ def test_pause_and_resume(run: Run, run_json: RunJson) -> None:
 
 
 def test_backfill_previews_asks_and_fires_each_slot_once(run: Run, run_json: RunJson) -> None:
-    put(Cron("0 * * * *", JOB, name="h"))
+    put(Cron("0 * 1 1 *", JOB, name="h"))  # none in the minute to come
     span = ("--since", "2026-01-01T00:30", "--until", "2026-01-01T06:00", *URL)
     assert run("schedule", "backfill", "h", *span, "--dry-run").stdout == (
         "6 slots from 2026-01-01 00:30:00 UTC to 2026-01-01 06:00:00 UTC\n"

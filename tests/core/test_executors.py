@@ -36,7 +36,7 @@ async def test_a_thread_is_used_again(threads: ThreadExecutor) -> None:
 
 
 async def test_as_many_threads_as_are_needed(threads: ThreadExecutor) -> None:
-    barrier = threading.Barrier(20, timeout=5)
+    barrier = threading.Barrier(20, timeout=20)
     assert sorted(await asyncio.gather(*(threads.run(barrier.wait) for _ in range(20)))) == list(range(20))
 
 

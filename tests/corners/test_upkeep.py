@@ -44,7 +44,7 @@ async def test_a_status_tells_attempts_and_when_the_job_was_made(store: Store) -
 
 
 def cut(kind: str) -> None:
-    """Break every connection that the server has."""
+    """Break every connection that backends have to the server."""
     if kind == "valkey":
         for listens in ("normal", "pubsub"):
             valkey.server().call("CLIENT", "KILL", "TYPE", listens)
@@ -52,7 +52,7 @@ def cut(kind: str) -> None:
         with psycopg.connect(postgres.server().url(), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+                "WHERE application_name = 'headrace' AND pid <> pg_backend_pid()"
             )
 
 

@@ -24,7 +24,7 @@ from tests import postgres, valkey
 
 T = TypeVar("T")
 
-LIMIT = 8.0
+LIMIT = 20.0
 """Seconds after which a test gives up on something that should have happened: a guard, never a pace."""
 
 
@@ -108,7 +108,7 @@ async def serving(*queues: Queue[Any, Any]) -> AsyncIterator[None]:
         yield
     finally:
         for queue in queues:
-            await within(queue.stop(), LIMIT / 2)
+            await within(queue.stop())
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ async def working(app: App, *queues: str) -> AsyncIterator[None]:
             yield
         finally:
             app.stop()
-            await within(task, LIMIT / 2)
+            await within(task)
 
 
 async def _either(started: asyncio.Event, task: asyncio.Task[None]) -> None:

@@ -394,7 +394,7 @@ class TestSyncApp:
         together = threading.Barrier(8)
 
         def use(_: int) -> None:
-            together.wait(5)
+            together.wait(20)
             jobs.enqueue(nothing)
 
         with ThreadPoolExecutor(8) as pool:
@@ -496,9 +496,9 @@ class TestSyncApp:
                 ended.set()
 
         threading.Thread(target=wait, daemon=True).start()
-        assert queued.wait(5)
+        assert queued.wait(20)
         jobs.close()
-        assert ended.wait(2)
+        assert ended.wait(20)
 
 
 def _task(jobs: SyncApp) -> Any:

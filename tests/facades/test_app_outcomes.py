@@ -306,7 +306,7 @@ class TestOutcomesThatCannotBeStored:
         world = Scripted(memory, retry=immediate(3))
         world.answers.append(outcome)
         handle = await world.task.enqueue()
-        await within(world.app.drain(), 3)
+        await within(world.app.drain())
         info = await handle.info()
         assert (info.state, info.attempt) == (JobState.FAILED, 1)
         assert info.reason == "outcome cannot be stored"
@@ -378,7 +378,7 @@ class TestFailures:
         world = Scripted(memory, retry=immediate(3))
         world.answers.append(error)
         handle = await world.task.enqueue()
-        await within(world.app.drain(), 3)
+        await within(world.app.drain())
         info = await handle.info()
         assert (info.state, info.attempt, len(world.runs)) == (JobState.COMPLETED, 1, 2)
         [failure] = info.failures

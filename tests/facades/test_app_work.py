@@ -180,7 +180,7 @@ class TestWorkAndStop:
         await asyncio.sleep(0)
         app.stop()
         try:
-            await within(work, 2)
+            await within(work)
         finally:
             app.stop()
             await asyncio.wait([work])
@@ -530,7 +530,7 @@ class TestBatches:
         except ConfigError:
             return
         await app.client.insert([_raw("take", {"a": 1})])
-        await within(app.drain(), 3)
+        await within(app.drain())
         assert batch.name == "take"
 
 
@@ -557,7 +557,7 @@ class TestThreads:
         assert names == [False] * 5
 
     async def test_side_by_side(self, memory: Store) -> None:
-        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=5)
+        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=20)
 
         @app.task
         def meet() -> int:
@@ -774,7 +774,7 @@ class TestIsolation:
             return 1
 
         first, second = await cancels_its_task.enqueue(), await one.enqueue()
-        await within(app.drain(), 3)
+        await within(app.drain())
         assert (await first.info()).state is JobState.FAILED
         assert await second.result() == 1
 

@@ -68,7 +68,7 @@ async def refused(values: Iterable[Any], attempt: Callable[[Any], Any], about: s
         try:
             made = attempt(value)
             if inspect.isawaitable(made):
-                await within(made, 3)
+                await within(made)
         except HeadraceError as error:
             if problem := complaint(error, about):
                 wrong[shown(value)] = f"{type(error).__name__} {problem}"
@@ -920,7 +920,7 @@ class TestRetryPolicies:
             raise ValueError("no")
 
         handle = await broken.enqueue()
-        await within(app.drain(), 3)
+        await within(app.drain())
         assert (await handle.info()).reason == "not retryable"
 
     def test_a_factor_of_any_size_has_a_delay(self) -> None:

@@ -40,11 +40,12 @@ class TestEvents:
         async def echo(job: Job[int]) -> int:
             return job.payload
 
+        await queue.enqueue("a", 5)
         async with serving(queue):
             await queue.enqueue_and_wait("a", 5)
         assert heard == [
-            ("started", "worker-one"),
             ("queued", "a"),
+            ("started", "worker-one"),
             ("processing", "a"),
             ("completed", "a", 5),
             ("stopped", "worker-one"),

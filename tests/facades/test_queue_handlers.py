@@ -87,7 +87,7 @@ class TestStyles:
 
         async with serving(queue):
             with pytest.raises(JobFailed, match="end" if isinstance(error, Exception) else str(error)):
-                await within(queue.enqueue_and_wait("a", 1), 2)
+                await within(queue.enqueue_and_wait("a", 1))
 
     async def test_only_the_first_callback_counts(self, store: Store) -> None:
         queue = store.queue()
@@ -120,7 +120,7 @@ class TestStyles:
             return f"{prefix}{job.payload}"
 
         async with serving(queue):
-            assert await within(queue.enqueue_and_wait("a", 1), 2) == ">1"
+            assert await within(queue.enqueue_and_wait("a", 1)) == ">1"
 
     async def test_partial(self, memory: Store) -> None:
         queue = memory.queue()
@@ -159,7 +159,7 @@ class TestStyles:
     async def test_plain_handlers_run_side_by_side(self, memory: Store) -> None:
         """002-35: each in a thread of its own, up to the concurrency."""
         queue = memory.queue(concurrency=3)
-        together = threading.Barrier(3, timeout=5)
+        together = threading.Barrier(3, timeout=20)
 
         @queue.execute
         def meet(job: Job[int]) -> int:
@@ -514,7 +514,7 @@ class TestSerdes:
         async with serving(queue):
             for name in "ab":
                 with pytest.raises(JobFailed, match="SerializeToString"):
-                    await within(queue.enqueue_and_wait(name, 1), 2)
+                    await within(queue.enqueue_and_wait(name, 1))
         assert runs == ["a", "b"]
 
     async def test_a_payload_that_the_serde_chokes_on_is_not_tried_again(self, memory: Store) -> None:
@@ -605,5 +605,5 @@ class TestIsolation:
             return job.payload
 
         async with serving(queue):
-            assert await within(queue.enqueue_and_wait("a", 1), 2) == 1
-            assert await within(queue.enqueue_and_wait("b", 2), 2) == 2
+            assert await within(queue.enqueue_and_wait("a", 1)) == 1
+            assert await within(queue.enqueue_and_wait("b", 2)) == 2

@@ -331,7 +331,7 @@ class TestRequestAndResponse:
 
         async with serving(queue):
             with pytest.raises(WaitTimeout) as caught:
-                await queue.enqueue_and_wait("a", 1, timeout="500ms")
+                await queue.enqueue_and_wait("a", 1, timeout="3s")
             assert isinstance(caught.value, TimeoutError)
             assert "may still finish" in str(caught.value)
             info = await queue.client.get(JobKey("jobs", "a"))

@@ -63,16 +63,21 @@ class TestWaiters:
 
     async def test_for_a_result_that_is_never_kept(self, store: Store) -> None:
         """P12: the same when the job's own options said so from the start; a wait that says so itself is refused."""
-        queue = store.queue()
+        queue, gate, events = store.queue(), Gate(), Events()
+        queue.client.observers.add(events)
 
         @queue.execute
         async def one(job: Job[int]) -> int:
+            await gate.pass_through()
             return 1
 
         async with serving(queue):
-            await queue.enqueue("a", 1, result_ttl=0, delay="100ms")
-            with pytest.raises(ResultExpired):
-                await within(queue.enqueue_and_wait("a", 1))
+            await queue.enqueue("a", 1, result_ttl=0)
+            await gate.reached()
+            waiting = asyncio.ensure_future(_error(queue.enqueue_and_wait("a", 1)))
+            await events.until(EventKind.DEDUPLICATED)
+            gate.open()
+            assert isinstance(await within(waiting), ResultExpired)
             with pytest.raises(InvalidJob, match="no result to wait for"):
                 await within(queue.enqueue_and_wait("b", 1, result_ttl=0))
 
@@ -108,7 +113,7 @@ class TestWaiters:
         try:
             await events.until(EventKind.QUEUED)
             await queue.client.close()
-            assert isinstance(await within(waiting, 2), HeadraceError)
+            assert isinstance(await within(waiting), HeadraceError)
         finally:
             waiting.cancel()
 
@@ -393,7 +398,7 @@ class TestAfterHook:
         cells = {"parameters": good, "blob": b"damaged"}
         await backend.insert([Row(b"\1" * 16, "jobs", "jobs", cells, key="bad")])
         async with serving(queue):
-            assert await within(queue.enqueue_and_wait("good", 1), 3) == 1
+            assert await within(queue.enqueue_and_wait("good", 1)) == 1
         status = await queue.status("bad")
         assert status is not None
         assert status.state == "failed"
@@ -418,7 +423,7 @@ class TestAfterHook:
             await gate.reached()
             if how == "cancel":
                 await queue.cancel("stopped")
-            assert await within(queue.enqueue_and_wait("next", 2), 3) == 2
+            assert await within(queue.enqueue_and_wait("next", 2)) == 2
             status = await queue.status("stopped")
             assert status is not None
             assert status.state in ("completed", "cancelled", "failed")

@@ -235,14 +235,14 @@ class TestStorage:
             with pytest.raises(RetriesExhausted):
                 await within(queue.enqueue_and_wait("b", "bad"))
             await queue.enqueue("a", "again")
-        assert events.kinds == [
+        # A worker may start a job before its producer has heard that it is stored.
+        assert [event.key for event in events.of(EventKind.QUEUED)] == ["a", "b"]
+        assert [kind for kind in events.kinds if kind is not EventKind.QUEUED] == [
             EventKind.WORKER_STARTED,
-            EventKind.QUEUED,
             EventKind.STARTED,
             EventKind.SNOOZED,
             EventKind.STARTED,
             EventKind.COMPLETED,
-            EventKind.QUEUED,
             EventKind.STARTED,
             EventKind.RETRYING,
             EventKind.STARTED,

@@ -16,7 +16,7 @@ from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
 from tests import postgres, valkey
 
-FAST = {"lease": "500ms", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
+FAST = {"lease": "10s", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "valkey"])
@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 
 @pytest.fixture
 def make_app(store: Backend) -> Callable[..., App]:
-    """Apps on the same store, with short leases."""
+    """Apps on the same store that are quick to notice things."""
 
     def make(backend: Backend | None = None, **worker: Any) -> App:
         settings = Settings.load({"worker": FAST | {"name": "random"} | worker}, env={}, toml={})

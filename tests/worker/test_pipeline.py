@@ -235,7 +235,7 @@ async def test_a_job_on_its_last_chance_runs_alone(make_app: Callable[..., App],
 
 
 async def test_pausing_a_queue_returns_what_was_buffered(make_app: Callable[..., App]) -> None:
-    app = make_app(concurrency=1, prefetch=100, lease="600ms")
+    app = make_app(concurrency=1, prefetch=100)
     go_on = asyncio.Event()
     ran = []
 
@@ -414,7 +414,7 @@ async def test_a_worker_outlives_a_store_that_fails_in_unheard_of_ways(
 
 async def test_the_worker_stays_listed_and_leaves_the_list(make_app: Callable[..., App]) -> None:
     """P2: a live worker is never unlisted."""
-    app = make_app(lease="60ms", name="pod-7")
+    app = make_app(lease="1s", name="pod-7")
 
     @app.task
     async def work() -> None: ...
@@ -425,7 +425,7 @@ async def test_the_worker_stays_listed_and_leaves_the_list(make_app: Callable[..
                 await asyncio.sleep(0.01)
         first = stats.workers[0].seen_at
         async with asyncio.timeout(10):
-            while (await app.client.stats()).workers[0].seen_at < first + 200_000:
+            while (await app.client.stats()).workers[0].seen_at < first + 2_200_000:  # longer than an entry lasts
                 await asyncio.sleep(0.01)
         assert stats.workers[0].worker == "pod-7"
     async with app:
@@ -539,7 +539,7 @@ async def test_a_claim_answer_that_never_reached_the_worker_is_taken_back(
                 raise Unavailable("the reply was lost")
             return claimed
 
-    app = make_app(Deaf(store.sibling()))
+    app = make_app(Deaf(store.sibling()), lease="500ms")
     done = asyncio.Event()
 
     @app.task

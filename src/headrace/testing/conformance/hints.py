@@ -138,8 +138,9 @@ class HintTests(ConformanceBase):
     @needs("hints")
     async def test_a_retry_tells_no_waiter_and_keeps_it_waiting(self, store: Backend) -> None:
         assert store.hints is not None
-        await self.put(store, row(1, reply_to="me"))
         async with store.hints.listen(["inbox:me", "queue:q"]) as hints:
+            await self.put(store, row(1, reply_to="me"))
+            assert await first(hints) == Hint("queue:q")
             await store.finish([settle(await self.take_one(store), JobState.AVAILABLE)], T0)
             assert await first(hints) == Hint("queue:q")
             await store.finish([settle(await self.take_one(store))], T0)

@@ -23,11 +23,16 @@ CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET s
     SELECT coalesce((SELECT p.group_running FROM queues AS q JOIN policies AS p ON p.queue = q.name WHERE q.qid = p_qid), 1)
 $$;
 
--- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here.
+-- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here. No tenant that
+-- is awake comes before ``low_count, low_since``, and none wakes before ``low_wake``: whoever looks for the first begins there,
+-- and not with those that have been there; as long as any snapshot is held, these are still in the indexes.
 CREATE TABLE turns (
     round bigint NOT NULL DEFAULT 0,
     running bigint NOT NULL DEFAULT 0,
     full_at bigint NOT NULL DEFAULT 0,
+    low_count bigint NOT NULL DEFAULT '-9223372036854775808',
+    low_since bigint NOT NULL DEFAULT '-9223372036854775808',
+    low_wake bigint NOT NULL DEFAULT '-9223372036854775808',
     qid integer NOT NULL CONSTRAINT turns_pkey PRIMARY KEY,
     behind boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
@@ -110,14 +115,16 @@ BEGIN
 END $$;
 
 -- Of these queues, in which jobs of these tenants have stopped to run, those in which somebody may wait for that.
-CREATE FUNCTION waited_for(p_qids integer[], p_tids bigint[]) RETURNS SETOF integer LANGUAGE sql STABLE
+CREATE FUNCTION waited_for(p_qids integer[], p_tids bigint[]) RETURNS SETOF integer LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-    SELECT DISTINCT n.qid FROM (SELECT DISTINCT m.qid, m.tid FROM unnest(p_qids, p_tids) AS m (qid, tid) WHERE m.tid IS NOT NULL) AS n
+BEGIN
+    RETURN QUERY
+    SELECT n.qid FROM (SELECT DISTINCT m.qid FROM unnest(p_qids, p_tids) AS m (qid, tid) WHERE m.tid IS NOT NULL) AS n
     JOIN queues AS q ON q.qid = ANY (ARRAY[n.qid]) JOIN policies AS p ON p.queue = ANY (ARRAY[q.name])  -- queues_pkey, policies_pkey
     WHERE coalesce(p.running, p.holders, p.tenant_running) IS NOT NULL OR EXISTS (  -- tenant_rules_pkey
-        SELECT 1 FROM tenant_rules AS u WHERE u.tid = n.tid AND u.running IS NOT NULL
-    )
-$$;
+        SELECT 1 FROM tenant_rules AS u WHERE u.tid = ANY (p_tids) AND u.qid = n.qid AND u.running IS NOT NULL
+    );
+END $$;
 
 -- Of these jobs, those that were in a lane of a tenant have left it.
 CREATE FUNCTION tell_dropped(p_now bigint, p_qids integer[], p_ids uuid[], p_lanes bigint[]) RETURNS void
@@ -151,10 +158,10 @@ BEGIN
     RETURN EXISTS (SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane]) WHERE l.tid = p_tid);
 END $$;
 
--- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped to run, and
--- whether there is more. A tenant that was left with nothing, and would have come anew as it comes back, has forgotten when it
+-- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped to run, when
+-- the first tenant wakes for it, at the earliest, and whether there is more. A tenant that was left with nothing, and would have come anew as it comes back, has forgotten when it
 -- was to wake.
-CREATE FUNCTION hear(p_qid integer, p_now bigint, p_round bigint, OUT stopped bigint, OUT more boolean) LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION hear(p_qid integer, p_now bigint, p_round bigint, OUT stopped bigint, OUT wake bigint, OUT more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -189,11 +196,13 @@ BEGIN
             INSERT INTO lanes (lane, tid, qid, priority, task)
             SELECT h.lane, min(h.tid), p_qid, min(h.priority), min(h.task) FROM heard AS h GROUP BY h.lane
             ON CONFLICT (lane) DO NOTHING
+        ), came AS (
+            INSERT INTO tenants AS t (tid, qid, tenant, jobs, wake_at)
+            SELECT h.tid, p_qid, min(h.tenant), sum(h.jobs), min(h.at) FROM heard AS h GROUP BY h.tid
+            ON CONFLICT (tid) DO UPDATE SET jobs = t.jobs + excluded.jobs,
+                wake_at = CASE WHEN NOT (t.awake OR t.at_limit) THEN least(t.wake_at, excluded.wake_at) END
         )
-        INSERT INTO tenants AS t (tid, qid, tenant, jobs, wake_at)
-        SELECT h.tid, p_qid, min(h.tenant), sum(h.jobs), min(h.at) FROM heard AS h GROUP BY h.tid
-        ON CONFLICT (tid) DO UPDATE SET jobs = t.jobs + excluded.jobs,
-            wake_at = CASE WHEN NOT (t.awake OR t.at_limit) THEN least(t.wake_at, excluded.wake_at) END;
+        SELECT min(h.at) INTO wake FROM heard AS h;
         RETURN;
     ELSIF v_first = 2 AND v_last = 2 THEN
         WITH rows AS (
@@ -206,8 +215,10 @@ BEGIN
                 wake_at = CASE WHEN t.at_limit THEN h.at ELSE t.wake_at END
             FROM heard AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake
         )
-        SELECT (SELECT sum(h.jobs) FROM heard AS h), array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake)
-        INTO stopped, v_empty FROM kept AS k;
+        SELECT
+            (SELECT sum(h.jobs) FROM heard AS h), (SELECT min(h.at) FROM heard AS h),
+            array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake)
+        INTO stopped, wake, v_empty FROM kept AS k;
         IF v_empty IS NOT NULL THEN
             DELETE FROM tenants AS t USING unnest(v_empty) AS n (tid)
             WHERE t.tid = ANY (ARRAY[n.tid]) AND t.count <= p_round AND t.full_at <= p_now AND NOT has_jobs(t.tid);
@@ -265,7 +276,8 @@ BEGIN
             at_limit = s.at_limit
         FROM summed AS s WHERE s.tenant IS NULL AND t.tid = ANY (ARRAY[s.tid])
     )
-    SELECT coalesce(sum(s.stopped), 0), array_agg(s.tid) FILTER (WHERE s.emptied) INTO stopped, v_empty FROM summed AS s;
+    SELECT coalesce(sum(s.stopped), 0), least(p_now, min(s.wake_at)), array_agg(s.tid) FILTER (WHERE s.emptied)
+    INTO stopped, wake, v_empty FROM summed AS s;
     IF v_empty IS NOT NULL THEN
         DELETE FROM tenants AS t
         WHERE t.tid = ANY (v_empty) AND t.jobs <= 0 AND t.running <= 0 AND NOT t.awake AND t.count <= p_round
@@ -347,6 +359,7 @@ CREATE FUNCTION hear_turns(p_now bigint, p_qid integer, p_all boolean DEFAULT fa
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_stopped bigint;
+    v_wake bigint;
     v_more boolean;
     v_last bigint;
     turn turns;
@@ -360,10 +373,11 @@ BEGIN
         v_last := (SELECT n.seq FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid DESC, n.seq DESC LIMIT 1);  -- news_qid
     END IF;
     LOOP
-        SELECT h.stopped, h.more INTO v_stopped, v_more FROM hear(p_qid, p_now, turn.round) AS h;
-        IF v_stopped > 0 THEN
+        SELECT h.stopped, h.wake, h.more INTO v_stopped, v_wake, v_more FROM hear(p_qid, p_now, turn.round) AS h;
+        IF v_stopped > 0 OR v_wake < turn.low_wake THEN
             turn.running := turn.running - v_stopped;
-            UPDATE turns AS t SET running = turn.running WHERE t.qid = p_qid;
+            turn.low_wake := least(turn.low_wake, v_wake);
+            UPDATE turns AS t SET running = turn.running, low_wake = turn.low_wake WHERE t.qid = p_qid;
         END IF;
         EXIT WHEN NOT (v_more AND p_all AND EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_last));
     END LOOP;
@@ -414,12 +428,21 @@ DECLARE
     v_passed bigint[] := '{}';
     v_passed_ats bigint[] := '{}';
     v_passed_at bigint;
+    v_wake bigint;
     v_next bigint := p_pause;
     rule policies;
     r record;
 BEGIN
-    UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
-    WHERE o.qid = p_qid AND o.wake_at <= p_now;  -- tenants_asleep
+    WITH woken AS (  -- tenants_asleep
+        UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
+        WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now RETURNING o.count, o.since
+    )
+    SELECT w.count, w.since INTO r FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
+        turn.low_count := r.count;
+        turn.low_since := r.since;
+    END IF;
+    turn.low_wake := greatest(turn.low_wake, p_now + 1);
     SELECT x.* INTO rule FROM policies AS x WHERE x.queue = p_name;
     rule.chunk := coalesce(rule.chunk, 10);
     v_width := p_most / rule.chunk + 4;
@@ -470,7 +493,7 @@ BEGIN
                                 CASE WHEN u.every IS NOT NULL THEN u.burst ELSE rule.tenant_burst END AS burst,
                                 coalesce(u.paused_until, 0) AS paused_until
                             FROM tenants AS t LEFT JOIN tenant_rules AS u ON u.tid = ANY (ARRAY[t.tid])
-                            WHERE t.qid = p_qid AND t.awake AND (
+                            WHERE t.qid = p_qid AND t.awake AND (t.count, t.since) >= (turn.low_count, turn.low_since) AND (
                                 rule.holders IS NULL OR t.running < rule.holders
                                 OR EXISTS (SELECT 1 FROM leased AS l WHERE l.tid = ANY (ARRAY[t.tid]) AND l.holder = p_holder)
                                 OR holders_of(t.tid, rule.holders) < rule.holders
@@ -513,6 +536,10 @@ BEGIN
         LOOP
             EXIT WHEN v_room <= 0 OR v_bytes <= 0;
             v_visits := v_visits + 1;
+            IF v_visits = 1 AND rule.holders IS NULL THEN
+                turn.low_count := r.count;
+                turn.low_since := r.since;
+            END IF;
             v_some := r.got;
             IF r.bytes > v_bytes THEN  -- leased as they come, until they weigh enough
                 SELECT count(*), sum(w.size) INTO v_some, r.bytes FROM (
@@ -575,7 +602,12 @@ BEGIN
                 ));
             END IF;
         END LOOP;
-        EXIT WHEN v_visits = 0;
+        IF v_visits = 0 THEN
+            IF rule.holders IS NULL THEN  -- nobody is awake
+                turn.low_count := 9223372036854775807;
+            END IF;
+            EXIT;
+        END IF;
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
             RETURN QUERY
@@ -614,21 +646,25 @@ BEGIN
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
         END IF;
-        UPDATE tenants AS o SET  -- tenants_pkey; lanes_tid, ready_pkey
-            count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
-            at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
-            wake_at = CASE WHEN n.sleeps AND NOT n.stops AND n.wake_at IS NULL AND n.tid = ANY (v_resting) THEN (
-                SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
-                    SELECT greatest(h.run_at, v_until[array_position(v_closed, l.task)]) AS until
-                    FROM lanes AS l CROSS JOIN LATERAL (
-                        SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority
-                        ORDER BY y.run_at LIMIT 1
-                    ) AS h
-                    WHERE l.tid = n.tid
-                ) AS w
-            ) ELSE n.wake_at END
-        FROM unnest(v_tids, v_taken, v_spent, v_limits, v_sleeps, v_wakes) AS n (tid, taken, spent, stops, sleeps, wake_at)
-        WHERE o.tid = ANY (ARRAY[n.tid]);
+        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_pkey
+            UPDATE tenants AS o SET
+                count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
+                at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
+                wake_at = CASE WHEN n.sleeps AND NOT n.stops AND n.wake_at IS NULL AND n.tid = ANY (v_resting) THEN (
+                    SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
+                        SELECT greatest(h.run_at, v_until[array_position(v_closed, l.task)]) AS until
+                        FROM lanes AS l CROSS JOIN LATERAL (
+                            SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority
+                            ORDER BY y.run_at LIMIT 1
+                        ) AS h
+                        WHERE l.tid = n.tid
+                    ) AS w
+                ) ELSE n.wake_at END
+            FROM unnest(v_tids, v_taken, v_spent, v_limits, v_sleeps, v_wakes) AS n (tid, taken, spent, stops, sleeps, wake_at)
+            WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at
+        )
+        SELECT min(o.wake_at) INTO v_wake FROM visited AS o;
+        turn.low_wake := least(turn.low_wake, v_wake);
         IF v_resting <> '{}' THEN
             DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_pkey
             WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = l.lane);
@@ -645,19 +681,22 @@ BEGIN
             )
             INTO v_alone, v_chunks FROM (
                 SELECT array_agg(o.count) AS counts, array_agg(o.tid) AS tids FROM (
-                    SELECT o.count, o.tid FROM tenants AS o WHERE o.qid = p_qid AND o.awake
+                    SELECT o.count, o.tid FROM tenants AS o
+                    WHERE o.qid = p_qid AND o.awake AND (o.count, o.since) >= (turn.low_count, turn.low_since)
                     ORDER BY o.qid, o.count, o.since, o.tenant LIMIT 2
                 ) AS o
             ) AS x WHERE x.tids[1] = v_tids[1] AND (x.counts[2] IS NULL OR x.counts[2] > x.counts[1]);
         END IF;
     END LOOP;
-    UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0)
-    WHERE x.qid = p_qid;
     IF v_passed <> '{}' THEN  -- what was passed over may be had by another claim
+        SELECT least(turn.low_wake, min(n.run_at)) INTO turn.low_wake FROM unnest(v_passed_ats) AS n (run_at);
         UPDATE tenants AS o SET wake_at = least(o.wake_at, n.run_at)
         FROM (SELECT m.tid, min(m.run_at) AS run_at FROM unnest(v_passed, v_passed_ats) AS m (tid, run_at) GROUP BY m.tid) AS n
         WHERE o.tid = ANY (ARRAY[n.tid]) AND NOT o.awake AND NOT o.at_limit;
     END IF;
+    UPDATE turns AS x SET round = turn.round, running = turn.running, full_at = coalesce(turn.full_at, 0),
+        low_count = turn.low_count, low_since = turn.low_since, low_wake = turn.low_wake
+    WHERE x.qid = p_qid;
     IF v_left > 0 AND v_bytes > 0 THEN
         v_next := least(v_next, next_turn(p_now, rule, turn));
     END IF;
@@ -680,7 +719,7 @@ BEGIN
         RETURN NULL;
     END IF;
     RETURN (  -- tenants_asleep
-        SELECT greatest(o.wake_at, p_now) FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at IS NOT NULL
+        SELECT greatest(o.wake_at, p_now) FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at >= turn.low_wake
         ORDER BY o.qid, o.wake_at LIMIT 1
     );
 END $$;

@@ -112,6 +112,7 @@ BEGIN
     PERFORM hear_turns(p_now, p_qid, true);
     UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, p_now) END
     WHERE o.qid = p_qid;
+    UPDATE turns AS t SET low_wake = least(t.low_wake, p_now) WHERE t.qid = p_qid;
 END $$;
 
 -- Replace the policy of a queue, if its version is the expected one; whether it was.
