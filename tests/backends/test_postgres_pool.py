@@ -115,7 +115,9 @@ async def test_calls_that_wait_for_the_server_do_not_hold_up_the_heartbeat(store
             stuck = [group.create_task(backend.insert([row(number)], T0)) for number in range(12)]
             await asyncio.sleep(2.0)  # two leases long
             async with asyncio.timeout(20):
-                while not other.execute(f"SELECT FROM {SCHEMA}.leased WHERE lease_until > {SCHEMA}.now_us()").fetchall():
+                while not other.execute(
+                    f"SELECT FROM {SCHEMA}.leased WHERE lease_until > {SCHEMA}.now_us()"
+                ).fetchall():
                     await asyncio.sleep(0.01)
             assert not any(task.done() for task in stuck)
         enough.set()

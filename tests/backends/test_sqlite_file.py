@@ -158,7 +158,9 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         await opened(path)
 
 
-@pytest.mark.parametrize("content", [b"hello, this is a text file\n" * 100, bytes(range(256)) * 32, b"SQLite format 3\0"])
+@pytest.mark.parametrize(
+    "content", [b"hello, this is a text file\n" * 100, bytes(range(256)) * 32, b"SQLite format 3\0"]
+)
 async def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)

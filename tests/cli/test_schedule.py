@@ -65,7 +65,10 @@ def in_zone(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_list_tells_what_comes_and_what_came(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(Cron("0 6 * * MON-FRI", JOB, name="morning", tz="Europe/Madrid", start=now() + timedelta(days=1)), Every("1h", JOB, name="hourly", jitter=0))
+    put(
+        Cron("0 6 * * MON-FRI", JOB, name="morning", tz="Europe/Madrid", start=now() + timedelta(days=1)),
+        Every("1h", JOB, name="hourly", jitter=0),
+    )
     run("schedule", "run", "hourly", *URL)
     with in_zone("Asia/Kolkata", monkeypatch):
         heads, hourly, morning = run("schedule", "list", *URL).stdout.splitlines()

@@ -248,8 +248,8 @@ class TestBombs:
             cell = Envelope(max_size=10**9, compress_over=None).seal(bytes.fromhex({packed.hex()!r}), JSON | 0x10, "x")
 
             def peak():  # ru_maxrss of a child begins with its parent's
-                [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-                return int(line.split()[1])
+                [told] = [line for line in Path("/proc/self/status").open() if line.startswith("VmHWM")]
+                return int(told.split()[1])
 
             before = peak()
             for _ in range(3):
