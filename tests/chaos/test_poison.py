@@ -13,6 +13,6 @@ from chaos import poison
 async def test_jobs_that_kill_their_worker_are_set_aside_and_no_other(store: str, tmp_path: Path) -> None:
     """C09: blame falls on the killer alone, and a payload that cannot be read kills nobody."""
     outcome = await poison.run(
-        tmp_path, jobs=500, killers=2, processes=2, seed=11, backend=store, lease=5.0, budget=200
+        tmp_path, jobs=500, killers=2, processes=2, seed=11, backend=store, lease=4.0, budget=200
     )
     assert outcome.ok, outcome.show()

@@ -20,6 +20,8 @@ from tests.worker import handlers
 from tests.worker.conftest import Told, working
 
 LEASE = 0.5
+Handlers = list[tuple[Callable[..., Any], Any]]
+"""Each with the executor that it asks for."""
 
 
 @contextmanager
@@ -80,36 +82,39 @@ async def async_spin_and_note(seconds: float, log: str) -> None:
     spin_and_note(seconds, log)
 
 
+BESIDE: Handlers = [
+    (sleep_and_note, None), (block_and_note, "thread"), (spin_and_note, "thread"), (spin_and_note, "process")
+]  # fmt: skip
+"""Those that leave the worker's loop alone."""
+
+
 @pytest.mark.parametrize(
-    ("handler", "executor"),
-    [
-        (sleep_and_note, None),
-        (async_block_and_note, None),
-        (async_spin_and_note, None),
-        (block_and_note, "thread"),
-        (spin_and_note, "thread"),
-        (spin_and_note, "process"),
-    ],
+    "handlers", [BESIDE, [(async_block_and_note, None)], [(async_spin_and_note, None)]], ids=["beside", "block", "spin"]
 )
 async def test_a_handler_ten_times_longer_than_its_lease_keeps_it(
-    make_app: Callable[..., App], store: Backend, handler: Callable[..., Any], executor: Any, tmp_path: Path
+    make_app: Callable[..., App], store: Backend, handlers: Handlers, tmp_path: Path
 ) -> None:
     """corner-cases 5.3.3, F24: the heartbeat has a thread and a connection of its own."""
     app = make_app(lease=f"{LEASE}s", reap="1h")
     told = Told()
     app.observe(told)
-    task = app.task(executor=executor)(handler)
-    log = tmp_path / "runs.txt"
+    tasks = [
+        app.task(name=f"task-{number}", executor=executor)(handler)
+        for number, (handler, executor) in enumerate(handlers)
+    ]
+    logs = [tmp_path / f"{number}.txt" for number in range(len(tasks))]
     with reaping(store):
         async with working(app):
-            handle = await task.enqueue(10 * LEASE, str(log))
-            await handle.result("60s")
-            info = await handle.info()
-    assert info.state is JobState.COMPLETED
-    assert (info.attempt, info.lost) == (0, 0)
+            handles = [await task.enqueue(10 * LEASE, str(log)) for task, log in zip(tasks, logs, strict=True)]
+            infos = []
+            for handle in handles:
+                await handle.result("60s")
+                infos.append(await handle.info())
+    assert [(info.state, info.attempt, info.lost) for info in infos] == [(JobState.COMPLETED, 0, 0)] * len(tasks)
     assert EventKind.LEASE_LOST not in told.kinds()
-    [pid] = log.read_text().split()
-    assert (int(pid) != os.getpid()) is (executor == "process")
+    for (_, executor), log in zip(handlers, logs, strict=True):
+        [pid] = log.read_text().split()
+        assert (int(pid) != os.getpid()) is (executor == "process")
 
 
 async def test_a_worker_whose_lease_was_taken_is_told_and_its_handler_cancelled(

@@ -299,7 +299,7 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
 async def test_health_tells_whether_work_gets_done(make_app: Callable[..., App], store: Backend) -> None:
     """C16, I25: alive is not the same as consuming."""
     plain = Plain(store.sibling())
-    app = make_app(plain, poll="10ms")
+    app = make_app(plain, poll="10ms", lease="2s")
 
     @app.task
     async def work() -> None: ...
