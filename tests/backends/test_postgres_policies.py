@@ -104,6 +104,15 @@ def left() -> dict[str, int]:
         return {table: rows for table, rows in found.items() if rows}
 
 
+def hidden() -> list[Any]:
+    """The tenants that no claim would find, as they come before the marks."""
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        return connection.execute(
+            f"SELECT o.*, t.* FROM {SCHEMA}.tenants AS o JOIN {SCHEMA}.turns AS t USING (qid) "
+            "WHERE (o.awake AND (o.count, o.since) < (t.low_count, t.low_since)) OR o.wake_at < t.low_wake"
+        ).fetchall()
+
+
 # -- the model
 
 
@@ -263,6 +272,7 @@ class Twins:
                 known = await model.policies.group(queue, group)
                 assert await store.policies.group(queue, group) == known, "\n".join(self.told)
         await self.both("policies.find", None)
+        assert hidden() == []
 
     async def live(self, steps: int) -> None:
         weights = {
@@ -463,6 +473,27 @@ async def test_who_had_a_turn_within_a_batch_wakes_as_in_the_model(store: Postgr
         await one.insert(rows, T0)
         answers.append(await one.claim(Claim("w", ("q",), 10, LEASE), T0))
     assert answers[0] == answers[1]
+
+
+# -- marks
+
+
+async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: PostgresBackend) -> None:
+    """Behind a pooler, a transaction may be whatever the database makes of it."""
+    assert await store.policies.save(Policy(queue="q", chunk=10), T0)
+    assert (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs == []
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as past:
+        past.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        past.execute("SELECT 1 FROM queues")
+        await store.insert([row(1, tenant="a", run_at=T0 + 5)], T0 + 5)
+        await store.policies.tenants("q", at=T0 + 6)
+        seen = past.execute(
+            "SELECT id FROM claim_v1(%s, 'v', '{q}', 10, %s, 0::smallint, NULL, 1000000, false) WHERE kind = 1",
+            (T0 + 10, LEASE),
+        )
+        assert seen.fetchall() == []
+    claimed = await store.claim(Claim("w", ("q",), 10, LEASE), T0 + 20)
+    assert [job.id for job in claimed.jobs] == [job_id(1)]
 
 
 # -- nobody waits for another who waits for him

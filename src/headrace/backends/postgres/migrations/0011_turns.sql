@@ -442,7 +442,9 @@ BEGIN
         turn.low_count := r.count;
         turn.low_since := r.since;
     END IF;
-    turn.low_wake := greatest(turn.low_wake, p_now + 1);
+    IF current_setting('transaction_isolation') = 'read committed' THEN  -- else there may be some that it does not see
+        turn.low_wake := greatest(turn.low_wake, p_now + 1);
+    END IF;
     SELECT x.* INTO rule FROM policies AS x WHERE x.queue = p_name;
     rule.chunk := coalesce(rule.chunk, 10);
     v_width := p_most / rule.chunk + 4;
