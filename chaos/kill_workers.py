@@ -109,10 +109,11 @@ async def _kill(fleet: Fleet, rng: random.Random) -> None:
     # Workers need about half a second to start; killing faster would only ever kill newborns. After a moment in which
     # the machine stood still, nobody has had the time to acknowledge anything.
     pause = 0.3 + rng.random() * 0.4
-    due = 0.0
-    while time.monotonic() > due + 0.3:
+    for _ in range(10):
         due = time.monotonic() + pause
         await asyncio.sleep(pause)
+        if time.monotonic() < due + 0.3:
+            break
     await asyncio.to_thread(fleet.kill_one)
 
 
@@ -120,9 +121,8 @@ class Again:
     """The runs that were not their job's last, and what explains them."""
 
     def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
-        lapsed = ledger.ids("lease_lost")
-        again = [run for run in ledger.repeated() if run.id.replace("-", "") not in lapsed]
-        self._lapsed = len(lapsed)
+        again = ledger.repeated()
+        self._lapsed = len(ledger.ids("lease_lost"))
         self._unexplained = sum(run.pid not in fleet.killed for run in again)
         self._ended = [
             fleet.killed[run.pid] - run.ended for run in again if run.ended is not None and run.pid in fleet.killed

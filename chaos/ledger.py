@@ -73,7 +73,8 @@ class Ledger:
         return Counter(entry.id for entry in self.entries if entry.kind == "start")
 
     def repeated(self) -> list[Run]:
-        """The runs that were not their job's last."""
+        """The runs that were not their job's last, but for jobs whose worker was told that the lease had lapsed."""
+        lapsed = self.ids("lease_lost")
         last: Counter[str] = Counter()
         ends = {(entry.id, entry.epoch): entry.ns for entry in self.entries if entry.kind == "end"}
         starts = [entry for entry in self.entries if entry.kind == "start"]
@@ -82,7 +83,7 @@ class Ledger:
         return [
             Run(entry.id, entry.pid, ends.get((entry.id, entry.epoch)))
             for entry in starts
-            if entry.epoch < last[entry.id]
+            if entry.epoch < last[entry.id] and entry.id.replace("-", "") not in lapsed
         ]
 
     def ids(self, kind: str) -> set[str]:

@@ -159,8 +159,8 @@ BEGIN
 END $$;
 
 -- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped to run, when
--- the first tenant wakes for it, at the earliest, and whether there is more. A tenant that was left with nothing, and would have come anew as it comes back, has forgotten when it
--- was to wake.
+-- the first tenant wakes for it, at the earliest, and whether there is more. A tenant that was left with nothing, and would
+-- have come anew as it comes back, has forgotten when it was to wake.
 CREATE FUNCTION hear(p_qid integer, p_now bigint, p_round bigint, OUT stopped bigint, OUT wake bigint, OUT more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
