@@ -7,11 +7,22 @@ import asyncio
 import secrets
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos import freeze_workers, fsync_window, kill_holders, kill_planners, kill_server, kill_workers, poison
+from chaos import (
+    crash_after_claim,
+    freeze_workers,
+    fsync_window,
+    hang_store,
+    kill_holders,
+    kill_planners,
+    kill_server,
+    kill_workers,
+    poison,
+)
 from chaos.outcome import Outcome
 from chaos.stores import SERVERS, STORES
 
@@ -20,11 +31,16 @@ SCENARIOS = {
     "poison": STORES,
     "freeze_workers": SERVERS,
     "kill_server": SERVERS,
+    "crash_after_claim": SERVERS,
+    "hang_store": STORES,
     "fsync_window": ("valkey",),
     "kill_planners": STORES,
     "kill_holders": STORES,
 }
 """On which stores each is run."""
+
+
+Scenario = Callable[[Path], Coroutine[Any, Any, Outcome]]
 
 
 def main() -> int:
@@ -36,6 +52,7 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, help="of workers, default 20, of holders 50; of the server, default 10")
     parser.add_argument("--freezes", type=int, default=10)
+    parser.add_argument("--hangs", type=int, default=4)
     parser.add_argument("--cuts", type=int, default=10, help="of the power")
     parser.add_argument("--processes", type=int, help="default 8; 4 where the server goes or workers are stopped")
     parser.add_argument("--lease", type=float, help="seconds; a slow machine needs long ones")
@@ -50,15 +67,27 @@ def main() -> int:
         for store in SCENARIOS[name]:
             if store not in (given.store or STORES):
                 continue
-            with tempfile.TemporaryDirectory() as folder:
-                outcome = asyncio.run(_scenario(name, store, Path(folder), given))
-            outcome.save()
-            print(outcome.show(), flush=True)
-            good = good and outcome.ok
+            for scenario in _scenarios(name, store, given):
+                with tempfile.TemporaryDirectory() as folder:
+                    outcome = asyncio.run(scenario(Path(folder)))
+                outcome.save()
+                print(outcome.show(), flush=True)
+                good = good and outcome.ok
     return 0 if good else 1
 
 
-def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) -> Coroutine[Any, Any, Outcome]:
+def _scenarios(
+    name: str, store: str, given: argparse.Namespace
+) -> list[Callable[[Path], Coroutine[Any, Any, Outcome]]]:
+    """One for each way of the scenario on that store."""
+    if name != "hang_store":
+        return [partial(_scenario, name, store, given)]
+    common = {"seed": given.seed, "processes": given.processes or 2} | ({"lease": given.lease} if given.lease else {})
+    sizes = [{"way": way, "leases": leases} for way in hang_store.WAYS[store] for leases in (1.4, 3.0)]
+    return [partial(hang_store.run, hangs=given.hangs, backend=store, **size, **common) for size in sizes]
+
+
+def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) -> Coroutine[Any, Any, Outcome]:
     common = {"seed": given.seed} | ({"lease": given.lease} if given.lease else {})
     many = common | {"processes": given.processes or 8}
     few = common | {"processes": given.processes or 4}
@@ -74,6 +103,8 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
             return freeze_workers.run(folder, freezes=given.freezes, backend=store, **few)
         case "kill_server":
             return kill_server.run(folder, kills=given.kills or 10, backend=store, **few)
+        case "crash_after_claim":
+            return crash_after_claim.run(folder, rounds=given.kills or 12, backend=store, **few)
         case "kill_planners":
             return kill_planners.run(
                 folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few

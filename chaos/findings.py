@@ -28,6 +28,7 @@ class Findings:
         self.phantom = sum(name not in known for name in runs)
         self.unrun = sum(runs[dashed(job_id)] == 0 for job_id in ids)
         self.burnt = sum(record.attempt for record in there)
+        self.doubled = ledger.doubled()
 
     def problems(self) -> list[str]:
         """What does not hold."""
@@ -37,13 +38,19 @@ class Findings:
             (self.unrun, f"{self.unrun} jobs are said to be done but no handler ran"),
             (self.phantom, f"{self.phantom} jobs ran that nobody enqueued"),
             (self.stale, f"{self.stale} outcomes of stale workers were accepted"),
+            (self.doubled, f"{self.doubled} leases were given out twice: two runs under one epoch"),
             (self.burnt, f"{self.burnt} attempts were counted although no handler failed"),
         )
         return [text for bad, text in said if bad]
 
     def figures(self) -> dict[str, Any]:
         """For the results."""
-        return {"jobs": self.jobs, "lost": self.lost, "stale outcomes accepted": self.stale}
+        return {
+            "jobs": self.jobs,
+            "lost": self.lost,
+            "stale outcomes accepted": self.stale,
+            "epochs given out twice": self.doubled,
+        }
 
 
 def _stale(record: Record) -> bool:

@@ -72,6 +72,11 @@ class Ledger:
         """How often each job was started."""
         return Counter(entry.id for entry in self.entries if entry.kind == "start")
 
+    def doubled(self) -> int:
+        """Leases under which a job was started more than once, in whatever process: none ever may be."""
+        starts = Counter((entry.id, entry.epoch) for entry in self.entries if entry.kind == "start")
+        return sum(count > 1 for count in starts.values())
+
     def repeated(self) -> list[Run]:
         """The runs that were not their job's last, but for jobs whose worker was told that the lease had lapsed."""
         lapsed = self.ids("lease_lost")

@@ -22,13 +22,13 @@ class SqliteStore:
     name = "sqlite"
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.url = f"sqlite:///{path}"
 
     def integrity(self) -> str:
         """What SQLite's own check finds."""
         return str(
-            apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY).execute("pragma integrity_check").get
+            apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY).execute("pragma integrity_check").get
         )
 
 

@@ -96,6 +96,21 @@ class Postgres:
             while any(map(runs, children)):
                 time.sleep(0.005)
 
+    def freeze(self) -> None:
+        """Let every process of it stand still with every connection open, as a machine that is being moved does."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        for pid in children_of(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def standby(self) -> Postgres:
         """A copy of it, not started yet, that follows whatever is committed here."""
         copy = object.__new__(Postgres)

@@ -49,10 +49,14 @@ class CancelToken:
     asyncio.exceptions.CancelledError: worker stopping
     """
 
-    __slots__ = ("_event", "_lock", "given_up", "reason")
+    __slots__ = ("_event", "_lock", "doubtful", "given_up", "reason")
 
     def __init__(self) -> None:
         self.reason = ""
+        self.doubtful = False
+        """Whether the lease has run out by this worker's own clock while the store could not be reached: another worker
+        may run the job by now. No stop is asked for, as the lease may still be good; a handler whose work must not be
+        done twice at the same time looks at this before it goes on."""
         self.given_up = False
         """Whether the worker has settled the job without waiting for its handler any longer."""
         self._event: threading.Event | None = None

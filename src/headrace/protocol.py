@@ -323,15 +323,21 @@ class Backend(Protocol):
 
         The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
         jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
-        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING with ``epoch`` + 1,
-        leased until now + ``lease_for``.
+        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING, leased until now +
+        ``lease_for``, with the next *epoch*: the last one + 1, or now if that is higher. So a job never gets an epoch
+        twice: not when its record went and it is enqueued again, and not when the store loses what it wrote last (a
+        crash without a sync, a failover to a replica that lags), as long as its clock is not set back at the same time.
+        A claim is as durable as an insert: its jobs are started as soon as it is answered.
+
+        A job has *begun* once a handler may have been called for it: from its first lease on, unless every lease that
+        it had was settled with ``unbegun``. ``Leased.begun`` tells how it was before this lease.
 
         Due jobs whose ``expires`` has passed and that come, in this order, before the last job returned (or anywhere,
         if nothing cut the answer short) become CANCELLED with the reason ``expired`` and are listed in
         ``expired``, never returned. A claim may leave some of a great many to the next claim or reap.
 
-        The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until the
-        leases expire and a reap takes them back, counting a loss for each.
+        The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
+        asks for its leases (``Beat.census``) and gives them back, or a reap takes them back and counts a loss for each.
 
         Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
         on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
@@ -402,11 +408,20 @@ class Backend(Protocol):
         One call per heartbeat for a whole process. A lease past its expiry that nobody reaped is renewed all the
         same. Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as
         they are. A beat waits for nobody: a lease that another transaction has in hand is answered in ``busy``.
+
+        The store remembers when the holder last beat, and since when it has been *steady*: since its first beat, or
+        since the last one that came more than ``gap`` after the one before. Both are read when the beat is carried out,
+        not when it was sent.
         """
         ...
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         """Take back up to ``limit`` jobs whose lease has expired, oldest expiry first, each in one step.
+
+        With a ``holder``, no lease is taken back unless that holder has beaten within ``gap`` and been steady for
+        ``steady``. While a store stands still nobody can renew a lease; when it goes on, many have run out whose
+        workers live, and what lay in its input is carried out in any order. A holder that had to wait so long for its
+        own beats leaves the others the time to bring theirs.
 
         A job whose cancellation was asked for becomes CANCELLED. Otherwise ``lost`` rises by one; above ``max_lost``
         the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays.

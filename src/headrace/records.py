@@ -113,6 +113,8 @@ class Leased(Struct, frozen=True, gc=False):
     error: bytes | None = None
     """What earlier attempts left behind, as the core wrote it."""
     group: str | None = None
+    begun: bool = False
+    """Whether a handler may have been called for it under an earlier lease."""
 
 
 class Claimed(Struct, frozen=True):
@@ -143,6 +145,8 @@ class Settlement(Struct, frozen=True, gc=False):
     """Adds one to ``attempt``."""
     keep_lost: bool = False
     """Leaves ``lost`` as it is. Otherwise a settlement sets it to 0: only *consecutive* losses count."""
+    unbegun: bool = False
+    """AVAILABLE, PAUSED: no handler was called for it: not under this lease nor, as ``Leased.begun`` said, before."""
     queue: str | None = None
     priority: int | None = None
     cells: dict[str, bytes | None] | None = None
@@ -158,6 +162,10 @@ class Settlement(Struct, frozen=True, gc=False):
     """False: leave no record of a COMPLETED job at all."""
     spawn: Sequence[Row] = ()
     """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
+
+
+CENSUS = 2_000
+"""A census looks for the holder's leases among so many of the store, those that expire first."""
 
 
 class Beat(Struct, frozen=True):
@@ -176,6 +184,10 @@ class Beat(Struct, frozen=True):
     busy: int = 0
     leaving: bool = False
     """Take the worker off the list."""
+    gap: int = 10_000_000
+    """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
+    census: bool = False
+    """Ask for all leases of this holder. After a claim whose answer was lost it has some that it knows nothing of."""
 
 
 class Renewed(Struct, frozen=True):
@@ -190,12 +202,19 @@ class Renewed(Struct, frozen=True):
     busy: Sequence[tuple[JobId, int]] = ()
     """Of the leases named: those that somebody else's transaction has in hand, as a handler's own does that completes
     its job. They were neither extended nor lost; the next beat asks again."""
+    held: Sequence[tuple[JobId, int]] = ()
+    """With ``census``: the leases of this holder, as far as they are among the first of all to expire."""
 
 
 class Reap(Struct, frozen=True):
     """How to take back what vanished holders left."""
 
     limit: int = 1_000
+    holder: str | None = None
+    """Who reaps. Nothing is taken back unless it has beaten within ``gap``, and been steady for ``steady``; None: no
+    matter who."""
+    gap: int = 10_000_000
+    steady: int = 15_000_000
     max_lost: int = 2
     """A job whose ``lost`` would rise above this goes to the dead letters, with the reason ``lost``."""
     spread: int = 0

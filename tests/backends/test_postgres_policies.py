@@ -488,7 +488,7 @@ async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: P
         await store.insert([row(1, tenant="a", run_at=T0 + 5)], T0 + 5)
         await store.policies.tenants("q", at=T0 + 6)
         seen = past.execute(
-            "SELECT id FROM claim_v1(%s, 'v', '{q}', 10, %s, 0::smallint, NULL, 1000000, false) WHERE kind = 1",
+            "SELECT id FROM claim_v1(%s, 'v', '{q}', 10, %s, 0::smallint, NULL, 1000000, true) WHERE kind = 1",
             (T0 + 10, LEASE),
         )
         assert seen.fetchall() == []

@@ -124,7 +124,7 @@ class TestLeases:
         """But not where the lease is lost: that is told as such."""
 
         async def main() -> list[Event]:
-            leases, observers, heard = Leases(10), Observers(), []
+            leases, observers, heard = Leases(10, asyncio.get_running_loop().time), Observers(), []
             observers.add(heard.append)
             settler = Settler(leases, observers, Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
             job = self.held(leases, since=asyncio.get_running_loop().time() - age)
@@ -143,7 +143,7 @@ class TestLeases:
         claimed = await backend.claim(Claim("holder", ("q",), 1, 10_000_000))
         leases, told = Leases(10), asyncio.get_running_loop().create_future()
         leases.nearly_over = lambda job: told.set_result((job.id, threading.current_thread()))
-        leases.grant(claimed.jobs, asyncio.get_running_loop().time() - 9.5)
+        leases.grant(claimed.jobs, leases.now() - 9.5)
         renewer = Renewer(
             leases,
             SystemClock(),

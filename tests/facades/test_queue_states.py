@@ -168,7 +168,7 @@ class TestTheJobItself:
         assert (job.attempt, job.lost, job.max_attempts) == (0, 0, 7)
         assert (job.tenant, job.priority) == ("acme", -3)
         assert job.enqueued_at == job.run_at == datetime.fromtimestamp(clock.now() / 1e6, UTC)
-        assert (job.cancel.requested, job.headers, job.lease.epoch) == (False, headers, 1)
+        assert (job.cancel.requested, job.headers, job.lease.epoch) == (False, headers, clock.now())
 
     async def test_counts_its_attempts(self, store: Store) -> None:
         """002-14: 0 on the first run, and one more after each failure."""

@@ -177,9 +177,12 @@ class ClaimKeepsEpoch(HookedBackend):
     """A job that was taken back is granted under its old epoch, which its old holder still has."""
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
-        if entry.lost:
-            entry.epoch -= 1
-        return super()._lease(entry, req, now)
+        epoch = entry.epoch
+        leased = super()._lease(entry, req, now)
+        if not entry.lost:
+            return leased
+        entry.epoch = epoch
+        return replace(leased, epoch=epoch)
 
 
 class ClaimStartsExpired(HookedBackend):

@@ -13,6 +13,7 @@ from headrace.core.rules import EveryRule
 from headrace.policy import Rate, TenantLimit, TenantState
 from headrace.records import (
     Altered,
+    Beat,
     Claim,
     Claimed,
     Delete,
@@ -22,6 +23,7 @@ from headrace.records import (
     Move,
     Pause,
     Place,
+    Reap,
     Reaped,
     Renewed,
     Requeue,
@@ -34,7 +36,7 @@ from headrace.records import (
 from headrace.testing.sim.invariants import INVARIANTS
 from headrace.ticks import Drop, Look, Looked, Overlap, Plan, TickOutcome
 from headrace.types import JobState
-from tests.sim.tale import SECOND, UID, Tale, job, leased, row
+from tests.sim.tale import LEASE, SECOND, UID, Tale, job, leased, row
 
 A, R, P = JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED
 FIRED = TickOutcome.FIRED
@@ -510,7 +512,41 @@ def an_epoch_is_given_twice(t: Tale) -> None:
     t.insert(row(1))
     [held] = t.claim()
     t.finish(state=A)
-    t.grant("w2", replace(held, run_at=t.now, epoch=1))
+    t.grant("w2", replace(held, run_at=t.now))
+
+
+@illegal("I6")
+def a_job_is_said_to_have_begun_that_has_not(t: Tale) -> None:
+    t.insert(row(1))
+    t.grant("w1", replace(leased(1, t.now), epoch=t.now + 1, begun=True))
+
+
+@illegal("I7")
+def a_store_that_forgot_a_claim_gives_the_same_epoch_to_another(t: Tale) -> None:
+    """As one whose claims are not on its disk when it crashes."""
+    t.insert(row(1))
+    [held] = t.claim("w1")
+    t.start("w1")
+    t.grant("w2", held)
+    t.start("w2")
+
+
+@illegal("I3")
+def a_holder_whose_beats_have_paused_takes_leases_away(t: Tale) -> None:
+    """As a reap does that lay in the input of a store which stood still."""
+    t.insert(row(1))
+    t.lose()
+    t.call("w2", "renew", Beat("w2", "w2", ("q",), LEASE, gap=SECOND))
+    t.wait(2)
+    request = Reap(holder="w2", gap=SECOND, steady=SECOND)
+    t.call("w2", "reap", request, lie=[Reaped(job(1), "q", "t", A, 1, "")])
+
+
+@illegal("I4")
+def a_holder_is_not_told_what_it_holds(t: Tale) -> None:
+    t.insert(row(1))
+    t.claim("w1", reply="lost")
+    t.call("w1", "renew", Beat("w1", "w1", ("q",), LEASE, census=True), lie=Renewed())
 
 
 @illegal("I6")

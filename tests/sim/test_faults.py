@@ -155,12 +155,12 @@ def test_every_operation_passes_and_is_recorded() -> None:
         await seen.insert([row(n) for n in range(1, 6)])
         claim = Claim("h", ("q",), 1, SECOND)
         [one] = (await seen.claim(claim)).jobs
-        assert await seen.finish([Settlement(one.id, 1, "h", JobState.COMPLETED)]) == [JobState.COMPLETED]
+        assert await seen.finish([Settlement(one.id, one.epoch, "h", JobState.COMPLETED)]) == [JobState.COMPLETED]
         assert seen.turn is not None
-        assert [j.id for j in (await seen.turn([], claim))[1].jobs] == [job(2)]
-        assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, [(job(2), 1), (job(1), 1)]))).lost) == [
-            (job(1), 1)
-        ]
+        [two] = (await seen.turn([], claim))[1].jobs
+        assert two.id == job(2)
+        leases = [(two.id, two.epoch), (one.id, one.epoch)]
+        assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, leases))).lost) == leases[1:]
         await asyncio.sleep(2)
         assert [reaped.id for reaped in await seen.reap(Reap())] == [job(2)]
         assert [altered.id for altered in await seen.alter(Selector(ids=[job(3)]), Cancel())] == [job(3)]

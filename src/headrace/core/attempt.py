@@ -71,7 +71,7 @@ class Attempts:
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job."""
         [leased] = slot.jobs
-        if leased.epoch > 1 and at_most_once(leased):
+        if leased.begun and at_most_once(leased):
             self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
             return
         observed = bool(self._observers)
@@ -115,7 +115,7 @@ class Attempts:
         loaded: list[Leased] = []
         jobs: list[Job[Any]] = []
         for leased in slot.jobs:
-            if leased.epoch > 1 and at_most_once(leased):
+            if leased.begun and at_most_once(leased):
                 self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
                 continue
             if self._observers:
@@ -251,10 +251,10 @@ class Attempts:
         )
         self._settler.add(settlement, news)
 
-    def release(self, leased: Leased, detail: str = "") -> None:
+    def release(self, leased: Leased, detail: str = "", *, begun: bool = True) -> None:
         """Give the job back unfinished, to its old place."""
         news = _event(EventKind.RELEASED, leased, detail=detail) if self._observers else None
-        self._settler.add(self._judge.release(leased), news)
+        self._settler.add(self._judge.release(leased, unbegun=not (begun or leased.begun)), news)
 
     def cancel(self, leased: Leased) -> None:
         """The job is cancelled before it was started."""

@@ -111,11 +111,11 @@ class Claimer:
         self.empty.clear()
         self._nudge()
 
-    def got(self, claimed: Claimed, asked: int, sent_at: float) -> None:
-        """A claim was answered."""
+    def got(self, claimed: Claimed, asked: int, sent_at: float, since: float) -> None:
+        """A claim was answered; its leases count from ``since``."""
         if claimed.jobs:
             self._measure(asyncio.get_running_loop().time())
-            self._leases.grant(claimed.jobs, sent_at)
+            self._leases.grant(claimed.jobs, since)
             self._deliver(claimed.jobs)
         if not self.open:
             return

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Protocol
+
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's monotonic clock stands still while the machine is suspended, and leases do not."""
 
 
 class Clock(Protocol):
@@ -17,6 +21,10 @@ class Clock(Protocol):
         """What to hand to the store as ``at``: None (the store's own clock) outside of tests and simulation."""
         ...
 
+    def elapsed(self) -> float:
+        """Seconds by a clock that is never set, and goes on while the machine sleeps: for the age of leases."""
+        ...
+
 
 class SystemClock:
     """The machine's clock; the store keeps its own."""
@@ -26,6 +34,9 @@ class SystemClock:
 
     def stamp(self) -> None:
         return None
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(_STEADY)
 
 
 class ManualClock:
@@ -45,6 +56,9 @@ class ManualClock:
 
     def stamp(self) -> int:
         return self._now
+
+    def elapsed(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def advance(self, by: str | float) -> None:
         """Move time forward."""

@@ -83,13 +83,18 @@ class Judge:
             reason=UNSTORABLE,
         )
 
-    def release(self, leased: Leased, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
+    def release(
+        self, leased: Leased, *, delay: int | None = None, keep_lost: bool = True, unbegun: bool = False
+    ) -> Settlement:
         """Given back unfinished: available again, in its old place unless a delay is given, no attempt counted."""
-        return self.give_back(leased.id, leased.epoch, delay=delay, keep_lost=keep_lost)
+        return self.give_back(leased.id, leased.epoch, delay=delay, keep_lost=keep_lost, unbegun=unbegun)
 
-    def give_back(self, job_id: JobId, epoch: int, *, delay: int | None = None, keep_lost: bool = True) -> Settlement:
+    def give_back(
+        self, job_id: JobId, epoch: int, *, delay: int | None = None, keep_lost: bool = True, unbegun: bool = False
+    ) -> Settlement:
         """The same for a job of which only the lease is known."""
-        return Settlement(job_id, epoch, self._holder, JobState.AVAILABLE, delay=delay, keep_lost=keep_lost)
+        state = JobState.AVAILABLE
+        return Settlement(job_id, epoch, self._holder, state, delay=delay, keep_lost=keep_lost, unbegun=unbegun)
 
     def cancelled(self, leased: Leased, reason: str = "cancelled") -> Settlement:
         """A cancellation that was asked for has been carried out."""

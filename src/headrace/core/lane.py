@@ -38,6 +38,7 @@ class Lane:
         settler: Settler | None,
         claimer: Claimer | None,
         refused: Callable[[Settlement, Exception], Settlement],
+        doubt: Callable[[], None],
         apart: bool = False,
     ) -> None:
         self._take = None if settler is None else settler.take_apart if apart else settler.take
@@ -49,6 +50,8 @@ class Lane:
         self._settler = settler
         self._claimer = claimer
         self._refused = refused
+        self._doubt = doubt
+        """Called when a claim may have been carried out whose answer is lost."""
         self._reason = asyncio.Event()
         self.landed = asyncio.Event()
         """Set while no claim is under way."""
@@ -79,11 +82,13 @@ class Lane:
     async def _trip(self, batch: list[Settlement], want: int) -> None:
         repeated = False
         while True:
-            sent_at = asyncio.get_running_loop().time()
+            sent_at, since = asyncio.get_running_loop().time(), self._clock.elapsed()
             try:
                 states, claimed = await self._send(batch, want, repeated=repeated)
             except Unavailable as error:
                 repeated = True
+                if want:
+                    self._doubt()
                 await self._stay_away(error)
                 if not batch:
                     return
@@ -107,7 +112,7 @@ class Lane:
         if batch and self._settler:
             self._settler.answered(batch, states)
         if claimed is not None and self._claimer:
-            self._claimer.got(claimed, want, sent_at)
+            self._claimer.got(claimed, want, sent_at, since)
             for job in claimed.expired:
                 self._observers.tell(
                     Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)

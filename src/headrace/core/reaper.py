@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from random import Random
 
 from headrace.core.clock import Clock
@@ -26,8 +25,7 @@ _KINDS = {
 class Reaper:
     """Calls ``reap`` on a jittered beat. It needs no leader: any number of workers share the work.
 
-    While the store is away nobody can renew a lease, so after an outage many have run out whose workers live. Those
-    are given time to say so: nothing is taken back before ``steady``.
+    The store takes nothing back for a worker whose own beats have paused: see ``Backend.reap``.
     """
 
     def __init__(
@@ -40,21 +38,28 @@ class Reaper:
         every: float,
         max_lost: int,
         overdue: float,
-        steady: Callable[[], bool],
+        holder: str,
+        gap: float,
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = every
-        self._steady = steady
-        self._request = Reap(max_lost=max_lost, spread=int(every * 1e6), outage_overdue=int(overdue * 1e6))
+        self._request = Reap(
+            holder=holder,
+            gap=int(gap * 1e6),
+            steady=int(overdue / 2 * 1e6),
+            max_lost=max_lost,
+            spread=int(every * 1e6),
+            outage_overdue=int(overdue * 1e6),
+        )
 
     async def run(self) -> None:
         """Reap until cancelled, the first time at once."""
         while True:
             try:
-                full = self._steady() and await self.reap() >= self._request.limit
+                full = await self.reap() >= self._request.limit
             except Unavailable:
                 full = False
             except Exception:

@@ -6,19 +6,30 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 from headrace.core.clock import Clock
 from headrace.core.leases import Leases
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, Leased, Renewed
+from headrace.records import Beat, JobId, Renewed
 
 log = logging.getLogger("headrace")
 
 _BEATS_PER_LEASE = 6
 _PATIENCE = 1.0
 """Seconds that an answer may take, however short the lease is: one that is given up too soon never comes."""
+
+
+class Doubted(Protocol):
+    """Told, on the worker's loop, which leases may be somebody else's by now, or are not after all."""
+
+    def __call__(self, leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None: ...
+
+
+def _nobody(leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None: ...
 
 
 class Renewer:
@@ -39,6 +50,7 @@ class Renewer:
         slots: int,
         busy: Callable[[], int],
         tell: Callable[[Renewed], None],
+        doubted: Doubted = _nobody,
     ) -> None:
         self._leases = leases
         self._clock = clock
@@ -48,6 +60,8 @@ class Renewer:
         self._slots = slots
         self._busy = busy
         self._tell = tell
+        self._doubted = doubted
+        self._doubtful: list[tuple[JobId, int]] = []
         self._every = leases.lease / _BEATS_PER_LEASE
         self.patience = max(self._every, _PATIENCE)
         """Seconds that the store has to answer."""
@@ -60,8 +74,8 @@ class Renewer:
         """When the store last answered a heartbeat, by the loop's clock."""
         self.away = ""
         """Why the last heartbeat did not get through; empty if it did."""
-        self._back = -math.inf
-        """When one did that came after one that did not."""
+        self._census_until = -math.inf
+        """Until when every beat asks what this holder holds."""
 
     async def run(self, backend: Backend) -> None:
         """Beat until ``stop``; then take the worker off the list."""
@@ -79,10 +93,14 @@ class Renewer:
         await self._leave(backend)
 
     @property
-    def steady(self) -> bool:
-        """Whether heartbeats get through and have done so for half a lease, in which every other living worker has
-        beaten too; or have never failed."""
-        return not self.away and asyncio.get_running_loop().time() - self._back >= self._leases.lease / 2
+    def gap(self) -> float:
+        """Seconds between two beats beyond which the store may have stood still for others too. A lease that is
+        renewed lasts for at least a third of its length when it is."""
+        return max(self._leases.lease / 4, _PATIENCE)
+
+    def doubt(self) -> None:
+        """A claim may have brought leases that nobody here knows of: ask for them, until they would have run out."""
+        self._census_until = self._leases.now() + self._leases.lease + self._every
 
     def hurry(self) -> None:
         """Beat now; callable from any thread."""
@@ -98,28 +116,33 @@ class Renewer:
         self.hurry()
 
     async def _renew(self, backend: Backend) -> None:
-        now = asyncio.get_running_loop().time()
-        leases = self._leases.aging(now)
+        now, since = asyncio.get_running_loop().time(), self._leases.now()
+        leases = self._leases.aging(since)
         try:
             renewed = await self._ask(backend, self._beat(leases))
         except (Unavailable, TimeoutError) as error:
             self.away = str(error) or f"no answer in {self.patience:.3g} s"
             log.warning("heartbeat: %s", self.away)
+            self._doubtful = self._leases.in_doubt(self._leases.now())
+            self._call_home(partial(self._doubted, self._doubtful, doubtful=True))
             return
-        if self.away:
-            self.away, self._back = "", now
-        self.beat = now
+        self.away, self.beat = "", now
         not_renewed = {*renewed.lost, *renewed.busy}
-        for job in self._leases.renewed([lease for lease in leases if lease not in not_renewed], now):
-            self._warn(job)
+        kept = [lease for lease in leases if lease not in not_renewed]
+        for job in self._leases.renewed(kept, since):
+            self._call_home(partial(self._leases.nearly_over, job))
+        if self._doubtful:
+            self._doubtful = []
+            self._call_home(partial(self._doubted, kept, doubtful=False))
         self._tell(renewed)
 
-    def _warn(self, job: Leased) -> None:
+    def _call_home(self, call: Callable[[], None]) -> None:
+        """Have it called on the worker's loop."""
         if self.home is None:
-            self._leases.nearly_over(job)
+            call()
             return
         try:
-            self.home.call_soon_threadsafe(self._leases.nearly_over, job)
+            self.home.call_soon_threadsafe(call)
         except RuntimeError:  # the worker's loop has ended already
             return
 
@@ -148,6 +171,8 @@ class Renewer:
             ttl=2 * self._lease_micros,
             slots=self._slots,
             busy=self._busy(),
+            gap=int(self.gap * 1e6),
+            census=self._leases.now() < self._census_until,
         )
 
 

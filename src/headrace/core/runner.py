@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
@@ -117,12 +117,19 @@ class Runner:
         elif (leased := self._unbuffer(job_id)) is not None:
             self._attempts.tell(EventKind.LEASE_LOST, leased, detail="before it was started")
 
+    def doubt(self, leases: Iterable[tuple[JobId, int]], *, doubtful: bool) -> None:
+        """Whether these leases may be somebody else's by now, as the store was away for as long as they last."""
+        for job_id, epoch in leases:
+            slot = self._running.get(job_id)
+            if slot is not None and slot.token is not None and self._leases.current(job_id, epoch):
+                slot.token.doubtful = doubtful
+
     def give_back(self, queues: frozenset[str] | None = None) -> None:
         """Return buffered jobs (of these queues) to the store, each to its old place."""
         for leased in list(self._buffer):
             if queues is None or leased.queue in queues:
                 self._unbuffer(leased.id)
-                self._attempts.release(leased)
+                self._attempts.release(leased, begun=False)
 
     async def drain(self, seconds: float) -> None:
         """Wait for running jobs; those that are not done in time are cancelled and go back to the queue."""
@@ -189,9 +196,8 @@ class Runner:
                 await future
                 continue
             leased = self._buffer.popleft()
-            if self._leases.over(leased.id, loop.time()):
-                self._leases.drop(leased.id, leased.epoch)
-                self._attempts.tell(EventKind.LEASE_LOST, leased, detail="ran out before it was started")
+            if self._leases.over(leased.id, self._leases.now()):
+                self._attempts.release(leased, "its lease ran out before it was started", begun=False)
             else:
                 await self._run(slot, leased, loop.time())
             if leased.lost >= self._last_chance:
@@ -239,7 +245,7 @@ class Runner:
 
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
         """Buffered jobs of the same task whose leases hold, for a handler of many."""
-        now = asyncio.get_running_loop().time()
+        now = self._leases.now()
         fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, now))
         found = list(islice(fit, count))
         for other in found:

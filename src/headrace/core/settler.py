@@ -110,7 +110,7 @@ class Settler:
         """The store has spoken."""
         self.under_way -= len(batch)
         self.settled += len(batch)
-        drop, old = self._leases.drop, self._leases.old(asyncio.get_running_loop().time())
+        drop, old = self._leases.drop, self._leases.old(self._leases.now())
         for settlement, state in zip(batch, states, strict=True):
             late = drop(settlement.id, settlement.epoch, old)
             if late is not None and state is not None:

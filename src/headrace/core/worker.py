@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from headrace.config import Settings
@@ -30,10 +31,11 @@ from headrace.core.renewer import Renewer, RenewerThread
 from headrace.core.retention import Retention
 from headrace.core.runner import Runner
 from headrace.core.settler import Settler
+from headrace.core.tasks import Tasks
 from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
-from headrace.records import Claim, Hint, Renewed
+from headrace.records import Claim, Hint, JobId, Renewed
 
 log = logging.getLogger("headrace")
 
@@ -94,6 +96,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._started = 0.0
         self._burst = False
+        self._tasks = Tasks()
         self._planner = (
             None if backend.ticks is None else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
         )
@@ -103,7 +106,7 @@ class Worker:
         worker, holder = self._settings.worker, secret_name(self._rng)
         self._holder = holder
         last_chance = max(worker.max_lost, 1)
-        self._leases = Leases(micros(worker.lease) / 1e6)
+        self._leases = Leases(micros(worker.lease) / 1e6, self._clock.elapsed)
         self._notes = Notes(self._backend.ticks, self._clock, self._rng)
         self._settler = Settler(self._leases, self._observers, self._notes, self._nudge, self._idle)
         self._judge = judge = Judge(holder, packer, self._clock, self._rng)
@@ -138,6 +141,7 @@ class Worker:
             slots=worker.concurrency,
             busy=lambda: self._runner.busy,
             tell=self._hear_renewed,
+            doubted=self._runner.doubt,
         )
         self._lanes = self._make_lanes(judge)
         self._reaper = Reaper(
@@ -148,7 +152,8 @@ class Worker:
             every=micros(worker.reap) / 1e6,
             max_lost=worker.max_lost,
             overdue=self._leases.lease,
-            steady=lambda: self._renewer.steady,
+            holder=holder,
+            gap=self._renewer.gap,
         )
         self._retention = Retention(
             self._backend, self._clock, self._rng, self._observers, self._settings.retention
@@ -162,10 +167,19 @@ class Worker:
             pairs = [(self._settler, self._claimer)] * count
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
-        line = self._backend, self._clock, self._rng, self._observers, Outage(self._observers)
-        lanes = [Lane(*line, settler=settler, claimer=claimer, refused=judge.refused) for settler, claimer in pairs]
+        make = partial(
+            Lane,
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            Outage(self._observers),
+            refused=judge.refused,
+            doubt=self._renewer.doubt,
+        )
+        lanes = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
         if self._backend.tx is not None:
-            lanes.append(Lane(*line, settler=self._settler, claimer=None, refused=judge.refused, apart=True))
+            lanes.append(make(settler=self._settler, claimer=None, apart=True))
         return lanes
 
     @property
@@ -243,6 +257,7 @@ class Worker:
             raise _cause(error) from None
         finally:
             self._claimer.close()
+            await self._tasks.close()
             await self._runner.close()
             if thread:
                 await thread.stop()
@@ -329,7 +344,7 @@ class Worker:
 
     def _hear_renewed(self, renewed: Renewed) -> None:
         """From the heartbeat's thread: act on it on the worker's loop."""
-        if renewed.lost or renewed.cancels or renewed.paused:
+        if renewed.lost or renewed.cancels or renewed.paused or renewed.held:
             try:
                 self._loop.call_soon_threadsafe(self._obey, renewed)
             except RuntimeError:  # the worker's loop has ended already
@@ -342,6 +357,16 @@ class Worker:
             self._runner.cancel(job_id)
         if renewed.paused:
             self._runner.give_back(frozenset(renewed.paused))
+        if strays := [lease for lease in renewed.held if not self._leases.current(*lease)]:
+            self._tasks.start(self._give_back(strays), "headrace-strays")
+
+    async def _give_back(self, strays: Sequence[tuple[JobId, int]]) -> None:
+        """Leases that no claim has told of, once every claim that was under way has been answered."""
+        for lane in self._lanes:
+            await lane.landed.wait()
+        for job_id, epoch in strays:
+            if not self._leases.current(job_id, epoch):
+                self._settler.add(self._judge.give_back(job_id, epoch))
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -11,10 +11,11 @@ from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming, reaped
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.policies import MemoryPolicies
-from headrace.backends.memory.store import LIVE, MemoryStore
+from headrace.backends.memory.store import LIVE, Listed, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.policy import FOREVER
 from headrace.records import (
+    CENSUS,
     Altered,
     Beat,
     Cancel,
@@ -206,6 +207,7 @@ class MemoryBackend:
             if not s.keep and state is JobState.COMPLETED:
                 self.store.remove(entry)
         else:
+            entry.begun = not s.unbegun
             self._release(entry, state, now if s.delay is None else now + s.delay, keep_place=s.delay is None)
         return state
 
@@ -248,9 +250,10 @@ class MemoryBackend:
             store = self.store
             known = store.workers.pop(beat.holder, None)
             if not beat.leaving:
-                started = known[0].started_at if known else now
+                started = known.stats.started_at if known else now
+                steady = known.steady_since if known and now - known.stats.seen_at <= beat.gap else now
                 stats = WorkerStats(beat.worker, beat.queues, beat.slots, beat.busy, started, now)
-                store.workers[beat.holder] = (stats, now + beat.ttl)
+                store.workers[beat.holder] = Listed(stats, now + beat.ttl, steady)
             lost = []
             for job_id, epoch in beat.leases:
                 entry = self._held_by(job_id, epoch, beat.holder)
@@ -259,15 +262,19 @@ class MemoryBackend:
                 else:
                     entry.lease_until = now + beat.lease_for
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
-            return Renewed(lost, cancels, [queue for queue in beat.queues if store.paused(queue, now)])
+            paused = [queue for queue in beat.queues if store.paused(queue, now)]
+            first = nsmallest(CENSUS, store.running.values(), key=lambda e: e.lease_until) if beat.census else []
+            held = [(e.id, e.epoch) for e in first if e.holder == beat.holder]
+            return Renewed(lost, cancels, paused, held=held)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         with self.store.lock:
             now = self._begin(at)
-            for holder, (_, until) in list(self.store.workers.items()):
-                if until <= now:
+            steady = req.holder is None or self._steady(req, req.holder, now)
+            for holder, listed in list(self.store.workers.items()):
+                if listed.until <= now:
                     del self.store.workers[holder]
-            over = [e for e in self.store.running.values() if e.lease_until <= now]
+            over = [e for e in self.store.running.values() if e.lease_until <= now] if steady else []
             outage = (
                 len(over) >= req.outage_floor
                 and len(over) >= req.outage_share * len(self.store.running)
@@ -282,6 +289,13 @@ class MemoryBackend:
                 self._reap(entry, req, now, outage=outage, offset=req.spread * i // len(taken))
                 for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]
+
+    def _steady(self, req: Reap, holder: str, now: int) -> bool:
+        """Whether those whose leases have run out had time to say that they live."""
+        listed = self.store.workers.get(holder)
+        if listed is None:
+            return False
+        return listed.stats.seen_at >= now - req.gap and listed.steady_since <= now - req.steady
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
         if entry.cancel_requested:
@@ -423,7 +437,7 @@ class MemoryBackend:
             names |= {queue for queue in self.store.paused_queues if self.store.paused(queue, now)}
             return Stats(
                 [self._queue_stats(queue, now) for queue in sorted(names)],
-                [stats for stats, until in self.store.workers.values() if until > now],
+                [listed.stats for listed in self.store.workers.values() if listed.until > now],
                 [
                     *(
                         PlaceStats(state.value, len(ended), self.store.sizes[state])

@@ -144,7 +144,8 @@ class Claiming:
                 self._store.put_back(entry)
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
-        entry.epoch += 1
+        entry.epoch = max(entry.epoch + 1, now)
+        begun, entry.begun = entry.begun, True
         entry.holder = req.holder
         entry.lease_until = now + req.lease_for
         self._store.move(entry, JobState.RUNNING)
@@ -168,6 +169,7 @@ class Claiming:
             entry.headers,
             entry.error,
             entry.group,
+            begun,
         )
 
 

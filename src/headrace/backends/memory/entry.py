@@ -13,6 +13,7 @@ class Entry:
 
     __slots__ = (
         "attempt",
+        "begun",
         "cancel_requested",
         "cells",
         "enqueued_at",
@@ -60,6 +61,7 @@ class Entry:
         self.cells: Cells = dict(row.cells)
         self.state = JobState.AVAILABLE
         self.epoch = 0
+        self.begun = False
         self.attempt = 0
         self.lost = 0
         self.holder = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
@@ -17,6 +18,15 @@ from headrace.records import Hint, JobId, Record, WorkerStats
 from headrace.types import JobState
 
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
+
+
+class Listed(NamedTuple):
+    """A worker, as its last beat left it."""
+
+    stats: WorkerStats
+    until: int
+    """How long it is listed without another."""
+    steady_since: int
 
 
 class MemoryStore:
@@ -41,7 +51,7 @@ class MemoryStore:
         self.turns: dict[str, Turns] = {}
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
-        self.workers: dict[str, tuple[WorkerStats, int]] = {}
+        self.workers: dict[str, Listed] = {}
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self.sizes: Counter[JobState] = Counter()
         self._ready: dict[str, dict[int, Agenda]] = {}

@@ -13,7 +13,7 @@ from uuid import UUID
 from psycopg import sql
 
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import integers, smallints, texts, uuids
+from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
@@ -25,6 +25,7 @@ from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.statements import read
 from headrace.records import (
+    CENSUS,
     Altered,
     Beat,
     Cancel,
@@ -222,18 +223,19 @@ class PostgresBackend:
         return _settled(batch, rows)
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        [[lost, busy, cancels, paused]] = await self._call(
+        [[lost, busy, cancels, paused, held, epochs]] = await self._call(
             "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
-            uuids([job_id for job_id, _ in beat.leases]), integers([epoch for _, epoch in beat.leases]),
-            beat.ttl, beat.slots, beat.busy, beat.leaving,
+            uuids([job_id for job_id, _ in beat.leases]), bigints([epoch for _, epoch in beat.leases]),
+            beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, CENSUS if beat.census else 0,
         )  # fmt: skip
         lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
-        return Renewed(lost, cancels or (), paused or (), busy)
+        return Renewed(lost, cancels or (), paused or (), busy, list(zip(held or (), epochs or (), strict=True)))
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         rows = await self._call(
-            "reap", at, req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue
-        )
+            "reap", at, req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue,
+            req.holder, req.gap, req.steady,
+        )  # fmt: skip
         self._tell(rows)
         return [shapes.reaped(row) for row in rows if row[0] == 2]
 

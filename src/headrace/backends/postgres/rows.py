@@ -106,7 +106,7 @@ def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     return (
         batch[0].holder,
         uuids([s.id for s in batch]),
-        integers([s.epoch for s in batch]),
+        bigints([s.epoch for s in batch]),
         byteas([s.result for s in batch]),
         bigints([s.result_ttl for s in batch]),
         batch[0].keep,
@@ -123,12 +123,13 @@ def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     cells = [s.cells or {} for s in batch]
     return (
         uuids([s.id for s in batch]),
-        integers([s.epoch for s in batch]),
+        bigints([s.epoch for s in batch]),
         texts([s.holder for s in batch]),
         smallints([CODES[s.state] for s in batch]),
         bigints([s.delay for s in batch]),
         booleans([s.failed_attempt for s in batch]),
         booleans([s.keep_lost for s in batch]),
+        booleans([s.unbegun for s in batch]),
         texts([s.queue for s in batch]),
         smallints([s.priority for s in batch]),
         smallints([mask(frozenset(given)) for given in cells]),
@@ -148,7 +149,7 @@ def leased(row: Sequence[Any]) -> Leased:
     """A row of kind 1."""
     return Leased(
         row[1], row[2], row[3], cells(row[17:21]), row[6], row[4], row[5], row[9], row[10], row[11], row[7], row[8],
-        row[12], row[13], row[14], row[15], row[16], row[21],
+        row[12], row[13], row[14], row[15], row[16], row[21], row[23],
     )  # fmt: skip
 
 

@@ -18,13 +18,13 @@ Head = tuple[str | None, str, str, int | None, int | None, int | None, str | Non
 
 JOB = Struct(">QIIhBQI")
 """Enqueued_at, size, qid, priority, flags, expires_at; and the length of the head that follows."""
-STATE = Struct(">BBIQQIIIhBQQI")
+STATE = Struct(">BBIQQIIIhBQQQ")
 _LENGTHS = Struct(">IIIII")
 """Of the headers and of each section."""
 _PATCHES = Struct(">IIII")
 _LONG = Struct(">I")
 NONE, KEPT = 2**32 - 1, 2**32 - 2
-KEYED, GROUPED = 1, 2
+KEYED, GROUPED, BEGUN = 1, 2, 4
 _SEVEN = 0x97
 """How a head begins that has a group."""
 

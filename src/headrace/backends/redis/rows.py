@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
-from headrace.backends.redis.blob import JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
+from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.errors import InvalidJob
 from headrace.records import Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -24,9 +24,10 @@ _SECTIONS = frozenset(SECTIONS)
 _PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
-_LEASE = Struct(">16sI")
+_LEASE = Struct(">16sQ")
+_pack_epoch = Struct(">Q").pack
 _pack_long = Struct(">I").pack
-_FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT = 1, 2, 4, 8
+_FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT, _UNBEGUN = 1, 2, 4, 8, 16
 
 Away = Callable[[str], int | None]
 """Of a queue: the number of the shard that it belongs to, where that is another."""
@@ -87,13 +88,13 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> Claimed:
         job = jobs[i]
         enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
         _, _, lost, _, _, attempt, _, qid, priority, flags, _, run_at, epoch = STATE.unpack_from(states[i])
-        key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags, length)
+        key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags & ~BEGUN, length)
         headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
         found.append(
             Leased(
                 job_id, queues[qid], task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
                 enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
-                group,
+                group, bool(flags & BEGUN),
             )
         )  # fmt: skip
     due = int(next_in)
@@ -142,13 +143,13 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
     spawned: list[Row] = []
     counts = []
     for i, s in enumerate(batch, start=1):
-        flags = s.failed_attempt * _FAILED_ATTEMPT + s.keep_lost * _KEEP_LOST + s.keep * _KEEP
+        flags = s.failed_attempt * _FAILED_ATTEMPT + s.keep_lost * _KEEP_LOST + s.keep * _KEEP + s.unbegun * _UNBEGUN
         if s.result is not None:
             flags += _RESULT
             results.append(s.result)
         kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
         kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
-        leases.append(_pack_long(s.epoch) + s.holder.encode())
+        leases.append(_pack_epoch(s.epoch) + s.holder.encode())
         rows_away = entries(s.spawn, away, blobs) if s.spawn else ()
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
             if s.cells and not s.cells.keys() <= _SECTIONS:

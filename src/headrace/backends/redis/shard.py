@@ -17,6 +17,7 @@ from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.records import (
+    CENSUS,
     Altered,
     Beat,
     Cancel,
@@ -79,7 +80,7 @@ APPLIES: dict[type[Change], tuple[int, ...]] = {
 }
 _ANY = 63
 _DURABLE = "in the server's memory: what survives its end is what its append-only file says (appendonly, appendfsync)"
-_worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str]).decode
+_worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
 
 
 class Shard:
@@ -129,7 +130,7 @@ class Shard:
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
-        lost, cancels, paused = await self._run(
+        lost, cancels, paused, held = await self._run(
             "renew",
             at_arg(at),
             beat.holder,
@@ -138,8 +139,11 @@ class Shard:
             beat.lease_for,
             int(beat.leaving),
             shapes.leases_arg(beat.leases),
+            beat.gap,
+            CENSUS if beat.census else 0,
         )
-        return Renewed([beat.leases[i - 1] for i in lost], cancels, [name.decode() for name in paused])
+        mine = [(held[i], int(held[i + 1])) for i in range(0, len(held), 2)]
+        return Renewed([beat.leases[i - 1] for i in lost], cancels, [name.decode() for name in paused], held=mine)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         told, queues = await self._run(
@@ -151,6 +155,7 @@ class Shard:
             req.outage_share,
             req.outage_floor,
             req.outage_overdue,
+            *steady_args(req),
         )
         return shapes.reaped(told, shapes.names(queues))
 
@@ -259,6 +264,11 @@ def at_arg(at: Stamp) -> int | str:
     return "" if at is None else at
 
 
+def steady_args(req: Reap) -> tuple[str | int, int, int]:
+    """Whose beats are looked at before a lease is taken back."""
+    return "" if req.holder is None else req.holder, req.gap, req.steady
+
+
 def claim_args(req: Claim) -> tuple[Any, ...]:
     """As the scripts of a claim and a turn take them."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
@@ -324,5 +334,5 @@ def _queue_stats(queue: Sequence[Any]) -> QueueStats:
 
 
 def _worker_stats(packed: bytes) -> WorkerStats:
-    worker, queues, slots, busy, started, seen = _worker(packed)
+    worker, queues, slots, busy, started, seen, _ = _worker(packed)
     return WorkerStats(worker, queues, slots, busy, int(started), int(seen))

@@ -13,7 +13,7 @@ import apsw
 from headrace.backends.sqlite import visits
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.places import Dying, expire
+from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Session, Transaction
@@ -199,8 +199,8 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
         else:
             cells = {} if parameters is None else {"parameters": parameters}
         jobs.append(Leased(
-            job_id, queue, task, cells, epoch + 1, tenant, key, priority, run_at, enqueued_at, attempt, lost,
-            max_attempts, timeout, result_ttl, headers, error, group,
+            job_id, queue, task, cells, next_epoch(epoch, now), tenant, key, priority, run_at, enqueued_at, attempt,
+            lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
         ))  # fmt: skip
     return jobs
 

@@ -89,7 +89,7 @@ class Entry(NamedTuple):
             enqueued_at=self.enqueued_at,
             expires_at=self.expires_at,
             finished_at=self.finished_at,
-            epoch=self.epoch,
+            epoch=abs(self.epoch),
             attempt=self.attempt,
             lost=self.lost,
             max_attempts=self.max_attempts,

@@ -215,6 +215,7 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
     else:
         attempt += s.failed_attempt
         lost = lost if s.keep_lost else 0
+        epoch = -epoch if s.unbegun else epoch
         if code == PAUSED:
             park(tx, seq, draft.qid, epoch, attempt, lost, size)
         else:

@@ -15,7 +15,7 @@ from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_r
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import Beat, Reap, Reaped, Renewed
+from headrace.records import CENSUS, Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
 _CLAIM = load("claim")
@@ -29,7 +29,9 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
         tx.execute(_SQL["leave"], (beat.holder,))
     else:
         queues = json.dumps(beat.queues)
-        tx.execute(_SQL["beat"], (beat.holder, beat.worker, queues, beat.slots, beat.busy, now, now + beat.ttl))
+        tx.execute(
+            _SQL["beat"], (beat.holder, beat.worker, queues, beat.slots, beat.busy, now, now + beat.ttl, beat.gap)
+        )
     held = leases(tx, tuple([job_id for job_id, _ in beat.leases]))
     lost = []
     kept = array("q")
@@ -43,7 +45,8 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
         tx.execute(_SQL["extend"], (apsw.carray(kept), now + beat.lease_for))
     cancels = [row[0] for row in tx.rows(_SQL["cancels"], (beat.holder,))]
     stopped = {row[0] for row in tx.rows(_QUEUE["stopped"], (now,))}
-    return Renewed(lost, cancels, [queue for queue in beat.queues if queue in stopped])
+    census = [(row[0], row[1]) for row in tx.rows(_SQL["census"], (beat.holder, CENSUS))] if beat.census else []
+    return Renewed(lost, cancels, [queue for queue in beat.queues if queue in stopped], held=census)
 
 
 def nothing_over(session: Session, now: int) -> list[Reaped] | None:
@@ -55,7 +58,10 @@ def nothing_over(session: Session, now: int) -> list[Reaped] | None:
 def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
     tx.flush()
+    steady = req.holder is None or tx.first(_SQL["steady"], (req.holder, now, req.gap, req.steady)) is not None
     tx.execute(_SQL["unlist"], (now,))
+    if not steady:
+        return _cancel_expired(tx, req.limit, now)
     over, holders, oldest = tx.one(_SQL["over"], (now,))
     [running] = tx.one(_SQL["total"])
     outage = (

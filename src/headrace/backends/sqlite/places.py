@@ -30,6 +30,11 @@ ReadyRow = tuple[int, int, int, JobId, int, int, int, int, int, int | None, int]
 """lane, priority, run_at, id, seq, epoch, attempt, lost, size, dies_at, gid."""
 
 
+def next_epoch(epoch: int, now: int) -> int:
+    """That of the next lease, as ``lease`` writes it. One below 0 is that of a lease which did not begin the job."""
+    return max(abs(epoch) + 1, now)
+
+
 class Waiting(NamedTuple):
     """A job that is to wait for a worker."""
 

@@ -16,7 +16,7 @@ from headrace.backends.sqlite import governing
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.line import Line, Run, first_of
-from headrace.backends.sqlite.places import Dying, expire
+from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Session, Transaction
@@ -332,8 +332,8 @@ class Visits:
             else:
                 cells = {} if parameters is None else {"parameters": parameters}
             jobs.append(Leased(
-                job_id, queue, task, cells, epoch + 1, name, key, priority, run_at, enqueued_at, attempt, lost,
-                max_attempts, timeout, result_ttl, headers, error, group,
+                job_id, queue, task, cells, next_epoch(epoch, now), name, key, priority, run_at, enqueued_at, attempt,
+                lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
             ))  # fmt: skip
             left -= size
         basket.bytes = left
@@ -352,17 +352,18 @@ class Visits:
         if 1 < len(rows) == drawn and run.leads:
             last = rows[-1]
             place = (lane, last[0], last[1], last[2])
-            self._heads.append((*place, self._qid, until, req.holder, tenant.tid))
+            self._heads.append((*place, self._qid, until, req.holder, tenant.tid, self._now))
             self._head_places.append(place)
         elif 1 < len(rows) == drawn:
             first, last = rows[0], rows[-1]
             bounds = (lane, first[0], first[1], first[2], last[1], last[2])
-            self._runs.append((*bounds, self._qid, until, req.holder, tenant.tid))
+            self._runs.append((*bounds, self._qid, until, req.holder, tenant.tid, self._now))
             self._run_places.append(bounds)
         else:
             for priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, *_ in rows:
                 self._leases.append((
-                    seq, self._qid, epoch + 1, attempt, lost, size, until, req.holder, gid, tenant.tid,
+                    seq, self._qid, next_epoch(epoch, self._now), attempt, lost, size, until, req.holder, gid,
+                    tenant.tid,
                 ))  # fmt: skip
                 self._places.append((lane, priority, run_at, job_id))
 

@@ -109,7 +109,7 @@ class AlterTests(ConformanceBase):
         assert (record.state, record.attempt, record.lost, record.reason) == (AVAILABLE, 0, 0, "")
         assert (record.error, record.finished_at, record.run_at) == (None, None, T0 + HOUR)
         again = await self.take_one(store, at=T0 + HOUR)
-        assert (again.epoch, again.attempt, again.cells) == (2, 0, {"blob": b"b"})
+        assert (again.epoch, again.attempt, again.cells) == (T0 + HOUR, 0, {"blob": b"b"})
         assert await store.finish([settle(job, COMPLETED)], T0 + HOUR) == [None]
 
     async def test_requeue_takes_the_key_back_unless_another_has_it(self, store: Backend) -> None:

@@ -7,9 +7,10 @@ import itertools
 
 from msgspec.structs import replace
 
+from headrace.policy import Policy
 from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Pause, Reap, Reaped, Selector
-from headrace.testing.conformance.base import LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.records import Claim, Configure, Leased, Pause, Reap, Reaped, Resume, Selector
+from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
 
@@ -21,9 +22,9 @@ class ClaimTests(ConformanceBase):
     async def test_a_claimed_job_is_running_under_a_new_epoch(self, store: Backend) -> None:
         await self.put(store, row(1))
         job = await self.take_one(store)
-        assert (job.id, job.epoch, job.attempt, job.lost) == (job_id(1), 1, 0, 0)
+        assert (job.id, job.epoch, job.attempt, job.lost, job.begun) == (job_id(1), T0, 0, 0, False)
         record = await self.get(store, 1)
-        assert (record.state, record.epoch, record.lease_until) == (JobState.RUNNING, 1, T0 + LEASE)
+        assert (record.state, record.epoch, record.lease_until) == (JobState.RUNNING, T0, T0 + LEASE)
         assert await self.take(store) == []
 
     async def test_a_leased_job_carries_every_field(self, store: Backend) -> None:
@@ -178,7 +179,67 @@ class ClaimTests(ConformanceBase):
 
     async def test_a_retried_job_keeps_its_identity_and_gets_the_next_epoch(self, store: Backend) -> None:
         await self.put(store, row(1, cells={"blob": b"b"}))
-        for epoch in range(1, 6):
-            job = await self.take_one(store, holder=f"w{epoch}")
-            assert (job.id, job.epoch, job.attempt, job.cells) == (job_id(1), epoch, epoch - 1, {"blob": b"b"})
-            await store.finish([settle(job, JobState.AVAILABLE, f"w{epoch}", failed_attempt=True)], T0)
+        for n in range(5):
+            job = await self.take_one(store, holder=f"w{n}")
+            assert (job.id, job.epoch, job.attempt, job.cells) == (job_id(1), T0 + n, n, {"blob": b"b"})
+            await store.finish([settle(job, JobState.AVAILABLE, f"w{n}", failed_attempt=True)], T0)
+
+    async def test_an_epoch_is_never_behind_the_clock(self, store: Backend) -> None:
+        """Whoever claims after the store has forgotten a claim gets a higher epoch all the same."""
+        await self.put(store, row(1), row(2, delay=5 * SECOND))
+        first = await self.take_one(store, at=T0 + SECOND)
+        assert first.epoch == T0 + SECOND
+        await store.finish([settle(first, JobState.AVAILABLE, delay=4 * SECOND)], T0 + SECOND)
+        jobs = await self.take(store, at=T0 + 5 * SECOND)
+        assert [job.epoch for job in jobs] == [T0 + 5 * SECOND] * 2
+
+    async def test_an_epoch_rises_also_when_the_clock_is_set_back(self, store: Backend) -> None:
+        await self.put(store, row(1), at=T0 - MINUTE)
+        first = await self.take_one(store)
+        await store.finish([settle(first, JobState.AVAILABLE, delay=None)], T0)
+        again = await self.take_one(store, at=T0 - SECOND)
+        assert again.epoch == first.epoch + 1
+
+    async def test_a_job_has_begun_once_it_was_leased(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        first, second, third = await self.take(store)
+        ends = [settle(first, JobState.AVAILABLE), settle(second, JobState.PAUSED)]
+        await store.finish(ends, T0)
+        await store.alter(Selector(ids=[second.id]), Resume(), T0)
+        await store.reap(Reap(), T0 + LEASE)
+        again = await self.take(store, at=T0 + LEASE)
+        assert {job.id: job.begun for job in again} == {first.id: True, second.id: True, third.id: True}
+
+    async def test_a_job_that_was_given_back_unbegun_has_not_begun(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        given_back: list[Leased] = []
+        for n in range(3):
+            jobs = await self.take(store, at=T0 + n)
+            assert [job.begun for job in jobs] == [False, False]
+            assert [job.epoch for job in jobs] == [T0 + n] * 2
+            back = [settle(jobs[0], JobState.AVAILABLE, delay=None, keep_lost=True, unbegun=True)]
+            back.append(settle(jobs[1], JobState.PAUSED, delay=None, keep_lost=True, unbegun=True))
+            await store.finish(back, T0 + n)
+            assert {(await self.get(store, number)).epoch for number in (1, 2)} == {T0 + n}
+            await store.alter(Selector(ids=[job_id(2)]), Resume(), T0 + n)
+            given_back += jobs
+        stale = [settle(job) for job in given_back]
+        assert await store.finish(stale, T0 + 3) == [None] * len(stale)
+        job = await self.take_one(store, at=T0 + 3)
+        await store.finish([settle(job, JobState.AVAILABLE)], T0 + 3)
+        assert {job.id: job.begun for job in await self.take(store, at=T0 + 3)} == {job_id(1): True, job_id(2): False}
+
+    async def test_epochs_and_beginnings_are_told_where_tenants_take_turns(self, store: Backend) -> None:
+        if store.policies is None:
+            return
+        await store.policies.save(Policy(queue="q", chunk=1), T0)
+        await self.put(store, *(row(n, tenant=f"t{n % 2}") for n in range(4)))
+        for n in range(2):
+            jobs = await self.take(store, at=T0 + n)
+            assert [(job.epoch, job.begun) for job in jobs] == [(T0 + n, False)] * 4
+            back = [settle(job, JobState.AVAILABLE, delay=None, keep_lost=True, unbegun=True) for job in jobs]
+            await store.finish(back, T0 + n)
+        [first, *_] = await self.take(store, at=T0 + 2)
+        await store.finish([settle(first, JobState.AVAILABLE)], T0 + 2)
+        [again] = await self.take(store, at=T0 + 3)
+        assert (again.id, again.epoch, again.begun) == (first.id, T0 + 3, True)

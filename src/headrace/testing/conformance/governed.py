@@ -8,11 +8,7 @@ from msgspec.structs import replace
 
 from headrace.policy import Policy, PolicyState
 from headrace.protocol import Backend, PolicyStore
-from headrace.records import (
-    Claim,
-    Claimed,
-    Leased,
-)
+from headrace.records import Claim, Claimed, Settlement
 from headrace.testing.conformance.base import (
     LEASE,
     T0,
@@ -20,7 +16,6 @@ from headrace.testing.conformance.base import (
     job_id,
     number,
     row,
-    settle,
 )
 from headrace.types import JobState
 
@@ -57,6 +52,8 @@ class GovernedBase(ConformanceBase):
         await self.end(store, *await self.got(store))
 
     async def end(self, store: Backend, *numbers: int, holder: str = "w1", at: int = T0) -> None:
-        """Complete jobs that are on their first run."""
-        ends = [settle(Leased(job_id(n), "q", "t", {}, 1), holder=holder) for n in numbers]
+        """Complete jobs that run."""
+        ends = [
+            Settlement(job_id(n), (await self.get(store, n, at=at)).epoch, holder, JobState.COMPLETED) for n in numbers
+        ]
         assert await store.finish(ends, at) == [JobState.COMPLETED] * len(ends)

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from headrace.protocol import Backend
-from headrace.records import Reap, Reaped
+from headrace.records import Beat, Reap, Reaped
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
 END = T0 + LEASE
+GAP, STEADY = 5 * SECOND, 20 * SECOND
+REAP = Reap(holder="w2", gap=GAP, steady=STEADY)
+
+
+async def beat(store: Backend, at: int, *, leaving: bool = False) -> None:
+    """A sign of life of the holder that reaps."""
+    await store.renew(Beat("w2", "host-w2", ("q",), LEASE, gap=GAP, leaving=leaving), at)
 
 
 class ReapTests(ConformanceBase):
@@ -28,7 +35,51 @@ class ReapTests(ConformanceBase):
         assert reaped == Reaped(job_id(1), "q", "t", JobState.AVAILABLE, 1, "")
         assert await store.reap(Reap(), END) == []
         again = await self.take_one(store, at=END)
-        assert (again.epoch, again.attempt, again.lost) == (3, 1, 1)
+        assert (again.epoch, again.attempt, again.lost) == (END, 1, 1)
+
+    async def test_a_holder_that_does_not_beat_takes_nothing_back(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, expires=SECOND, delay=2 * SECOND))
+        await self.take_one(store)
+        assert [r.id for r in await store.reap(REAP, END)] == [job_id(2)]
+        assert await store.reap(REAP, END + MINUTE) == []
+        assert await self.state(store, 1) is JobState.RUNNING
+        assert len(await store.reap(Reap(), END + MINUTE)) == 1
+
+    async def test_a_holder_is_steady_after_a_while(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await self.take_one(store)
+        for step in range(4):
+            now = END + step * GAP
+            await beat(store, now)
+            assert await store.reap(REAP, now + GAP // 2) == []
+        now = END + STEADY
+        await beat(store, now)
+        assert len(await store.reap(REAP, now)) == 1
+
+    async def test_a_holder_whose_beats_paused_takes_nothing_back_for_a_while(self, store: Backend) -> None:
+        """As after a store stood still: others may come a moment later than this one."""
+        await self.put(store, row(1))
+        await self.take_one(store)
+        now = END
+        for _ in range(10):
+            await beat(store, now)
+            now += GAP
+        assert await store.reap(REAP, now + 1) == []
+        now += 1
+        await beat(store, now)
+        assert await store.reap(REAP, now) == []
+        for _ in range(4):
+            now += GAP
+            await beat(store, now)
+        assert len(await store.reap(REAP, now)) == 1
+
+    async def test_a_holder_that_has_left_takes_nothing_back(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        await self.take_one(store)
+        for now in range(END, END + STEADY + 1, GAP):
+            await beat(store, now)
+        await beat(store, now, leaving=True)
+        assert await store.reap(REAP, now) == []
 
     async def test_too_many_consecutive_losses_are_poison(self, store: Backend) -> None:
         await self.put(store, row(1, key="k"))

@@ -94,6 +94,20 @@ class RenewTests(ConformanceBase):
         await store.renew(beat(leaving=True), T0)
         assert (await store.stats(T0)).workers == []
 
+    async def test_a_census_tells_all_leases_of_the_holder(self, store: Backend) -> None:
+        """So does a holder find what a claim brought whose answer was lost."""
+        await self.put(store, *(row(n) for n in range(5)), row(5, queue="r"))
+        one, two, three = await self.take(store, 3)
+        [other] = await self.take(store, 1, holder="w2")
+        stray = await self.take_one(store, queue="r", at=T0 + SECOND)
+        await store.finish([settle(two)], T0)
+        now = T0 + 2 * SECOND
+        renewed = await store.renew(beat((one.id, one.epoch), census=True), now)
+        assert sorted(renewed.held) == sorted((job.id, job.epoch) for job in (three, stray, one))
+        assert list((await store.renew(beat(holder="w2", census=True), now)).held) == [(other.id, other.epoch)]
+        assert list((await store.renew(beat(), now)).held) == []
+        assert list((await store.renew(beat(holder="w3", census=True), now)).held) == []
+
     async def test_a_record_names_the_worker_and_never_the_holder(self, store: Backend) -> None:
         await self.put(store, row(1))
         await self.take_one(store, holder="secret")

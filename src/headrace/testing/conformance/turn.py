@@ -17,7 +17,7 @@ class TurnTests(ConformanceBase):
         batch = [settle(one), settle(two, holder="zz"), settle(two, JobState.AVAILABLE)]
         settled, claimed = await store.turn(batch, Claim("w1", ("q",), 10, LEASE), T0 + 1)
         assert settled == [JobState.COMPLETED, None, JobState.AVAILABLE]
-        assert [(j.id, j.epoch) for j in claimed.jobs] == [(job_id(3), 1), (job_id(2), 2)]
+        assert [(j.id, j.epoch) for j in claimed.jobs] == [(job_id(3), T0 + 1), (job_id(2), T0 + 1)]
 
     @needs("turn")
     async def test_a_turn_may_claim_what_it_spawned(self, store: Backend) -> None:

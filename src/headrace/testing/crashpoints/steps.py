@@ -74,7 +74,7 @@ def spawn(job: Leased, repaired: bool) -> dict[str, Any]:
     """A new child at each run, and a successor under the job's own key, which is free at once."""
     if job.task != "a":
         return done(job, repaired)
-    child, successor = row(100 + job.epoch, "child"), row(200 + job.epoch, "successor", key="k")
+    child, successor = row(100 + job.lost, "child"), row(200 + job.lost, "successor", key="k")
     return {"state": JobState.COMPLETED, "spawn": [child, successor]}
 
 
@@ -87,7 +87,7 @@ def fail_once(job: Leased, repaired: bool) -> dict[str, Any]:
 
 def release(job: Leased, repaired: bool) -> dict[str, Any]:
     """The first holder shuts down and gives the job back."""
-    return done(job, repaired) if job.epoch > 1 else {"state": JobState.AVAILABLE, "delay": None}
+    return done(job, repaired) if job.begun else {"state": JobState.AVAILABLE, "delay": None}
 
 
 def go_elsewhere(job: Leased, repaired: bool) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def follow(job: Leased, repaired: bool) -> dict[str, Any]:
     """The first of the group spawns the last."""
     if job.task != "a":
         return done(job, repaired)
-    return {"state": JobState.COMPLETED, "spawn": [row(100 + job.epoch, "d", group="g", delay=SECOND)]}
+    return {"state": JobState.COMPLETED, "spawn": [row(100 + job.lost, "d", group="g", delay=SECOND)]}
 
 
 async def cancel_first(actor: Actor) -> None:

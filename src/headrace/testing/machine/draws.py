@@ -217,7 +217,7 @@ def beats(draw: DrawFn) -> Beat:
         lease_for=lease * world.tick,
         leases=[(fence.id, fence.epoch) for fence in fences],
         ttl=ttl * world.tick,
-        **(given | options),
+        **(given | _in_ticks(options, world, "gap")),
     )
 
 
@@ -225,9 +225,8 @@ def beats(draw: DrawFn) -> Beat:
 def reaps(draw: DrawFn) -> Reap:
     """A reap, with an outage within the reach of a few jobs."""
     max_lost, spread, options = draw(_reaps)
-    return Reap(
-        max_lost=max_lost, spread=spread * _world(draw).tick, **_in_ticks(options, _world(draw), "outage_overdue")
-    )
+    given = _in_ticks(options, _world(draw), "outage_overdue", "gap", "steady")
+    return Reap(max_lost=max_lost, spread=spread * _world(draw).tick, **given)
 
 
 def _filter(draw: DrawFn, world: World) -> Selector:

@@ -74,7 +74,10 @@ ENDS = (
     JobState.PAUSED, JobState.CANCELLED, JobState.FAILED, JobState.FAILED,
 )  # fmt: skip
 DELAYS = (None, 0, 0, 1, 5)
-COUNTS: Pool = ({}, {"failed_attempt": True}, {"failed_attempt": True, "keep_lost": True}, {"keep_lost": True})
+COUNTS: Pool = (
+    {}, {"failed_attempt": True}, {"failed_attempt": True, "keep_lost": True}, {"keep_lost": True},
+    {"keep_lost": True, "unbegun": True},
+)  # fmt: skip
 PATCHES: Pool = (
     {}, {}, {}, {}, {"queue": QUEUES[0]}, {"queue": QUEUES[1]}, {"queue": QUEUES[2], "priority": -7},
     {"priority": 2**31}, {"cells": {}}, {"cells": {"blob": b"", "parameters": None}},
@@ -95,11 +98,15 @@ WANTS: Sequence[frozenset[str] | None] = (
     None, None, frozenset(), frozenset({"parameters"}), frozenset({"vm_state", "blob"}), frozenset(SECTIONS),
 )  # fmt: skip
 LOST_BELOW = (None, None, None, 1, 2)
-BEATS: Pool = ({}, {}, {"queues": QUEUES[1:]}, {"queues": (), "leaving": True}, {"worker": "pod é", "slots": 8})
+BEATS: Pool = (
+    {}, {"gap": 2}, {"gap": 5, "census": True}, {"queues": QUEUES[1:]}, {"queues": (), "leaving": True},
+    {"worker": "pod é", "slots": 8},
+)  # fmt: skip
 REAPS: Pool = (
     {}, {"limit": 1}, {"limit": 2}, {"outage_floor": 2, "outage_overdue": 0},
     {"outage_floor": 2, "outage_share": 0.5, "outage_overdue": 0},
     {"outage_floor": 2, "outage_share": 1.0, "outage_overdue": 1}, {"outage_floor": 2, "outage_overdue": 10},
+    {"holder": HOLDERS[0], "gap": 5, "steady": 0}, {"holder": HOLDERS[0], "gap": HOUR, "steady": 5},
 )  # fmt: skip
 SPREADS = (0, 0, 10, HOUR)
 

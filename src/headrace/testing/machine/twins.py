@@ -98,7 +98,7 @@ def tidy_claimed(req: Claim) -> Callable[[Claimed], Any]:
 
 def tidy_renewed(renewed: Renewed) -> Any:
     """Three sets."""
-    return set(renewed.lost), set(renewed.cancels), set(renewed.paused)
+    return set(renewed.lost), set(renewed.cancels), set(renewed.paused), set(renewed.held)
 
 
 def tidy_stats(stats: Stats) -> Any:

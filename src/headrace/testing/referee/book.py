@@ -158,7 +158,8 @@ class Book:
         """A job was leased."""
         self._running = None
         self._gates.clear()
-        job.state, job.holder, job.epoch, job.lease_until = JobState.RUNNING, holder, job.epoch + 1, now + lease_for
+        job.state, job.holder, job.lease_until = JobState.RUNNING, holder, now + lease_for
+        job.epoch, job.begun = max(job.epoch + 1, now), True
         self.starts.append(Start(now, job.tenant, job.task))
 
     def put(self, job: Job, state: JobState, run_at: int | None = None) -> None:

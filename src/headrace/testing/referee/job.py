@@ -19,6 +19,7 @@ class Job:
         self.expires_at = None if row.expires is None else now + row.expires
         self.state = JobState.AVAILABLE
         self.epoch = 0
+        self.begun = False
         self.lost = 0
         self.holder = ""
         self.lease_until = 0

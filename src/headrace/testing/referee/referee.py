@@ -96,6 +96,7 @@ class Referee:
                 self._object(Law.LEASES, job.id, f"the holder of {job} was fenced off")
             else:
                 job.lost = job.lost if settlement.keep_lost else 0
+                job.begun = not settlement.unbegun
                 self.book.put(job, answer, None if settlement.delay is None else now + settlement.delay)
         for settlement, answer in zip(batch, answers, strict=True):
             for row in settlement.spawn if answer is not None else ():
@@ -152,7 +153,8 @@ class Referee:
         if job is None:
             self._object(Law.LEASES, leased.id, f"a job that nobody knows: {leased!r}")
             return
-        if (leased.epoch, leased.lost, leased.run_at) != (job.epoch + 1, job.lost, job.run_at):
+        given = leased.epoch, leased.begun, leased.lost, leased.run_at
+        if given != (max(job.epoch + 1, now), job.begun, job.lost, job.run_at):
             self._object(Law.LEASES, job.id, f"{job} was given out as {leased!r}")
         self._check_turn(job, req, now)
         if not self.governed:

@@ -26,6 +26,10 @@ class SimClock:
         """Microseconds since 1970."""
         return self._origin + self._loop.micros + (0 if self._node is None else self._node.skew)
 
+    def elapsed(self) -> float:
+        """Seconds of virtual time."""
+        return self._loop.time()
+
     def stamp(self) -> int | None:
         """What to hand to a store as ``at``."""
         return self.now() if self._stamps else None

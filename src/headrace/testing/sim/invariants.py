@@ -6,7 +6,7 @@ INVARIANTS = {
     "I3": "the leases of one job never overlap on the store's clock; a live lease is not taken away",
     "I4": "no write is accepted from a lease that is not current, and none refused from one that is",
     "I5": "an end is final; only a recorded requeue leaves it",
-    "I6": "epoch = number of grants; attempts and losses are counted exactly and stay within their limits",
+    "I6": "an epoch is the next one, or the clock, and given out once; attempts and losses are counted exactly",
     "I7": "two runs of a job overlap only if the first one's lease ended before the second was granted",
     "I8": "claims follow (priority, run_at, id) over all claimable jobs",
     "I9": "no job starts before it is due or after it has expired",

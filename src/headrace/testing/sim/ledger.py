@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.records import Claim, JobId, Row
 from headrace.testing.sim.life import Life
@@ -22,10 +23,15 @@ class Span:
     def __init__(self, granted: int) -> None:
         self.granted = granted
         self.ended: int | None = None
-        self.grants = 1
-        self.starts = 0
         self.settled = False
         """Whether its holder has sent a settlement."""
+
+
+class Beats(NamedTuple):
+    """When a holder last beat, and since when it has been steady."""
+
+    seen_at: int
+    steady_since: int
 
 
 class Ledger:
@@ -46,7 +52,11 @@ class Ledger:
         self.node = ""
         """The node whose call is being read."""
         self.spans: dict[tuple[JobId, int, str], Span] = {}
-        """Every lease by job, epoch and node: a job that is enqueued anew after its record went counts from 1."""
+        """Every lease by job, epoch and node."""
+        self.epochs: set[tuple[JobId, int]] = set()
+        """All that were ever given out."""
+        self.beats: dict[str, Beats] = {}
+        """By holder."""
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
         """Every end that a job ever came to."""
         self.schedules: dict[str, Schedule] = {}
@@ -112,15 +122,14 @@ class Ledger:
         if life.state is not JobState.RUNNING:
             self.put(life, JobState.RUNNING)
         life.epoch = epoch
+        life.begun = True
         life.holder = holder
         life.node = self.node
         life.lease_until = until
-        span = self.spans.get((life.id, epoch, self.node))
-        if span is None:
-            self.spans[life.id, epoch, self.node] = Span(self.seq)
-        else:
-            span.granted, span.ended, span.settled = self.seq, None, False
-            span.grants += 1
+        if (life.id, epoch) in self.epochs:
+            self.blame("I6", life.id, f"epoch {epoch} was given out twice")
+        self.epochs.add((life.id, epoch))
+        self.spans[life.id, epoch, self.node] = Span(self.seq)
 
     def _end_span(self, life: Life) -> None:
         span = self.spans.get((life.id, life.epoch, life.node))

@@ -21,6 +21,7 @@ class Life:
         self.cells: Cells = dict(row.cells)
         self.state = JobState.AVAILABLE
         self.epoch = 0
+        self.begun = False
         self.attempt = 0
         self.lost = 0
         self.holder = ""

@@ -56,13 +56,14 @@ ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET ST
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
 -- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). That of a job
--- that waits for the turn of its group (``gid``) is below 0, where no claim looks.
+-- that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
+-- none; below 0, here and in ``paused``, if no lease ever began the job.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
     lane bigint NOT NULL,
     id uuid NOT NULL,
     qid integer NOT NULL,
-    epoch integer NOT NULL,
+    epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL,
@@ -88,7 +89,7 @@ CREATE TABLE leased (
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT leased_pkey PRIMARY KEY,
     qid integer NOT NULL,
-    epoch integer NOT NULL,
+    epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL,
@@ -110,7 +111,7 @@ CREATE TABLE paused (
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT paused_pkey PRIMARY KEY,
     qid integer NOT NULL,
-    epoch integer NOT NULL,
+    epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL,
@@ -126,7 +127,7 @@ CREATE TABLE ended (
     run_at bigint NOT NULL,
     id uuid NOT NULL,
     qid integer NOT NULL,
-    epoch integer NOT NULL,
+    epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL,
@@ -167,7 +168,8 @@ CREATE TABLE workers (
     busy integer NOT NULL,
     started_at bigint NOT NULL,
     seen_at bigint NOT NULL,
-    listed_until bigint NOT NULL
+    listed_until bigint NOT NULL,
+    steady_since bigint NOT NULL
 ) WITH (fillfactor = 50);
 
 -- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
@@ -242,7 +244,7 @@ SELECT
     (CASE WHEN y.id IS NOT NULL THEN 0 WHEN l.id IS NOT NULL THEN 1 WHEN p.id IS NOT NULL THEN 2 ELSE e.state END)::smallint
         AS state,
     coalesce(y.qid, l.qid, p.qid, e.qid) AS qid, coalesce(y.priority, l.priority, p.priority, e.priority) AS priority,
-    coalesce(y.run_at, l.run_at, p.run_at, e.run_at) AS run_at, coalesce(y.epoch, l.epoch, p.epoch, e.epoch) AS epoch,
+    coalesce(y.run_at, l.run_at, p.run_at, e.run_at) AS run_at, abs(coalesce(y.epoch, l.epoch, p.epoch, e.epoch)) AS epoch,
     coalesce(y.attempt, l.attempt, p.attempt, e.attempt) AS attempt, coalesce(y.lost, l.lost, p.lost, e.lost) AS lost,
     coalesce(y.size, l.size, p.size, e.size) AS size, coalesce(y.keyed, l.keyed, p.keyed, e.keyed) AS keyed,
     coalesce(y.error, l.error, p.error, e.error) AS error,

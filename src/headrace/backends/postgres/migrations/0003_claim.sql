@@ -1,24 +1,25 @@
 -- What functions tell, one kind of row each: 0 a settlement whose answer is not the state that it asked for (its number in
 -- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
 -- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
--- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id).
+-- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id); ``begun``, whether a handler may
+-- have been called for it before.
 CREATE TYPE claim_row AS (
-    kind smallint, id uuid, name text, task text, tenant text, key text, epoch integer, attempt integer, lost integer,
+    kind smallint, id uuid, name text, task text, tenant text, key text, epoch bigint, attempt integer, lost integer,
     priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
-    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea, group_name text, ord integer
+    headers bytea, error bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea, group_name text, ord integer, begun boolean
 );
 
 -- A row of kind 4: the inbox waits for the job, which has ended.
 CREATE FUNCTION told(p_id uuid, p_inbox text) RETURNS claim_row LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         4, p_id, p_inbox, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL
     )::claim_row
 $$;
 
 -- AVAILABLE jobs that have expired are cancelled; the caller has taken them out of ``ready``.
 CREATE FUNCTION end_jobs(
-    p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs integer[],
+    p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs bigint[],
     p_attempts integer[], p_losts integer[], p_sizes integer[], p_priorities smallint[], p_run_ats bigint[],
     p_keyed boolean[], p_errors bytea[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -86,7 +87,7 @@ BEGIN
     SELECT
         2::smallint, e.id, q.name, j.task, 'expired', CASE WHEN e.keyed THEN j.key END, e.epoch, 4, e.lost,
         e.priority, e.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
+        NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
     FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
 END $$;
@@ -95,11 +96,11 @@ END $$;
 --
 -- ``p_mark_*`` say, per queue and priority, up to where this client has claimed lately; it then looks only beyond. It
 -- gives them when the answer said that much was walked in vain: while an old snapshot is held, what others have claimed
--- stays in the index, and a look from the beginning passes all of it. ``p_hurry`` is NULL where governed queues are passed over, as
+-- stays in the index, and a look from the beginning passes all of it. ``p_governed`` is false where governed queues are passed over, as
 -- one may have become so since the caller looked.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_max_bytes bigint, p_hurry boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
+    p_lost_below integer, p_max_bytes bigint, p_governed boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
     p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -130,9 +131,6 @@ DECLARE
     v_mark_ids uuid[];
     v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass);
 BEGIN
-    IF p_hurry THEN  -- a claim that a crash undoes is a claim that never was
-        PERFORM set_config('synchronous_commit', 'off', true);
-    END IF;
     -- queues_name_key; ready_pkey and looks_qid, one probe per queue; ready_dying; ready_lost.
     SELECT
         array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= v_now),
@@ -146,7 +144,7 @@ BEGIN
     FROM queues AS q LEFT JOIN LATERAL (
         SELECT y.priority FROM ready AS y WHERE y.lane = q.qid AND p_mark_queues IS NULL ORDER BY y.lane, y.priority LIMIT 1
     ) AS x ON true
-    WHERE q.name = ANY (p_queues) AND (p_hurry IS NOT NULL OR NOT q.governed);
+    WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed);
     IF v_looks THEN
         PERFORM call_looks(v_qids);
         IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN  -- somebody has their groups in hand
@@ -204,7 +202,7 @@ BEGIN
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
             INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, holder, error)
-            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
+            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.size, g.priority, g.keyed,
                 g.gid, p_holder, g.error
             FROM gone AS g
         ), counted AS (
@@ -215,15 +213,15 @@ BEGIN
         )
         SELECT
             1::smallint, g.id, v_names[array_position(v_qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
-            g.epoch + 1, g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
+            greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
             j.headers, g.error,
             CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
             CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
             CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
             CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END,
-            j.group_name, NULL::integer
+            j.group_name, NULL::integer, g.epoch > 0
         FROM (
-            SELECT g.*, CASE WHEN g.epoch > 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+            SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
             FROM gone AS g OFFSET 0
         ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
         GET DIAGNOSTICS v_got = ROW_COUNT;
@@ -276,7 +274,7 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) - v_walked,
         v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed OR v_room <= 0 THEN 0 ELSE least(v_next, v_pause) - v_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 

@@ -2,7 +2,7 @@
 -- ids. Answers, as rows of kind 0, only for those that are fenced off, by their number; and rows of kind 4 and 5. ``p_bound``
 -- as for ``insert_v1``.
 CREATE FUNCTION complete_v1(
-    p_at bigint, p_holder text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
+    p_at bigint, p_holder text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[], p_keep boolean,
     p_bound boolean DEFAULT false
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -63,7 +63,7 @@ BEGIN
         ), forgotten AS (  -- jobs_pkey
             DELETE FROM jobs AS j USING gone AS g WHERE NOT g.keyed AND j.id = ANY (ARRAY[g.id])
         ), unpatched AS (  -- patches_pkey
-            DELETE FROM patches AS c USING gone AS g WHERE g.epoch > 1 AND c.id = ANY (ARRAY[g.id])
+            DELETE FROM patches AS c USING gone AS g WHERE c.id = ANY (ARRAY[g.id])
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 1, -count(*) FROM gone AS g GROUP BY g.qid
         )
@@ -102,8 +102,8 @@ END $$;
 -- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
 -- as kind 5, queues in which a job is to be had.
 CREATE FUNCTION finish_v1(
-    p_at bigint, p_ids uuid[], p_epochs integer[], p_holders text[], p_states smallint[], p_delays bigint[],
-    p_failed boolean[], p_keep_lost boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
+    p_at bigint, p_ids uuid[], p_epochs bigint[], p_holders text[], p_states smallint[], p_delays bigint[],
+    p_failed boolean[], p_keep_lost boolean[], p_unbegun boolean[], p_queues text[], p_priorities smallint[], p_masks smallint[],
     p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_errors bytea[], p_reasons text[],
     p_results bytea[], p_result_ttls bigint[], p_keeps boolean[], p_spawn_first integer[], p_spawn_count integer[],
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
@@ -199,7 +199,7 @@ BEGIN
     ), forgotten AS (  -- jobs_pkey
         DELETE FROM jobs AS j USING plain AS p WHERE NOT p.keep AND j.id = ANY (ARRAY[p.id])
     ), unpatched AS (  -- patches_pkey
-        DELETE FROM patches AS c USING plain AS p WHERE NOT p.keep AND p.epoch > 1 AND c.id = ANY (ARRAY[p.id])
+        DELETE FROM patches AS c USING plain AS p WHERE NOT p.keep AND c.id = ANY (ARRAY[p.id])
     ), counted AS (
         INSERT INTO deltas (qid, state, jobs, bytes)
         SELECT p.qid, 1, -count(*), 0 FROM plain AS p GROUP BY p.qid
@@ -273,7 +273,7 @@ BEGIN
         IF v_state = 0 THEN
             v_called := l.gid IS NOT NULL AND v_qid = l.qid AND turns_of(l.qid) = 1;
             v_gid := make_available(
-                l.id, v_qid, v_run_at, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
+                l.id, v_qid, v_run_at, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
             );
             IF v_gid IS NOT NULL THEN
                 v_ruled_qids := v_ruled_qids || v_qid;
@@ -292,7 +292,10 @@ BEGIN
             RETURN NEXT woken(v_qid);
         ELSIF v_state = 2 THEN
             INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
-            VALUES (v_run_at, l.id, v_qid, l.epoch, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error);
+            VALUES (
+                v_run_at, l.id, v_qid, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size,
+                v_priority, v_keyed, v_error
+            );
         ELSE
             v_size := v_size + coalesce(octet_length(v_result), 0);
             IF v_keyed THEN
@@ -386,7 +389,7 @@ END $$;
 -- A job that lies nowhere becomes AVAILABLE; the number of its group, if it has one. With ``p_called`` a job of a group has
 -- its turn already, otherwise it stands in line, and the caller has the group called.
 CREATE FUNCTION make_available(
-    p_id uuid, p_qid integer, p_run_at bigint, p_epoch integer, p_attempt integer, p_lost integer, p_size integer,
+    p_id uuid, p_qid integer, p_run_at bigint, p_epoch bigint, p_attempt integer, p_lost integer, p_size integer,
     p_priority smallint, p_keyed boolean, p_error bytea, p_called boolean
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -419,14 +422,14 @@ CREATE FUNCTION settled(p_id uuid, p_ord integer, p_state integer) RETURNS claim
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         0, p_id, NULL, NULL, NULL, NULL, p_ord, p_state, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL
     )::claim_row
 $$;
 
 CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (
         5, NULL, q.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL
     )::claim_row
     FROM queues AS q WHERE q.qid = p_qid
 $$;
@@ -490,14 +493,14 @@ BEGIN
 END $$;
 
 CREATE FUNCTION turn_v1(
-    p_at bigint, p_settled_by text, p_ids uuid[], p_epochs integer[], p_results bytea[], p_result_ttls bigint[],
+    p_at bigint, p_settled_by text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[],
     p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY SELECT * FROM complete_v1(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
     RETURN QUERY SELECT * FROM claim_v1(
-        p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, false,
+        p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, true,
         p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids
     );
 END $$;

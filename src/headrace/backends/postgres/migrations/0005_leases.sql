@@ -1,50 +1,72 @@
 -- A worker's sign of life. Answers: the numbers of the leases that are lost, and of those that some transaction has in
--- hand; the jobs to cancel; the queues that are paused.
+-- hand; the jobs to cancel; the queues that are paused; the worker's own leases among the first ``p_census`` that expire. The clock
+-- is read once what is written is locked: a beat that had to wait tells of the moment in which it got through.
 CREATE FUNCTION renew_v1(
-    p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs integer[],
-    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean
-) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[]) LANGUAGE plpgsql VOLATILE
+    p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs bigint[],
+    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_census integer
+) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[]) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(p_at, now_us());
+    v_mine uuid[];
 BEGIN
     IF p_leaving THEN
         DELETE FROM workers AS w WHERE w.holder = p_holder;
     ELSE
-        INSERT INTO workers AS w (holder, worker, queues, slots, busy, started_at, seen_at, listed_until)
-        VALUES (p_holder, p_worker, p_queues, p_slots, p_busy, v_now, v_now, v_now + p_ttl)
+        PERFORM 1 FROM workers AS w WHERE w.holder = p_holder FOR UPDATE;  -- workers_pkey
+        v_now := coalesce(p_at, now_us());
+        INSERT INTO workers AS w (holder, worker, queues, slots, busy, started_at, seen_at, listed_until, steady_since)
+        VALUES (p_holder, p_worker, p_queues, p_slots, p_busy, v_now, v_now, v_now + p_ttl, v_now)
         ON CONFLICT (holder) DO UPDATE SET worker = excluded.worker, queues = excluded.queues, slots = excluded.slots,
-            busy = excluded.busy, seen_at = excluded.seen_at, listed_until = excluded.listed_until;
+            busy = excluded.busy, seen_at = excluded.seen_at, listed_until = excluded.listed_until,
+            steady_since = CASE WHEN excluded.seen_at - w.seen_at <= p_gap THEN w.steady_since ELSE excluded.seen_at END;
     END IF;
-    WITH mine AS MATERIALIZED (  -- leased_pkey, one probe per id
+    v_mine := ARRAY(  -- leased_pkey, one probe per id
         SELECT l.id FROM unnest(p_ids, p_epochs) AS n (id, epoch)
         JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
         FOR UPDATE OF l SKIP LOCKED
-    )
-    UPDATE leased AS l SET lease_until = v_now + p_lease_for FROM mine AS m WHERE l.id = ANY (ARRAY[m.id]);
+    );
+    v_now := coalesce(p_at, now_us());
+    UPDATE leased AS l SET lease_until = v_now + p_lease_for FROM unnest(v_mine) AS m (id) WHERE l.id = ANY (ARRAY[m.id]);
     SELECT
         array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id IS NULL),
-        array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.lease_until <> v_now + p_lease_for)
+        array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id <> ALL (v_mine))
     INTO lost, busy
     FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
     LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
     SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
     SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until > v_now;
+    IF p_census > 0 THEN  -- leased_until, from its head
+        SELECT array_agg(f.id), array_agg(f.epoch) INTO held, held_epochs FROM (
+            SELECT l.id, l.epoch, l.holder FROM leased AS l ORDER BY l.lease_until LIMIT p_census
+        ) AS f WHERE f.holder = p_holder;
+    END IF;
     RETURN NEXT;
 END $$;
+
+-- Whether a holder's own beats have come without a gap, and lately: then those whose leases have run out had time to say that they
+-- live.
+CREATE FUNCTION is_steady(p_now bigint, p_holder text, p_gap bigint, p_steady bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT p_holder IS NULL OR EXISTS (  -- workers_pkey
+        SELECT 1 FROM workers AS w
+        WHERE w.holder = p_holder AND w.seen_at >= p_now - p_gap AND w.steady_since <= p_now - p_steady
+    )
+$$;
 
 -- Take back what vanished holders left, and cancel what has expired. Rows of kind 2 (their state in ``attempt``), 4, 5.
 CREATE FUNCTION reap_v1(
     p_at bigint, p_limit integer, p_max_lost integer, p_spread bigint, p_share double precision, p_floor integer,
-    p_overdue bigint
+    p_overdue bigint, p_holder text, p_gap bigint, p_steady bigint
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(p_at, now_us());
+    v_end bigint;
     v_over bigint;
     v_holders bigint;
     v_oldest bigint;
@@ -70,9 +92,10 @@ DECLARE
     v_called boolean;
     l leased;
 BEGIN
+    v_end := CASE WHEN is_steady(v_now, p_holder, p_gap, p_steady) THEN v_now ELSE -9223372036854775808 END;
     DELETE FROM workers AS w WHERE w.listed_until <= v_now;
     SELECT count(*), count(DISTINCT x.holder), min(x.lease_until) INTO v_over, v_holders, v_oldest
-    FROM leased AS x WHERE x.lease_until <= v_now;  -- leased_until
+    FROM leased AS x WHERE x.lease_until <= v_end;  -- leased_until
     v_running := 0;
     IF v_over >= p_floor THEN
         SELECT coalesce(sum(t.jobs), 0) INTO v_running FROM (
@@ -89,7 +112,7 @@ BEGIN
     END IF;
     SELECT array_agg(x), array_agg(x.id) FILTER (WHERE x.keyed), array_agg(x.qid) FILTER (WHERE x.keyed)
     INTO v_leases, v_keyed, v_qids FROM (
-        SELECT y.* FROM leased AS y WHERE y.lease_until <= v_now ORDER BY y.lease_until, y.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+        SELECT y.* FROM leased AS y WHERE y.lease_until <= v_end ORDER BY y.lease_until, y.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     ) AS x;
     PERFORM lock_keys(v_keyed, v_qids);
     FOREACH l IN ARRAY coalesce(v_leases, '{}') LOOP
@@ -139,7 +162,7 @@ BEGIN
         RETURN QUERY
         SELECT 2::smallint, l.id, q.name, j.task, v_reason, CASE WHEN l.keyed THEN j.key END, l.epoch, v_state::integer, v_lost,
             l.priority, l.run_at, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
         FROM jobs AS j JOIN queues AS q ON q.qid = l.qid WHERE j.id = l.id;
     END LOOP;
     RETURN QUERY SELECT (x).* FROM unnest(v_expired) AS x;

@@ -1,6 +1,6 @@
 -- Where a job lies, and all that travels with it.
 CREATE TYPE place AS (
-    state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch integer, attempt integer, lost integer,
+    state smallint, id uuid, qid integer, priority smallint, run_at bigint, epoch bigint, attempt integer, lost integer,
     size integer, keyed boolean, error bytea, holder text, cancel boolean, held_until bigint, result bytea, lane bigint,
     gid bigint
 );
@@ -202,9 +202,9 @@ BEGIN
             v_entries := v_entries || v_change;
         END IF;
         RETURN QUERY
-        SELECT 6::smallint, v_id, q.name, NULL::text, NULL::text, v_key, p.state::integer, v_after, v_changed::integer,
+        SELECT 6::smallint, v_id, q.name, NULL::text, NULL::text, v_key, p.state::bigint, v_after, v_changed::integer,
             NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
         FROM queues AS q WHERE q.qid = v_qid;
     END LOOP;
     IF v_gids <> '{}' AND p_bound THEN
@@ -220,6 +220,6 @@ CREATE FUNCTION noted(p_kind integer, p_id uuid, p_name text) RETURNS claim_row
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         p_kind, p_id, p_name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL
     )::claim_row
 $$;

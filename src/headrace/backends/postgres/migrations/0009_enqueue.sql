@@ -392,7 +392,7 @@ depth of its queue, the error LL002 is raised; or, with false as the second argu
 
 -- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
 -- transaction cannot go on: whoever has lost a job must not write for it.
-CREATE FUNCTION complete_bound_v1(p_id uuid, p_epoch integer, p_holder text, p_result bytea, p_result_ttl bigint)
+CREATE FUNCTION complete_bound_v1(p_id uuid, p_epoch bigint, p_holder text, p_result bytea, p_result_ttl bigint)
 RETURNS text LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     r claim_row;

@@ -620,22 +620,22 @@ BEGIN
                 INSERT INTO leased (
                     lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
                 )
-                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch + 1, g.attempt, g.lost, g.size, g.priority, g.keyed,
-                    g.gid, g.tid, p_holder, g.error
+                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.size,
+                    g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
                 FROM gone AS g
             ), counted AS (
                 INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 0, -v_some), (p_qid, 1, v_some)
             )
             SELECT
-                1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END, g.epoch + 1, g.attempt, g.lost,
-                g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
+                1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
+                greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
                 CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
                 CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
                 CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
                 CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END,
-                j.group_name, v_ord + g.ord::integer
+                j.group_name, v_ord + g.ord::integer, g.epoch > 0
             FROM (
-                SELECT g.*, CASE WHEN g.epoch > 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
+                SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
                 FROM gone AS g OFFSET 0
             ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
             IF v_rated IS NOT NULL THEN  -- task_rules_pkey
@@ -705,7 +705,7 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, (v_passed <> '{}')::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 
@@ -774,7 +774,7 @@ BEGIN
         IF v_qids[(i - 1) % cardinality(v_qids) + 1] = 0 THEN
             FOR c IN
                 SELECT * FROM claim_v1(
-                    p_now, p_holder, v_plain, v_share::integer, p_lease_for, p_want, p_lost_below, v_bytes, NULL
+                    p_now, p_holder, v_plain, v_share::integer, p_lease_for, p_want, p_lost_below, v_bytes, false
                 ) AS x ORDER BY x.kind, x.priority, x.run_at, x.id
             LOOP
                 IF c.kind = 1 THEN
@@ -823,6 +823,6 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;

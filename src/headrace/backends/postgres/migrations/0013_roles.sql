@@ -161,7 +161,7 @@ CREATE FUNCTION own_fetch_v1(
     p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
 ) RETURNS TABLE (
     ord integer, now bigint, id uuid, queue text, task text, state smallint, tenant text, key text, priority smallint,
-    run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch integer, attempt integer, lost integer,
+    run_at bigint, enqueued_at bigint, expires_at bigint, finished_at bigint, epoch bigint, attempt integer, lost integer,
     max_attempts integer, timeout bigint, result_ttl bigint, headers bytea, worker text, lease_until bigint, cancel boolean,
     reason text, held_until bigint, error bytea, result bytea, parameters bytea, vm_state bytea, metadata bytea, blob bytea,
     group_name text

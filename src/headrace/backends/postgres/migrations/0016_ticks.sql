@@ -28,7 +28,7 @@ CREATE FUNCTION unplanned(p_kind integer, p_ord integer, p_outcome integer) RETU
 LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
     SELECT (
         p_kind, NULL, NULL, NULL, NULL, NULL, p_ord, p_outcome, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row
 $$;
 

@@ -21,25 +21,29 @@ SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 
 -- name: finish
 SELECT * FROM {schema}.finish_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: finish_and_claim
 SELECT * FROM {schema}.finish_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
-    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, false, %b, %b, %b, %b
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
 )
 
 -- name: renew
-SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b)
+SELECT * FROM {schema}.renew_v1(
+    %b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b, %b::bigint, %b::integer
+)
 
 -- name: reap
-SELECT * FROM {schema}.reap_v1(%b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint)
+SELECT * FROM {schema}.reap_v1(
+    %b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint, %b, %b::bigint, %b::bigint
+)
 
 -- name: configure
 SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)

@@ -9,7 +9,7 @@ from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.rows import CODES
-from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args
+from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
 from headrace.records import (
     Altered,
     Change,
@@ -148,9 +148,11 @@ class Part(Shard):
 
     # -- reap, sweep
 
-    async def overdue(self, limit: int, at: Stamp) -> Overdue:
+    async def overdue(self, req: Reap, at: Stamp) -> Overdue:
         """What a reap would find."""
-        now, expired, running, holders, flat, *rest = await self._run("overdue", at_arg(at), limit)
+        now, expired, running, holders, flat, *rest = await self._run(
+            "overdue", at_arg(at), req.limit, *steady_args(req)
+        )
         leases = [(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
         return Overdue(int(now), expired, running, holders, leases, *rest)
 
@@ -158,7 +160,7 @@ class Part(Shard):
         """A share of a reap."""
         told, queues = await self._run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, 0, 0, 0,
-            share.leases, int(share.outage), share.place, share.places,
+            *steady_args(req), share.leases, int(share.outage), share.place, share.places,
         )  # fmt: skip
         return shapes.reaped(told, shapes.names(queues))
 

@@ -18,33 +18,30 @@ _LEAST = 0.4
 
 
 async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
-    """The shards of the worker's queues list it, and those of its leases extend them. A lease is lost when no shard has
-    it, and busy while one that may have it is away or late: nobody waits for that one, since the leases of the others
-    would run out."""
-    asked: dict[int, list[Lease]] = {number: [] for number in _listed(fleet, beat)}
+    """All shards list the worker, as each must have had its beats before it may reap there; those of its leases extend
+    them. A lease is lost when no shard has it, and busy while one that may have it is away or late: nobody waits for
+    that one, since the leases of the others would run out."""
     everywhere = range(len(fleet.parts))
+    asked: dict[int, list[Lease]] = {number: [] for number in everywhere}
     for lease in beat.leases:
         seen = fleet.last_seen(lease[0])
         for number in everywhere if seen is None else (seen,):
-            asked.setdefault(number, []).append(lease)
+            asked[number].append(lease)
     found = _Found(fleet)
     await found.ask(beat, asked, at)
     missing = [lease for lease in beat.leases if lease not in found.kept and fleet.leased_in(*lease) not in found.there]
     again = {
         number: left
         for number in everywhere
-        if (left := [lease for lease in missing if lease not in asked.get(number, ())]) and number not in found.away
+        if (left := [lease for lease in missing if lease not in asked[number]]) and number not in found.away
     }
     if again:
         await found.ask(beat, again, at)
     gone = [lease for lease in beat.leases if lease not in found.kept]
     lost = [lease for lease in gone if not found.away or fleet.leased_in(*lease) in found.there]
     paused = [queue for queue in beat.queues if queue in found.paused]
-    return Renewed(lost, found.cancels, paused, [lease for lease in gone if lease not in lost])
-
-
-def _listed(fleet: Fleet, beat: Beat) -> set[int]:
-    return {fleet.number_of(queue) for queue in beat.queues} or {0}
+    busy = [lease for lease in gone if lease not in lost]
+    return Renewed(lost, found.cancels, paused, busy, list(found.held))
 
 
 class _Found:
@@ -54,6 +51,7 @@ class _Found:
         self._fleet = fleet
         self.kept: set[Lease] = set()
         self.cancels: list[JobId] = []
+        self.held: dict[Lease, None] = {}
         self.paused: set[str] = set()
         self.there: set[int] = set()
         """Shards that have answered."""
@@ -61,10 +59,8 @@ class _Found:
         """Shards that cannot serve."""
 
     async def ask(self, beat: Beat, asked: dict[int, list[Lease]], at: Stamp) -> None:
-        listed = _listed(self._fleet, beat)
         answers = await attempt(
-            self._renew(number, replace(beat, leases=leases, leaving=beat.leaving or number not in listed), at)
-            for number, leases in asked.items()
+            self._renew(number, replace(beat, leases=leases), at) for number, leases in asked.items()
         )
         for (number, leases), answer in zip(asked.items(), answers, strict=True):
             if isinstance(answer, Unavailable):
@@ -77,6 +73,7 @@ class _Found:
             self.kept |= here
             self.cancels += [job_id for job_id in answer.cancels if job_id not in self.cancels]
             self.paused.update(answer.paused)
+            self.held |= dict.fromkeys(answer.held)
         if not self.there:
             raise problem
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from headrace.backends.redis.cluster.part import Part
 from headrace.errors import BackendError, Unavailable
+from headrace.records import Reap
 
 log = logging.getLogger("headrace")
 PATIENCE = 1.0
@@ -53,7 +54,7 @@ class Relay:
 
     async def _waiting(self, source: int) -> list[Route]:
         try:
-            return [(source, target) for target in (await self._parts[source].overdue(0, None)).targets]
+            return [(source, target) for target in (await self._parts[source].overdue(Reap(limit=0), None)).targets]
         except Unavailable:
             return []
 

@@ -17,7 +17,7 @@ from headrace.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
 async def reap(fleet: Fleet, req: Reap, at: Stamp) -> list[Reaped]:
     """The oldest leases of all; then what waits for another shard is carried there."""
-    looks = await attempt(part.overdue(req.limit, at) for part in fleet.parts)
+    looks = await attempt(part.overdue(req, at) for part in fleet.parts)
     seen = {part.number: look for part, look in zip(fleet.parts, looks, strict=True) if isinstance(look, Overdue)}
     shares = share_out(seen, req)
     answers = await attempt(fleet.parts[number].take_back(req, share, at) for number, share in shares.items())

@@ -61,6 +61,7 @@ local function apply(id, j)
             end
             take_key(id, j.qid, key)
         end
+        j.begun = j.begun or j.state == COMPLETED
         leave(id, j)
         clear_end(id, j)
         j.state, j.text, j.instant, j.run_at = AVAILABLE, '', 0, now

@@ -131,13 +131,14 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 end
                 if was[i] then
                     local j = read_state(was[i])
-                    j.state, j.epoch, j.cancel, j.instant, j.text = RUNNING, j.epoch + 1, 0, now + lease_for, holder
+                    j.state, j.epoch = RUNNING, math.max(j.epoch + 1, now)
+                    j.cancel, j.instant, j.text = 0, now + lease_for, holder
                     j.held_until = tenant
                     size, packed = j.size, write_state(j)
                 else
                     size = struct.unpack('>I4', bodies[i], JOB_SIZE_AT)
                     packed = begins .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
-                        .. struct.pack('>I8I4', tonumber(scores[i]), 1) .. holder
+                        .. struct.pack('>I8I8', tonumber(scores[i]), now) .. holder
                 end
                 local n = #ids + 1
                 b.room, taken = b.room - size, taken + 1

@@ -70,10 +70,11 @@ local call = redis.call
 local JOB = '>I8I4I4i2BI8'
 local JOB_SIZE = 27
 -- state, cancel, lost, instant (lease_until, finished_at), held_until, attempt, then what JOB has from its size on, run_at,
--- epoch; then the holder or the reason. A lease is the last two. While a job of a governed queue runs, its tenant's number is in the
+-- epoch; then the holder or the reason. A lease is the last two. To the flags comes 4 where a handler may have been called for the
+-- job before its lease, or before it last waited. While a job of a governed queue runs, its tenant's number is in the
 -- place of held_until.
-local STATE = '>BBI4I8I8I4I4I4i2BI8I8I4'
-local STATE_SIZE = 57
+local STATE = '>BBI4I8I8I4I4I4i2BI8I8I8'
+local STATE_SIZE = 61
 local LOST_AT, HELD_AT, ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 3, 15, 23, 27, 31, 54
 local JOB_SIZE_AT = 9
 -- After JOB: the length of what follows (4 bytes); key, task, tenant and others, and a group if there is one (msgpack); five lengths (of the headers and

@@ -4,7 +4,7 @@
 -- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
 -- Answers the states, -1 for what is fenced off.
 
-local FAILED_ATTEMPT, KEEP_LOST, KEEP, RESULT = 1, 2, 4, 8
+local FAILED_ATTEMPT, KEEP_LOST, KEEP, RESULT, UNBEGUN = 1, 2, 4, 8, 16
 
 local function has(flags, bit)
     return math.floor(flags / bit) % 2 == 1
@@ -87,7 +87,7 @@ local function kinds_of(packed, now)
         local state, flags, ttl = given[1], given[2], given[4]
         kinds[i] = {
             state = state, delay = given[3], ttl = ttl, has_result = has(flags, RESULT), keep = has(flags, KEEP),
-            failed = has(flags, FAILED_ATTEMPT), keep_lost = has(flags, KEEP_LOST),
+            failed = has(flags, FAILED_ATTEMPT), keep_lost = has(flags, KEEP_LOST), unbegun = has(flags, UNBEGUN),
             plain = state == COMPLETED and not has(flags, FAILED_ATTEMPT) and not has(flags, KEEP_LOST),
             -- What the state of every job begins with that ends so.
             done = struct.pack('>BBI4I8I8', state, 0, 0, now, state == COMPLETED and now + ttl or 0),
@@ -174,7 +174,7 @@ local function finish_all(now, first)
                 local holder, of = string.sub(packed, STATE_SIZE + 1), stopped[tenant] or {}
                 stopped[tenant], of[holder] = of, (of[holder] or 0) + 1
             end
-            if kind.plain and not extra and flags == 0 then
+            if kind.plain and not extra and flags % 4 == 0 then
                 answers[i] = COMPLETED
                 if string.byte(packed, 2) == 1 then
                     call('SREM', base .. ':x:' .. string.sub(packed, STATE_SIZE + 1), id)
@@ -239,7 +239,7 @@ local function finish_all(now, first)
                         j.priority = extra[6]
                     end
                 end
-                j.cancel = 0
+                j.cancel, j.begun = 0, state >= COMPLETED or not kind.unbegun
                 local leaves = extra and extra[7] and (state ~= COMPLETED or kind.keep)
                 if j.grouped and j.qid == came_from then
                     groups().leave(id, j, state == AVAILABLE and not leaves)

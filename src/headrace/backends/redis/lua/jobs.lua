@@ -13,15 +13,15 @@ local function read_state(packed)
         struct.unpack(STATE, packed)
     return {
         state = state, qid = qid, epoch = epoch, attempt = attempt, lost = lost, size = size, priority = priority,
-        keyed = flags % 2, grouped = flags >= 2, cancel = cancel, run_at = run_at, instant = instant, held_until = held_until,
-        expires_at = expires_at, text = string.sub(packed, STATE_SIZE + 1),
+        keyed = flags % 2, grouped = flags % 4 >= 2, begun = flags >= 4, cancel = cancel, run_at = run_at, instant = instant,
+        held_until = held_until, expires_at = expires_at, text = string.sub(packed, STATE_SIZE + 1),
     }
 end
 
 local function write_state(j)
     return struct.pack(
         STATE, j.state, j.cancel, j.lost, j.instant, j.held_until, j.attempt, j.size, j.qid, j.priority,
-        j.keyed + (j.grouped and 2 or 0), j.expires_at, j.run_at, j.epoch
+        j.keyed + (j.grouped and 2 or 0) + (j.begun and 4 or 0), j.expires_at, j.run_at, j.epoch
     ) .. j.text
 end
 
@@ -34,7 +34,7 @@ local function fresh(id, job)
     local listed = call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id)
     return {
         state = AVAILABLE, qid = qid, epoch = 0, attempt = 0, lost = 0, size = size, priority = priority,
-        keyed = flags % 2, grouped = flags >= 2, cancel = 0,
+        keyed = flags % 2, grouped = flags >= 2, begun = false, cancel = 0,
         run_at = tonumber(listed or elsewhere(id, job, qid, priority, flags >= 2)), instant = 0, held_until = 0,
         expires_at = expires_at, text = '',
     }

@@ -1,4 +1,4 @@
--- What a reap would meet. ARGV: now or '', limit. Answers now, how many leases have expired, how many jobs run, two of the holders whose
+-- What a reap would meet. ARGV: now or '', limit, holder or '', gap, steady; leases count only where the holder is steady. Answers now, how many leases have expired, how many jobs run, two of the holders whose
 -- leases have expired, the first ``limit`` of those jobs and the ends of their leases, how many due jobs have expired (at most
 -- ``limit``), the shards for which something waits, and how many workers are listed whose time is over, or whether queues have groups
 -- that are still to be called anew.
@@ -8,8 +8,10 @@ local HOLDERS = 500
 
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
-local over = call('ZCOUNT', base .. ':l', '-inf', number(now))
-local found = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, limit)
+local steady = is_steady(now, 3)
+local over = steady and call('ZCOUNT', base .. ':l', '-inf', number(now)) or 0
+local running = steady and call('ZCARD', base .. ':l') or 0
+local found = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, steady and limit or 0)
 local holders = {}
 for _, from in ipairs(limit > 0 and {0, math.max(0, over - HOLDERS)} or {}) do
     local some = call('ZRANGE', base .. ':l', from, math.min(over, from + HOLDERS) - 1)
@@ -28,4 +30,4 @@ for _, target in ipairs(call('HKEYS', base .. ':tn')) do
     end
 end
 local others = call('ZCOUNT', base .. ':X', '-inf', number(now)) + call('EXISTS', base .. ':ir')
-return {number(now), over, call('ZCARD', base .. ':l'), holders, found, expired, targets, others}
+return {number(now), over, running, holders, found, expired, targets, others}

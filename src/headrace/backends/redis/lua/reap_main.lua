@@ -1,12 +1,13 @@
 -- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread,
--- outage_share, outage_floor, outage_overdue; and where it was decided for several shards: how many leases at most, whether it is an
--- outage ('1'), the place of the first job in the spread, and how many have one. Answers id, job and state of each.
+-- outage_share, outage_floor, outage_overdue, holder or '', gap, steady; and where it was decided for several shards: how many leases
+-- at most, whether it is an outage ('1'), the place of the first job in the spread, and how many have one. Answers id, job and state of each.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
 -- Of how many leases, at either end, it is asked whose they are.
 local HOLDERS = 500
 
+local steady = is_steady(now, 8)
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now))) do
@@ -36,10 +37,11 @@ if calling then
     recall(tonumber(calling), STEP)
 end
 
-local over = call('ZCOUNT', base .. ':l', '-inf', number(now))
+local over = steady and call('ZCOUNT', base .. ':l', '-inf', number(now)) or 0
 local running = call('ZCARD', base .. ':l')
-local decided = ARGV[8] ~= nil
-local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, decided and ARGV[8] or limit)
+local decided = ARGV[11] ~= nil
+local most = not steady and 0 or decided and ARGV[11] or limit
+local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, most)
 local states = ask('HMGET', base .. ':s', ids)
 
 local function is_outage()
@@ -67,7 +69,7 @@ end
 local outage = over > 0 and is_outage()
 local place, places = 0, #ids
 if decided then
-    outage, place, places = ARGV[9] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
+    outage, place, places = ARGV[12] == '1', tonumber(ARGV[13]), tonumber(ARGV[14])
 end
 local told = {}
 
@@ -88,6 +90,7 @@ for _, id in ipairs(expired) do
 end
 for i, id in ipairs(ids) do
     local j = read_state(states[i])
+    j.begun = true
     local cancelled = j.cancel == 1
     local dies = j.lost + 1 > max_lost and not outage
     leave(id, j, not cancelled and not dies)

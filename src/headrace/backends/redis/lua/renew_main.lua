@@ -1,8 +1,9 @@
 -- A worker's sign of life. ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether
--- it leaves, (id, epoch) of its leases. Answers: numbers of those that are lost, jobs to cancel, paused queues.
+-- it leaves, (id, epoch) of its leases, the longest gap between beats, of how many leases it is asked whether they are its own. Answers: numbers
+-- of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch).
 
-local LEASE = '>c16I4'
-local LEASE_SIZE = 20
+local LEASE = '>c16I8'
+local LEASE_SIZE = 24
 
 local now = clock(ARGV[1])
 local holder = ARGV[2]
@@ -12,8 +13,13 @@ if ARGV[6] == '1' then
     call('HDEL', base .. ':W', holder)
     call('ZREM', base .. ':X', holder)
 else
-    local started = known and cmsgpack.unpack(known)[5] or number(now)
-    call('HSET', base .. ':W', holder, cmsgpack.pack({worker[1], worker[2], worker[3], worker[4], started, number(now)}))
+    local before = known and cmsgpack.unpack(known)
+    local started, steady = before and before[5] or number(now), number(now)
+    if before and now - tonumber(before[6]) <= tonumber(ARGV[8]) then
+        steady = before[7]
+    end
+    local listed = {worker[1], worker[2], worker[3], worker[4], started, number(now), steady}
+    call('HSET', base .. ':W', holder, cmsgpack.pack(listed))
     call('ZADD', base .. ':X', number(now + tonumber(ARGV[4])), holder)
 end
 local ids, epochs = {}, {}
@@ -43,4 +49,14 @@ for _, name in ipairs(worker[2]) do
         paused[#paused + 1] = name
     end
 end
-return {lost, call('SMEMBERS', base .. ':x:' .. holder), paused}
+local held = {}
+if ARGV[9] ~= '0' then
+    local first = call('ZRANGE', base .. ':l', 0, tonumber(ARGV[9]) - 1)
+    for i, packed in ipairs(ask('HMGET', base .. ':s', first)) do
+        if string.sub(packed, STATE_SIZE + 1) == holder then
+            held[#held + 1] = first[i]
+            held[#held + 1] = number(read_state(packed).epoch)
+        end
+    end
+end
+return {lost, call('SMEMBERS', base .. ':x:' .. holder), paused, held}

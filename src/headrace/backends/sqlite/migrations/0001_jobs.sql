@@ -73,6 +73,7 @@ CREATE TABLE cells (
 -- The lane is the qid; in a governed queue, that of the job's tenant and task; and of a job that waits for the turn of
 -- its group, the group's line, the negative ``gid``, where every priority is 0 and no claim looks.
 -- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
+-- ``epoch`` is that of the last lease, 0 if there was none; below 0, here and in ``paused``, if no lease ever began the job.
 CREATE TABLE ready (
     lane INTEGER NOT NULL,
     priority INTEGER NOT NULL,

@@ -48,7 +48,7 @@ LIMIT ?4
 -- name: lease
 -- PRIMARY KEY of ready: (lane, priority, (run_at, id) <= last taken).
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, lane, epoch + 1, attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
+SELECT seq, lane, max(abs(epoch) + 1, ?3), attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
 WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?4, ?5) AND (dies_at IS NULL OR dies_at > ?3) AND lost < ?6
 
 -- name: leave

@@ -2,10 +2,11 @@
 
 -- name: beat
 -- PRIMARY KEY (holder); the first beat's started_at stays.
-INSERT INTO workers (holder, worker, queues, slots, busy, started_at, seen_at, listed_until)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7)
+INSERT INTO workers (holder, worker, queues, slots, busy, started_at, seen_at, listed_until, steady_since)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?6)
 ON CONFLICT (holder) DO UPDATE SET
     worker = excluded.worker, queues = excluded.queues, slots = excluded.slots, busy = excluded.busy,
+    steady_since = iif(excluded.seen_at - seen_at <= ?8, steady_since, excluded.seen_at),
     seen_at = excluded.seen_at, listed_until = excluded.listed_until
 
 -- name: leave
@@ -20,6 +21,17 @@ UPDATE running SET lease_until = ?2 WHERE seq IN carray(?1)
 -- Partial index running_cancel; INTEGER PRIMARY KEY of jobs.
 SELECT j.id FROM running AS r INDEXED BY running_cancel CROSS JOIN jobs AS j ON j.seq = r.seq
 WHERE r.cancel AND r.holder = ?1
+
+-- name: census
+-- Index running_lease, from its head; INTEGER PRIMARY KEY of jobs.
+SELECT j.id, f.epoch
+FROM (SELECT seq, epoch, holder FROM running INDEXED BY running_lease ORDER BY lease_until LIMIT ?2) AS f
+CROSS JOIN jobs AS j ON j.seq = f.seq
+WHERE f.holder = ?1
+
+-- name: steady
+-- PRIMARY KEY (holder).
+SELECT 1 FROM workers WHERE holder = ?1 AND seen_at >= ?2 - ?3 AND steady_since <= ?2 - ?4
 
 -- name: unlisted
 -- The workers are few: they are looked through.

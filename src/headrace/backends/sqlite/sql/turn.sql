@@ -99,7 +99,7 @@ LIMIT ?5
 -- name: lease_head
 -- PRIMARY KEY of ready: the first jobs of one priority of a lane; INTEGER PRIMARY KEY of running.
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, ?5, epoch + 1, attempt, lost, size, ?6, 0, ?7, gid, ?8 FROM ready
+SELECT seq, ?5, max(abs(epoch) + 1, ?9), attempt, lost, size, ?6, 0, ?7, gid, ?8 FROM ready
 WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
 
 -- name: leave_head
@@ -109,7 +109,7 @@ DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
 -- name: lease_run
 -- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane; INTEGER PRIMARY KEY of running.
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, ?7, epoch + 1, attempt, lost, size, ?8, 0, ?9, gid, ?10 FROM ready
+SELECT seq, ?7, max(abs(epoch) + 1, ?11), attempt, lost, size, ?8, 0, ?9, gid, ?10 FROM ready
 WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4) AND (run_at, id) <= (?5, ?6)
 
 -- name: leave_run

@@ -81,13 +81,17 @@ def _grant(book: Ledger, req: Claim, job: Leased, now: int) -> None:
         book.blame("I26", job.id, f"granted from the paused queue {life.queue!r}")
     if life.queue not in req.queues:
         book.blame("I8", job.id, f"granted from {life.queue!r}, which the claim does not name")
-    if job.epoch != life.epoch + 1:
-        book.blame("I6", job.id, f"granted with epoch {job.epoch} after epoch {life.epoch}")
+    if job.epoch != max(life.epoch + 1, now):
+        book.blame("I6", job.id, f"granted with epoch {job.epoch} after epoch {life.epoch}, at {now}")
+    if job.begun != life.begun:
+        book.blame("I6", job.id, f"granted as {'' if job.begun else 'not '}begun before, which is not so")
     if req.lost_below is not None and life.lost >= req.lost_below:
         book.blame("I8", job.id, f"granted after {life.lost} losses, where fewer than {req.lost_below} were asked for")
     _check_counters(book, life, job)
     _check_payload(book, req, life, job)
     book.reach("granted again" if life.epoch else "granted")
+    if life.epoch and not life.begun:
+        book.reach("granted again and never begun")
     book.grant(life, job.epoch, req.holder, now + req.lease_for)
 
 

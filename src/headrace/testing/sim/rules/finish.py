@@ -73,6 +73,7 @@ def _settle(book: Ledger, life: Life, s: Settlement, state: JobState, reason: st
     else:
         if s.delay is not None:
             life.run_at = now + s.delay
+        life.begun = not s.unbegun
         book.put(life, state)
     book.reach(f"settled {state}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from headrace.records import Beat, JobId, Reap, Reaped, Renewed
-from headrace.testing.sim.ledger import Ledger
+from headrace.records import CENSUS, Beat, JobId, Reap, Reaped, Renewed
+from headrace.testing.sim.ledger import Beats, Ledger
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.claim import expire
 from headrace.types import JobState
@@ -15,6 +15,7 @@ from headrace.types import JobState
 def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
     """A beat was answered."""
     running = book.places[JobState.RUNNING]
+    _note_beat(book, beat, now)
     lost = Counter(renewed.lost)
     for job_id, epoch in beat.leases:
         life = running.get(job_id)
@@ -33,15 +34,34 @@ def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
         book.blame("I14", job_id, f"a cancel request: the holder {verb}")
     if asked:
         book.reach("cancel request told")
+    mine = {(life.id, life.epoch) for life in running.values() if life.holder == beat.holder}
+    if beat.census and len(mine) <= CENSUS and mine != set(renewed.held):
+        book.blame("I4", None, f"{beat.holder} asked for its leases and was told {len(renewed.held)} of {len(mine)}")
     if frozenset(renewed.paused) != book.paused.intersection(beat.queues):
         book.blame("I26", None, f"paused queues were told as {list(renewed.paused)}, not {sorted(book.paused)}")
+
+
+def _note_beat(book: Ledger, beat: Beat, now: int) -> None:
+    known = book.beats.pop(beat.holder, None)
+    if not beat.leaving:
+        goes_on = known is not None and now - known.seen_at <= beat.gap
+        book.beats[beat.holder] = Beats(now, known.steady_since if known is not None and goes_on else now)
+
+
+def _steady(book: Ledger, req: Reap, now: int) -> bool:
+    if req.holder is None:
+        return True
+    beats = book.beats.get(req.holder)
+    return beats is not None and beats.seen_at >= now - req.gap and beats.steady_since <= now - req.steady
 
 
 def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tuple[JobId, int]], now: int) -> None:
     """A reap was answered; ``seen`` is when those that came back are due, as the observer saw it."""
     due = dict(seen)
     running = book.places[JobState.RUNNING]
-    over = [life for life in running.values() if life.lease_until <= now]
+    steady = _steady(book, req, now)
+    book.reach("reaped by one that is steady" if steady else "kept from reaping")
+    over = [life for life in running.values() if life.lease_until <= now] if steady else []
     outage = (
         len(over) >= req.outage_floor
         and len(over) >= req.outage_share * len(running)
@@ -56,6 +76,8 @@ def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tu
             book.blame("I2", one.id, "a reap took a job that is not there")
         elif one.reason == "expired" and life.state is JobState.AVAILABLE:
             expire(book, one.id, now, "reap")
+        elif not steady:
+            book.blame("I3", one.id, f"{req.holder}, whose own beats had paused, took a lease away")
         elif life.state is not JobState.RUNNING:
             book.blame("I5" if life.state.terminal else "I4", one.id, f"a reap took a job that is {life.state}")
         else:

@@ -15,6 +15,7 @@ class Runs:
         self._open: dict[JobId, dict[tuple[str, int], None]] = {}
         self._told_lost: set[tuple[str, JobId, int]] = set()
         self._interrupted: set[JobId] = set()
+        self._started: set[tuple[JobId, int]] = set()
         self.repeated: dict[JobId, None] = {}
         """Jobs that ran again after a run whose lease was lost."""
 
@@ -31,9 +32,9 @@ class Runs:
             known = run.id in book.jobs or run.id in book.gone
             book.blame("I7" if known else "I2", run.id, f"runs with epoch {run.epoch}, which {node} was never granted")
             return
-        span.starts += 1
-        if span.starts > span.grants:
-            book.blame("I7", run.id, f"runs {span.starts} times under one lease, epoch {run.epoch}")
+        if (run.id, run.epoch) in self._started:
+            book.blame("I7", run.id, f"runs a second time under one lease, epoch {run.epoch}")
+        self._started.add((run.id, run.epoch))
         if span.settled:
             book.blame("I7", run.id, f"{node} starts it after it has settled it, epoch {run.epoch}")
         if (node, run.id, run.epoch) in self._told_lost:
