@@ -146,7 +146,11 @@ def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path
     ("env", "toml", "words"),
     [
         ({"HEADRACE_WORKER__LEASE": "soon"}, "", ["worker.lease", "'soon'", "the variable HEADRACE_WORKER__LEASE"]),
-        ({"HEADRACE_WROKER__LEASE": "1s"}, "", ["wroker", "the variable HEADRACE_WROKER__LEASE"]),
+        (
+            {"HEADRACE_WROKER__LEASE": "1s"},
+            "",
+            ["did you mean HEADRACE_WORKER__LEASE?", "the variable HEADRACE_WROKER__LEASE"],
+        ),
         ({"HEADRACE_URL": "mysql://x"}, "url = 'memory://'", ["mysql://x", "the variable HEADRACE_URL"]),
         ({"HEADRACE_PATIENCE": "3s"}, "[worker]\nlease = 'soon'", ["worker.lease", "'soon'", "headrace.toml"]),
         ({}, "url = 'mysql://x'", ["mysql://x", "headrace.toml"]),

@@ -92,7 +92,8 @@ def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
     if isinstance(wrong, ConfigError) and isinstance(wrong.__cause__, ImportError):
         return Finding("fail", "packages", str(wrong))
     if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
-        told = f"{wrong}; it comes from {where}".removeprefix("settings: ")
+        told = str(wrong).removeprefix("settings: ")
+        told = told if where in told else f"{told}; it comes from {where}"
         return Finding("fail", "settings", without_secrets(told), f"correct {where}")
     return _failed(error, "app" if store.app is not None else "settings")
 
