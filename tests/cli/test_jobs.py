@@ -303,13 +303,13 @@ def test_queue_list(run: Run, run_json: RunJson) -> None:
         "queue": "default",
         "paused": False,
         "paused_until": None,
-        "available": 3,
+        "due": 2,
         "scheduled": 1,
         "running": 0,
         "jobs_paused": 0,
         "completed": 0,
         "cancelled": 0,
-        "failed": 0,
+        "dead": 0,
         "workers": 0,
     }
     assert run("queue", "list", *URL).stdout.split()[-9:-2] == ["default", "2", "1", "0", "0", "0", "0"]
