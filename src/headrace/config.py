@@ -72,7 +72,7 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     shard: int = 0
     shards: int = 1
     """Of so many shares of all schedules, plan only this one: for planners with 100,000 and more between them. There
-    must be a worker for every share."""
+    should be a worker for every share: others plan those without one, but late."""
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

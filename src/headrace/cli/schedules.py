@@ -150,6 +150,7 @@ def print_schedule(
             ("overlap", schedule.overlap),
             ("delivery", schedule.delivery),
             ("rank", schedule.rank or ""),
+            ("pace", "set by a function" if schedule.paced else ""),
             ("made", exact(schedule.created_at, at)),
             ("changed", exact(schedule.updated_at, at)),
             ("coverage", f"{coverage(ticks)}"),
