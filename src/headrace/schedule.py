@@ -140,7 +140,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     last_job: UUID | None
     """The last slot that was planned, and its job."""
     runs: int
-    """Slots that have fired, runs out of turn included."""
+    """Slots whose jobs were stored: those planned ahead count already, and so do runs out of turn."""
     jitter: float
     misfire: str
     max_age: float

@@ -183,7 +183,7 @@ def test_show_says_why_it_waits(run: Run, run_json: RunJson) -> None:
     stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
     shown = run("job", "show", stored["id"], *APP)
     assert "no worker listens to queue 'default'" in shown.stdout
-    assert shown.stderr == "run: headrace worker APP\n"
+    assert shown.stderr == "run: headrace worker jobs\n"
     run("queue", "pause", "default", *APP)
     shown = run("job", "show", stored["id"], *APP)
     assert "queue 'default' is paused" in shown.stdout
@@ -239,6 +239,8 @@ def test_not_a_database(run: Run, project: Path) -> None:
     error = run("job", "list", "--url", "sqlite:///notes.db", code=1).stderr
     assert error.startswith("error: ")
     assert "Traceback" not in error
+    assert "run: the same command with --url sqlite:///" in error
+    assert "migrate" not in error
 
 
 def test_no_directory(run: Run) -> None:
