@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import NewJob, connect
 from headrace.records import Claim, Reap, Selector
@@ -168,6 +169,23 @@ def test_a_list_says_nothing_of_arguments(run_json: RunJson) -> None:
         "run_at",
         "enqueued_at",
     } <= job.keys()
+
+
+def test_a_queue_with_a_line_end_in_its_name_can_be_looked_at_and_emptied(run: Run, run_json: RunJson) -> None:
+    """No job is sent to such a queue, but some may be there."""
+
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            row = replace(client.packer.pack(NewJob(task="a")), queue="mail\n")
+            await (await client.backend()).insert([row])
+
+    asyncio.run(main())
+    listed = run("queue", "list", *URL).stdout
+    assert "mail\\n" in listed
+    assert len(listed.splitlines()) == 2
+    run("queue", "pause", "mail\n", *URL)
+    assert run_json("queue", "purge", "mail\n", *URL, "--yes") == {"matched": 1, "deleted": 1}
+    assert "control character" in run("enqueue", "a", "--queue", "mail\n", *URL, code=2).stderr
 
 
 def test_names_cannot_reach_the_terminal(run: Run) -> None:
