@@ -97,6 +97,8 @@ class Client:
         self.observers = Observers()
         self._given_rng = rng
         self._heartbeat_thread = heartbeat_thread
+        self.guest = False
+        """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -475,6 +477,7 @@ class Client:
             observers=self.observers,
             heartbeat_thread=self._heartbeat_thread,
             paces=paces,
+            guest=self.guest,
         )
 
 

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from headrace import NewJob, connect
+from headrace import App, Every, NewJob, connect
 from headrace.cli import disk
 from headrace.cli.health import Wish, judge
 from headrace.cli.loading import load_target
 from headrace.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
+from tests.postgres import server
 
 RunJson = Callable[..., Any]
 URL = ("--url", "sqlite:///jobs.db")
@@ -307,11 +309,31 @@ def test_bench(run: Run, run_json: RunJson, project: Path) -> None:
     assert sorted(path.name for path in project.iterdir()) == ["jobs.py"]
 
 
-def test_bench_of_a_store_leaves_nothing_in_it(run: Run, run_json: RunJson) -> None:
-    prepare()
-    table = run("bench", *URL, "--jobs", "20", "--rounds", "1").stdout
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_bench_of_a_store_leaves_nothing_in_it(run: Run, run_json: RunJson, kind: str) -> None:
+    url = URL if kind == "sqlite" else ("--url", f"{server().url()}?schema=cli_bench")
+    run("enqueue", "jobs.gone", *url)
+    table = run("bench", *url, "--jobs", "20", "--rounds", "1").stdout
     assert "drain, one worker process" in table
-    assert [job["task"] for job in run_json("job", "list", *URL)["jobs"]] == ["jobs.gone"]
+    assert [job["task"] for job in run_json("job", "list", *url)["jobs"]] == ["jobs.gone"]
+    assert [queue["queue"] for queue in run_json("queue", "list", *url)["queues"]] == ["default"]
+    if kind == "postgres":
+        with psycopg.connect(server().url()) as connection:
+            assert connection.execute("SELECT name FROM cli_bench.queues_v1").fetchall() == [("default",)]
+
+
+def test_bench_is_a_guest_in_a_store(run: Run, run_json: RunJson) -> None:
+    """It plans no schedules, and takes no jobs back: that is for workers that have the settings of the store's apps."""
+    prepare(beat=True, claim=1)
+
+    async def plan_every_second() -> None:
+        async with App(URL[1]) as app:
+            await app.schedules.put(Every("1s", NewJob(task="jobs.gone"), name="s", jitter=0, overlap="skip"))
+
+    asyncio.run(plan_every_second())
+    run("bench", *URL, "--jobs", "20", "--rounds", "1")
+    assert run_json("schedule", "show", "s", *URL)["runs"] == 0
+    assert [job["state"] for job in run_json("job", "list", *URL)["jobs"]] == ["running"]
 
 
 def test_bench_needs_a_store_for_two(run: Run) -> None:
