@@ -105,6 +105,19 @@ def test_wait_prints_the_result(start: Start, run: Run) -> None:
     assert "headrace dead show" in failed
 
 
+def test_a_signal_while_the_app_is_still_imported_ends_the_worker(start: Start, project: Path) -> None:
+    """As process 1 of a container it would not even be ended by a signal that nobody listens to."""
+    code = "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
+    (project / "slow.py").write_text(code)
+    worker = start("worker", "slow")
+    deadline = time.monotonic() + DEADLINE
+    while not (project / "importing").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert "stopped on SIGTERM, with nothing in hand" in "".join(worker.lines)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_running_job_finish(
     start: Start, run_json: RunJson, project: Path, gate: str, number: signal.Signals
