@@ -10,7 +10,7 @@ from headrace.client import Owner
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose_many
-from headrace.core.names import check_name
+from headrace.core.names import check_name, check_queue
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
 from headrace.errors import CodecError, ConfigError, InvalidJob
@@ -63,7 +63,7 @@ class BatchTask(Generic[T]):
             raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
         self.function = function
         self.name = check_name(name, "task")
-        self.queue = check_name(options.queue, "queue")
+        self.queue = check_queue(options.queue)
         self.overflow = options.overflow
         owner.client.packer.priority(options.priority)
         options.check(name)

@@ -97,6 +97,8 @@ class Client:
         self.observers = Observers()
         self._given_rng = rng
         self._heartbeat_thread = heartbeat_thread
+        self.guest = False
+        """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
@@ -342,7 +344,7 @@ class Client:
     async def why(self, job_id: AnyId | JobKey) -> Why:
         """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
         await self.open()
-        now = await self._store_now()
+        now = await self.store_now()
         record = await self.fetch(job_id, frozenset({"error"}))
         if record is None:
             raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
@@ -356,7 +358,7 @@ class Client:
             seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
         return explain(seen)
 
-    async def _store_now(self) -> int:
+    async def store_now(self) -> int:
         """The store's clock, by which leases end and jobs are due; this process's, where the store does not tell."""
         ticks = self._backend.ticks
         try:
@@ -475,6 +477,7 @@ class Client:
             observers=self.observers,
             heartbeat_thread=self._heartbeat_thread,
             paces=paces,
+            guest=self.guest,
         )
 
 

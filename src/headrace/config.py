@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,15 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from headrace.durations import micros
+from headrace.environment import Length, from_env, parts_of
 from headrace.errors import ConfigError
 from headrace.shown import shown
-
-Length = int | float | str
-"""A duration as it may stand in TOML or the environment: seconds, or a string like ``"30s"``."""
-
-ENV_PREFIX = "HEADRACE_"
-CLI_PREFIX = "HEADRACE_CLI_"
-"""Options of the command line, which are none of ours."""
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +72,7 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     shard: int = 0
     shards: int = 1
     """Of so many shares of all schedules, plan only this one: for planners with 100,000 and more between them. There
-    must be a worker for every share."""
+    should be a worker for every share: others plan those without one, but late."""
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -123,8 +116,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ) -> Settings:
         """Settings from all sources: ``overrides`` win over the environment, that over ``headrace.toml`` (or the
         ``[tool.headrace]`` table of ``pyproject.toml``) in the working directory, that over the defaults."""
-        layers = [_from_files() if toml is None else dict(toml), _from_env(os.environ if env is None else env)]
-        _refuse_unknown(layers[1], cls, env=True)
+        layers = [_from_files() if toml is None else dict(toml), from_env(os.environ if env is None else env, cls)]
         merged: dict[str, Any] = {}
         for layer in (*layers, dict(overrides or {})):
             _merge(merged, layer)
@@ -135,25 +127,19 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ConfigError(f"settings: {error}") from error
 
 
-def _refuse_unknown(
-    given: Mapping[str, Any], part: type[Struct], path: tuple[str, ...] = (), env: bool = False
-) -> None:
+def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[str, ...] = ()) -> None:
     """Tell of the first name that there is no setting for, with the one that may have been meant."""
-    hints = get_type_hints(part)
-    parts = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Struct)}
+    hints, parts = get_type_hints(part), parts_of(part)
     for name, value in given.items():
         if name in hints:
             if name in parts and isinstance(value, Mapping):
-                _refuse_unknown(value, parts[name], (*path, name), env=env)
+                _refuse_unknown(value, parts[name], (*path, name))
             continue
         meant: list[tuple[str, ...]] = [
             (parent, name) for parent, kind in parts.items() if name in kind.__struct_fields__
         ]
         meant = meant or [(close,) for close in get_close_matches(str(name), hints, 1)]
-        if env:
-            shapes = [ENV_PREFIX + "__".join((*path, *one)).upper() for one in meant]
-        else:
-            shapes = [repr(one[0]) if len(one) == 1 else f'{one[0]}={{"{name}": {shown(value)}}}' for one in meant]
+        shapes = [repr(one[0]) if len(one) == 1 else f'{one[0]}={{"{name}": {shown(value)}}}' for one in meant]
         hint = f"did you mean {' or '.join(shapes)}?" if shapes else f"there are: {', '.join(hints)}"
         raise ConfigError(f"settings: unknown setting {'.'.join((*path, str(name)))!r}; {hint}")
 
@@ -202,15 +188,6 @@ def _check_whole(given: object, low: int, what: str) -> None:
         raise ConfigError(f"{what}: expected a whole number of at least {low}, got {shown(given)}")
 
 
-_LENGTHS = frozenset(
-    name
-    for part in (Settings, WorkerSettings, RetentionSettings, PlannerSettings, Keep)
-    for name, kind in get_type_hints(part).items()
-    if kind == Length
-)
-_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-
-
 def _from_files() -> dict[str, Any]:
     for path, table in ((Path("headrace.toml"), ()), (Path("pyproject.toml"), ("tool", "headrace"))):
         if path.is_file():
@@ -225,22 +202,6 @@ def _from_files() -> dict[str, Any]:
             if data:
                 return data
     return {}
-
-
-def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in env.items():
-        if name.startswith(ENV_PREFIX) and not name.startswith(CLI_PREFIX):
-            *parents, leaf = name.removeprefix(ENV_PREFIX).lower().split("__")
-            place = found
-            for parent in parents:
-                place = place.setdefault(parent, {})
-                if not isinstance(place, dict):
-                    raise ConfigError(f"{name}: {parent} has a value of its own and can have no parts")
-            if isinstance(place.get(leaf), dict):
-                raise ConfigError(f"{name}: it has parts and can have no value of its own")
-            place[leaf] = float(value) if leaf in _LENGTHS and _SECONDS.fullmatch(value) else value
-    return found
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:

@@ -94,6 +94,10 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
         raise ConfigError(
             f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db, got {without_secrets(url)!r}"
         )
+    if path == "/:memory:":
+        raise ConfigError(
+            "store URL: sqlite:///:memory: would be a file of that name; for a store in memory: memory://"
+        )
     durability = options.pop("durability", "full")
     _no_more(options, url, _among(["durability"]))
     file = Path(unquote(path[1:]))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headrace.core.names import check_name
+from headrace.core.names import check_queue
 from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.shown import shown
@@ -40,7 +40,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     def check(self, task: str) -> None:
         """Refuse what no job of the task could have, when it is made and not when it is used."""
         if self.overflow is not None:
-            check_name(self.overflow, f"task {task}: overflow")
+            check_queue(self.overflow, f"task {task}: overflow")
             if self.overflow == self.queue:
                 raise ConfigError(f"task {task}: overflow: expected another queue than its own, got {self.overflow!r}")
         if self.when_full not in ("raise", "block"):

@@ -11,7 +11,10 @@ A stranger should be able to write a backend from this file, :mod:`headrace.reco
 * **Fenced.** A write by a lease holder names ``(id, epoch, holder)``. It takes effect only while the job is RUNNING
   under exactly these; otherwise it changes nothing, and the answer says so. An expired lease that nobody has reaped
   yet is still the holder's.
-* **One clock.** With ``at=None`` the store reads its own clock, once per operation. Clients' clocks decide nothing.
+* **One clock.** With ``at=None`` the store reads its own clock, once per operation. On a server that is the server's,
+  and clients' clocks decide nothing. A store without a server (a file, memory) reads the wall clock of the process that
+  asks: the processes of one machine have the same one, unless one of them is made to see another (libfaketime, a time
+  namespace); such a process is outside the contract, and sees leases end, and jobs due, too early or too late.
   A clock that steps back makes leases, delays and retention last longer by the step, and harms nothing else.
 * **One way.** A backend never calls the core. What it has to say is in the answer, or in a :class:`Hint`.
 * **No policy.** Delays, retries, limits and what to delete come in as numbers.

@@ -19,7 +19,7 @@ from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
 from headrace.core.handler import After, Handler
-from headrace.core.names import check_name
+from headrace.core.names import check_name, check_queue
 from headrace.core.retry import RetryPolicy, exponential
 from headrace.core.worker import Worker
 from headrace.durations import micros
@@ -87,7 +87,7 @@ class Queue(Generic[P, R]):
         payload_serde: Serde[P] | None = None,
         result_serde: Serde[R] | None = None,
     ) -> None:
-        self.name = check_name(name, "queue")
+        self.name = check_queue(name)
         self.client = client if isinstance(client, Client) else connect(client)
         self._owns_client = not isinstance(client, Client)
         for serde in (payload_serde, result_serde):

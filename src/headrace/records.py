@@ -179,7 +179,7 @@ class Beat(Struct, frozen=True):
     leases: Sequence[tuple[JobId, int]] = ()
     """(id, epoch) of the leases to renew."""
     ttl: int = 60_000_000
-    """How long the worker is listed without a further beat."""
+    """How long the worker is listed without a further beat. Workers ask for one lease: who is listed is alive."""
     slots: int = 0
     busy: int = 0
     leaving: bool = False

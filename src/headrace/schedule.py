@@ -140,7 +140,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     last_job: UUID | None
     """The last slot that was planned, and its job."""
     runs: int
-    """Slots that have fired, runs out of turn included."""
+    """Slots whose jobs were stored: those planned ahead count already, and so do runs out of turn."""
     jitter: float
     misfire: str
     max_age: float
@@ -152,6 +152,8 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     end: datetime | None
     max_runs: int | None
     rank: int
+    paced: bool
+    """Whether a function sets its pace (``app.pace``): workers without it leave the schedule to others."""
     created_at: datetime
     updated_at: datetime
 
@@ -393,6 +395,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         end=_moment(definition.end),
         max_runs=definition.max_runs,
         rank=schedule.rank,
+        paced=definition.paced,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )

@@ -79,8 +79,9 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     def _wanted(self, spec: Every | Cron, row: Row, name: str, known: Schedule | None, now: int) -> Schedule:
+        paced = name in self._paced
         if known is None:
-            definition = define(spec, template_of(row), now)
+            definition = replace(define(spec, template_of(row), now), paced=paced)
             schedule = Schedule(
                 name=name,
                 uid=self._owner.client.packer.new_id(),
@@ -93,6 +94,7 @@ class Schedules(Timetable):
         else:
             before, schedule = unpack(known.definition), known
             definition = define(spec, template_of(row), _anchor(before, spec, known, now))
+            definition = replace(definition, paced=paced or before.paced)
             slot = self._next_slot(before, definition, known, now)
         return replace(
             schedule, queue=row.queue, tenant=row.tenant, rank=spec.rank, **self._planned(schedule, definition, slot)
@@ -106,7 +108,9 @@ class Schedules(Timetable):
 
         if not same("rule", "start") or (known.slot is None and not same("end", "max_runs")):
             return definition.first(max(now, known.last_slot or now))
-        return None if known.slot is None else definition.following(known.slot - 1)
+        if known.slot is None or definition.paced:
+            return None if known.slot is None or known.slot > (definition.end or known.slot) else known.slot
+        return definition.following(known.slot - 1)
 
     def _planned(self, schedule: Schedule, definition: Definition, slot: int | None) -> dict[str, Any]:
         when = look_at(schedule, definition, slot, self._ahead)
@@ -114,18 +118,32 @@ class Schedules(Timetable):
 
     async def update(self, name: str, **changes: Any) -> ScheduleInfo:
         """Change single things of a schedule: ``every`` or ``cron`` and ``tz``, or any option of ``Every`` and
-        ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase."""
+        ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no
+        function sets its pace any more."""
+        paced = self._wanted_pace(name, changes)
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now, known = await self._known_and_caught_up(ticks, name)
             before = unpack(known.definition)
             spec = changed(spec_of(before, known.rank), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
+            definition = replace(definition, paced=before.paced if paced is None else paced)
             slot = self._next_slot(before, definition, known, now)
             wanted = replace(known, rank=spec.rank, **self._planned(known, definition, slot))
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
+
+    def _wanted_pace(self, name: str, changes: dict[str, Any]) -> bool | None:
+        """Whether the schedule is paced from now on; None: as before. Raises ``ConfigError``."""
+        paced = changes.pop("paced", None)
+        if paced is not None and not isinstance(paced, bool):
+            raise ConfigError(f"paced: expected True or False, got {shown(paced)}")
+        if name not in self._paced:
+            return paced
+        if paced is False:
+            raise ConfigError(f"paced: this app has a function for the pace of schedule {shown(name)}; remove it first")
+        return True
 
     async def enable(self, name: str) -> ScheduleInfo:
         """Fire again, from the next slot on: what came while it was disabled is not made up for."""
@@ -302,8 +320,11 @@ class Schedules(Timetable):
             known = await self._find(ticks, name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known
-            plan = make_plan(known, unpack(known.definition), now, self._ahead)
-            if not plan.ticks or name in self._paced:
+            definition = unpack(known.definition)
+            if definition.paced or name in self._paced:
+                return now, known
+            plan = make_plan(known, definition, now, self._ahead)
+            if not plan.ticks:
                 return now, known
             outcomes = await self._plan(ticks, plan)
             warn_if_late(self._owner.client.observers, known, plan, outcomes or (), now)
@@ -327,9 +348,9 @@ class Schedules(Timetable):
             what = "made" if known is None else "changed" if known.enabled else "enabled"
             log.info("schedule %s: %s", shown(wanted.name), what)
         due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
-        if saved and due and wanted.name not in self._paced:
-            stored = replace(wanted, version=expect + 1)
-            await self._plan(ticks, make_plan(stored, unpack(stored.definition), now, self._ahead))
+        definition = unpack(wanted.definition)
+        if saved and due and not definition.paced:
+            await self._plan(ticks, make_plan(replace(wanted, version=expect + 1), definition, now, self._ahead))
         return saved
 
     def _contended(self, name: str) -> Unavailable:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
@@ -22,6 +22,22 @@ def no_loop(what: str, instead: str) -> None:
     except RuntimeError:
         return
     raise ConfigError(f"{what} runs a loop of its own, and one runs here already; use: {instead}")
+
+
+@contextmanager
+def ended_by_sigterm(tell: Callable[[str], None]) -> Iterator[None]:
+    """Around a worker: as long as it does not listen to signals itself, SIGTERM ends the process, which holds nothing
+    then. As process 1 of a container it would take no notice."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        tell("stopped on SIGTERM, with nothing in hand")
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Stopper:

@@ -13,7 +13,7 @@ from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose
-from headrace.core.names import check_name
+from headrace.core.names import check_name, check_queue
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
 from headrace.errors import ConfigError
@@ -57,7 +57,7 @@ class Task(Generic[P, R]):
             raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
         self.function = function
         self.name = check_name(name, "task")
-        self.queue = check_name(options.queue, "queue")
+        self.queue = check_queue(options.queue)
         self.overflow = options.overflow
         self._owner = owner
         self._options = options

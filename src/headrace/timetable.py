@@ -84,7 +84,7 @@ class Timetable:
     def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:
         self._owner = owner
         self._paced = paced
-        """Those whose planners ask how long it is until the next slot."""
+        """Those for which this process has a function that says how long it is until the next slot."""
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule. Raises ``ScheduleNotFound``."""
@@ -194,7 +194,7 @@ class Timetable:
         late = now - run_at(known.uid, slot, definition)
         if late > 0 and late > min(definition.grace, 2 * definition.rule.gap(slot)):
             return "overdue"
-        if known.name in self._paced:
+        if definition.paced:
             return ""
         # Slots that came after it last fired or was changed, and for which it did not fire.
         passed = slots(definition, definition.first(max(known.last_slot or 0, known.updated_at)), min(slot, now) - 1)

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from headrace import NewJob, connect
+from headrace import App, Every, NewJob, connect
 from headrace.cli import disk
 from headrace.cli.health import Wish, judge
 from headrace.cli.loading import load_target
 from headrace.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
+from tests.postgres import server
 
 RunJson = Callable[..., Any]
 URL = ("--url", "sqlite:///jobs.db")
@@ -50,9 +52,9 @@ def test_what_is_healthy() -> None:
 
 
 def test_what_is_not() -> None:
-    assert problems(stats(), wish()) == ["expected at least 1 worker(s) alive, found 0"]
+    assert problems(stats(), wish()) == ["expected at least 1 worker alive, found 0"]
     silent = worker(seen=NOW - 31 * SECOND)
-    assert problems(stats(silent), wish()) == ["expected at least 1 worker(s) alive, found 0, and 1 silent"]
+    assert problems(stats(silent), wish()) == ["expected at least 1 worker alive, found 0, and 1 silent"]
     assert "1m30s" in problems(stats(worker(), queues=(DUE,)), wish(max_age=60 * SECOND))[0]
     [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), wish())
     assert problem == "queue default has due jobs and no worker; the oldest has waited 1m30s"
@@ -83,16 +85,89 @@ def test_health(run: Run, run_json: RunJson, project: Path) -> None:
     report = run_json("health", *URL, code=1)
     assert report.keys() == {"ok", "store", "reachable", "problems", "workers", "queues"}
     assert report["ok"] is False
-    assert "fail  expected at least 1 worker(s) alive, found 0" in run("health", *URL, code=1).stdout
+    assert "fail  expected at least 1 worker alive, found 0" in run("health", *URL, code=1).stdout
     prepare(beat=True)
     report = run_json("health", *URL)
     assert (report["ok"], report["problems"]) == (True, [])
     [listed] = report["workers"]
     assert listed.keys() == {"worker", "alive", "seen_seconds_ago", "slots", "busy", "queues"}
     [queue] = report["queues"]
-    assert queue.keys() == {"queue", "paused", "due", "running", "dead", "oldest_due_seconds", "workers"}
+    [listed] = run_json("queue", "list", *URL)["queues"]
+    assert queue.keys() == listed.keys(), "the same words everywhere"
+    assert (queue["due"], queue["scheduled"], queue["workers"]) == (2, 0, 1)
     run("health", *URL, "--max-age", "1us", code=1)
     run("health", *URL, "--workers", "2", code=1)
+
+
+def beat(*names: str) -> None:
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            backend = await client.backend()
+            for name in names:
+                await backend.renew(Beat(name, name, ("default",), 30 * SECOND, slots=4))
+
+    asyncio.run(main())
+
+
+def test_health_of_one_worker(run: Run, run_json: RunJson, project: Path) -> None:
+    """A probe: neither jobs that nobody listens for nor the other workers count."""
+    prepare()
+    beat("web-2")
+    asyncio.run(enqueue_elsewhere())
+    assert "queue elsewhere has due jobs and no worker" in run("health", *URL, code=1).stdout
+    report = run_json("health", *URL, "--worker", "web-2")
+    assert ([one["worker"] for one in report["workers"]], report["queues"]) == (["web-2"], [])
+    told = run("health", *URL, "--worker", "web-1", code=1).stdout
+    assert "fail  expected at least 1 worker called web-1 alive, found 0" in told
+    beat("web-1")
+    run("health", *URL, "--worker", "web-1")
+    run("health", *URL, "--worker", "web-1", "--queue", "default")
+    run("health", *URL, "--worker", "web-1", "--queue", "elsewhere", code=1)
+    run("health", *URL, "--worker", "web-1", "--here", code=2)
+    run("health", *URL, "--worker", "web-1", "--max-age", "1s", code=2)
+
+
+async def enqueue_elsewhere() -> None:
+    async with connect(URL[1]) as client:
+        await client.insert([NewJob(task="jobs.gone", queue="elsewhere")])
+
+
+@pytest.mark.parametrize(
+    ("setting", "alive", "other"),
+    [
+        ("host-pid", "pod-7-123", "pod-7"),
+        ("host-pid", "pod-7-123", "pod-77-123"),
+        ("hostname", "pod-7", "pod-7-123"),
+        ("pod", "pod-7", "pod-8"),
+        ("mine", "mine", "mine-a"),
+        ("mine", "mine-2", "yours-2"),
+    ],
+)
+def test_health_of_the_workers_here(
+    run: Run, monkeypatch: pytest.MonkeyPatch, setting: str, alive: str, other: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "pod-7")
+    monkeypatch.setenv("HOSTNAME", "pod-7")
+    here = ("health", *URL, "--here")
+    env = {"HEADRACE_WORKER__NAME": setting}
+    beat(other)
+    assert "expected at least 1 worker of this machine alive, found 0" in run(*here, env=env, code=1).stdout
+    beat(alive)
+    assert f"worker {alive}: seen 0 s ago" in run(*here, env=env).stdout
+    run(*here, "--workers", "2", env=env, code=1)
+
+
+def test_random_names_are_of_no_machine(run: Run) -> None:
+    beat("w")
+    told = run("health", *URL, "--here", env={"HEADRACE_WORKER__NAME": "random"}, code=2).stderr
+    assert "run: set HEADRACE_WORKER__NAME=pod for the worker and for this command" in told
+
+
+def test_a_liveness_probe_outlasts_the_store(run: Run, run_json: RunJson) -> None:
+    report = run_json("health", "--url", "sqlite:///nowhere.db", "--here", "--away-ok")
+    assert (report["ok"], report["reachable"]) == (False, False)
+    beat("w")
+    run("health", *URL, "--worker", "v", "--away-ok", code=1)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///nowhere.db", "sqlite:///no/such/dir/jobs.db"])
@@ -122,7 +197,7 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
 def test_doctor_finds_stale_leases(run_json: RunJson) -> None:
     prepare(beat=True, claim=1)
     [(level, what)] = findings(run_json("doctor", *URL), "leases")
-    assert (level, what) == ("warn", "1 job(s) whose worker has vanished")
+    assert (level, what) == ("warn", "1 job whose worker has vanished")
 
 
 def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson) -> None:
@@ -146,7 +221,11 @@ def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path
     ("env", "toml", "words"),
     [
         ({"HEADRACE_WORKER__LEASE": "soon"}, "", ["worker.lease", "'soon'", "the variable HEADRACE_WORKER__LEASE"]),
-        ({"HEADRACE_WROKER__LEASE": "1s"}, "", ["wroker", "the variable HEADRACE_WROKER__LEASE"]),
+        (
+            {"HEADRACE_WROKER__LEASE": "1s"},
+            "",
+            ["did you mean HEADRACE_WORKER__LEASE?", "the variable HEADRACE_WROKER__LEASE"],
+        ),
         ({"HEADRACE_URL": "mysql://x"}, "url = 'memory://'", ["mysql://x", "the variable HEADRACE_URL"]),
         ({"HEADRACE_PATIENCE": "3s"}, "[worker]\nlease = 'soon'", ["worker.lease", "'soon'", "headrace.toml"]),
         ({}, "url = 'mysql://x'", ["mysql://x", "headrace.toml"]),
@@ -230,11 +309,31 @@ def test_bench(run: Run, run_json: RunJson, project: Path) -> None:
     assert sorted(path.name for path in project.iterdir()) == ["jobs.py"]
 
 
-def test_bench_of_a_store_leaves_nothing_in_it(run: Run, run_json: RunJson) -> None:
-    prepare()
-    table = run("bench", *URL, "--jobs", "20", "--rounds", "1").stdout
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_bench_of_a_store_leaves_nothing_in_it(run: Run, run_json: RunJson, kind: str) -> None:
+    url = URL if kind == "sqlite" else ("--url", f"{server().url()}?schema=cli_bench")
+    run("enqueue", "jobs.gone", *url)
+    table = run("bench", *url, "--jobs", "20", "--rounds", "1").stdout
     assert "drain, one worker process" in table
-    assert [job["task"] for job in run_json("job", "list", *URL)["jobs"]] == ["jobs.gone"]
+    assert [job["task"] for job in run_json("job", "list", *url)["jobs"]] == ["jobs.gone"]
+    assert [queue["queue"] for queue in run_json("queue", "list", *url)["queues"]] == ["default"]
+    if kind == "postgres":
+        with psycopg.connect(server().url()) as connection:
+            assert connection.execute("SELECT name FROM cli_bench.queues_v1").fetchall() == [("default",)]
+
+
+def test_bench_is_a_guest_in_a_store(run: Run, run_json: RunJson) -> None:
+    """It plans no schedules, and takes no jobs back: that is for workers that have the settings of the store's apps."""
+    prepare(beat=True, claim=1)
+
+    async def plan_every_second() -> None:
+        async with App(URL[1]) as app:
+            await app.schedules.put(Every("1s", NewJob(task="jobs.gone"), name="s", jitter=0, overlap="skip"))
+
+    asyncio.run(plan_every_second())
+    run("bench", *URL, "--jobs", "20", "--rounds", "1")
+    assert run_json("schedule", "show", "s", *URL)["runs"] == 0
+    assert [job["state"] for job in run_json("job", "list", *URL)["jobs"]] == ["running"]
 
 
 def test_bench_needs_a_store_for_two(run: Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import NewJob, connect
 from headrace.records import Claim, Reap, Selector
@@ -170,6 +171,23 @@ def test_a_list_says_nothing_of_arguments(run_json: RunJson) -> None:
     } <= job.keys()
 
 
+def test_a_queue_with_a_line_end_in_its_name_can_be_looked_at_and_emptied(run: Run, run_json: RunJson) -> None:
+    """No job is sent to such a queue, but some may be there."""
+
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            row = replace(client.packer.pack(NewJob(task="a")), queue="mail\n")
+            await (await client.backend()).insert([row])
+
+    asyncio.run(main())
+    listed = run("queue", "list", *URL).stdout
+    assert "mail\\n" in listed
+    assert len(listed.splitlines()) == 2
+    run("queue", "pause", "mail\n", *URL)
+    assert run_json("queue", "purge", "mail\n", *URL, "--yes") == {"matched": 1, "deleted": 1}
+    assert "control character" in run("enqueue", "a", "--queue", "mail\n", *URL, code=2).stderr
+
+
 def test_names_cannot_reach_the_terminal(run: Run) -> None:
     insert(NewJob(task="a\x1b[2Jb\nforged", queue="q\u202e", key="[red]k[/red]"))
     listed = run("job", "list", *URL).stdout
@@ -183,7 +201,7 @@ def test_show_says_why_it_waits(run: Run, run_json: RunJson) -> None:
     stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
     shown = run("job", "show", stored["id"], *APP)
     assert "no worker listens to queue 'default'" in shown.stdout
-    assert shown.stderr == "run: headrace worker APP\n"
+    assert shown.stderr == "run: headrace worker jobs\n"
     run("queue", "pause", "default", *APP)
     shown = run("job", "show", stored["id"], *APP)
     assert "queue 'default' is paused" in shown.stdout
@@ -239,6 +257,8 @@ def test_not_a_database(run: Run, project: Path) -> None:
     error = run("job", "list", "--url", "sqlite:///notes.db", code=1).stderr
     assert error.startswith("error: ")
     assert "Traceback" not in error
+    assert "run: the same command with --url sqlite:///" in error
+    assert "migrate" not in error
 
 
 def test_no_directory(run: Run) -> None:
@@ -303,13 +323,13 @@ def test_queue_list(run: Run, run_json: RunJson) -> None:
         "queue": "default",
         "paused": False,
         "paused_until": None,
-        "available": 3,
+        "due": 2,
         "scheduled": 1,
         "running": 0,
         "jobs_paused": 0,
         "completed": 0,
         "cancelled": 0,
-        "failed": 0,
+        "dead": 0,
         "workers": 0,
     }
     assert run("queue", "list", *URL).stdout.split()[-9:-2] == ["default", "2", "1", "0", "0", "0", "0"]

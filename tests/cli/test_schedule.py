@@ -72,7 +72,7 @@ def test_a_list_tells_what_comes_and_what_came(run: Run, monkeypatch: pytest.Mon
     run("schedule", "run", "hourly", *URL)
     with in_zone("Asia/Kolkata", monkeypatch):
         heads, hourly, morning = run("schedule", "list", *URL).stdout.splitlines()
-    assert heads.split() == ["NAME", "RULE", "ZONE", "NEXT", "HERE", "LAST", "RUNS"]
+    assert heads.split() == ["NAME", "RULE", "ZONE", "NEXT", "HERE", "LAST", "PLANNED"]
     assert hourly.startswith("hourly   every 1h")
     assert re.search(r"due (just now|\d+s ago)", hourly)
     assert hourly.endswith("1  enabled")
@@ -119,6 +119,16 @@ def test_an_empty_list_tells_how_to_fill_it(run: Run) -> None:
 def test_a_list_tells_that_nobody_works(run: Run) -> None:
     put(Every("1h", JOB))
     assert "no worker runs: nothing fires until one does" in run("schedule", "list", *URL).stderr
+
+
+def test_what_is_planned_ahead_has_not_run(run: Run, run_json: RunJson) -> None:
+    put(Every("30s", JOB, name="beat", jitter=0), work=True)
+    table = run("schedule", "list", *URL).stdout.splitlines()
+    assert ("PLANNED" in table[0].upper(), " 2 " in table[1]) == (True, True)
+    shown = run("schedule", "show", "beat", *URL).stdout
+    [runs] = [line.split() for line in shown.splitlines() if line.startswith("runs")]
+    assert runs == ["runs", "0"]
+    assert "2 slots ahead" in shown
 
 
 # -- show
@@ -369,8 +379,8 @@ def test_instants_as_people_write_them() -> None:
 def test_delete_asks_and_takes_what_waits_with_it(run: Run, run_json: RunJson) -> None:
     put(Every("30s", JOB, name="beat", jitter=0), work=True)
     refused = run("schedule", "delete", "beat", *URL, code=2).stderr
-    assert "beat (every 30s, 2 runs) will be deleted" in refused
-    assert "2 jobs that wait will be cancelled" in refused
+    assert "beat (every 30s, 2 slots planned so far) will be deleted" in refused
+    assert "2 waiting jobs will be cancelled" in refused
     assert len(run_json("schedule", "list", *URL)["schedules"]) == 1
     assert run("schedule", "delete", "beat", *URL, "--yes").stdout == "beat  deleted\n"
     assert run_json("schedule", "list", *URL)["schedules"] == []

@@ -42,7 +42,12 @@ def test_one_sentence_and_what_to_do(run: Run) -> None:
     job = enqueue(run)
     told = run("job", "why", job, *APP)
     assert told.stdout == "no worker listens to queue 'mail'\n"
-    assert told.stderr.endswith("run: headrace worker APP\n")
+    assert told.stderr.endswith("run: headrace worker shop\n")
+
+
+def test_a_queue_that_no_worker_of_the_app_claims_from_is_named(run: Run) -> None:
+    told = run("job", "why", enqueue(run, "--queue", "else where"), *APP)
+    assert told.stderr.endswith("run: headrace worker shop --queue 'else where'\n")
 
 
 def test_the_same_for_programs(run_json: RunJson, run: Run) -> None:
@@ -105,7 +110,15 @@ def test_one_that_runs_and_one_that_has_ended(run: Run, shop: Shop) -> None:
     assert run("job", "why", job, *APP).stdout == "it runs, on worker-1\n"
     other = enqueue(run)
     run("job", "cancel", other, *APP)
-    assert run("job", "why", other, *APP).stdout.startswith("it has ended: cancelled")
+    assert run("job", "why", other, *APP).stdout == "it has ended: cancelled, cancelled by an operator\n"
+
+
+def test_a_reason_that_says_no_more_than_the_state_is_left_out(run: Run, shop: Shop) -> None:
+    job = enqueue(run)
+    shop(lambda app: app.cancel(UUID(job)))
+    assert run("job", "why", job, *APP).stdout == "it has ended: cancelled\n"
+    [state] = [line for line in run("job", "show", job, *APP).stdout.splitlines() if line.startswith("state")]
+    assert state.split() == ["state", "cancelled"]
 
 
 def test_an_unknown_job_is_an_error_as_it_is_for_show(run: Run) -> None:

@@ -55,6 +55,22 @@ def test_burst_runs_what_is_due_and_ends(start: Start, run: Run, run_json: RunJs
     assert state(run_json, later["id"]) == "available"
 
 
+def test_variables_that_are_no_settings_stop_no_worker(start: Start) -> None:
+    """Those of a Service in Kubernetes are not worth a word; of others there is a line."""
+    names = (
+        "HEADRACE_SERVICE_HOST",
+        "HEADRACE_PORT",
+        "HEADRACE_PORT_6379_TCP_ADDR",
+        "HEADRACE_DB_PORT",
+        "HEADRACE_HOME",
+    )
+    worker = start("worker", "jobs:app", "--burst", env=dict.fromkeys(names, "10.0.0.1"))
+    assert worker.ended() == 0
+    told = [line for line in worker.lines if "is no setting" in line]
+    assert len(told) == 1
+    assert "the variable HEADRACE_HOME in the environment is no setting" in told[0]
+
+
 def test_jobs_that_go_well_are_only_counted(start: Start, run: Run, run_json: RunJson) -> None:
     """A line for each of them would take more time than they do."""
     for _ in range(3):
@@ -87,6 +103,19 @@ def test_wait_prints_the_result(start: Start, run: Run) -> None:
     failed = run("enqueue", "boom", *APP, "--wait", code=1).stderr
     assert "ValueError: boom" in failed
     assert "headrace dead show" in failed
+
+
+def test_a_signal_while_the_app_is_still_imported_ends_the_worker(start: Start, project: Path) -> None:
+    """As process 1 of a container it would not even be ended by a signal that nobody listens to."""
+    code = "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n"
+    (project / "slow.py").write_text(code)
+    worker = start("worker", "slow")
+    deadline = time.monotonic() + DEADLINE
+    while not (project / "importing").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert "stopped on SIGTERM, with nothing in hand" in "".join(worker.lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

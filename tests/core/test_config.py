@@ -115,10 +115,54 @@ def test_what_may_have_been_meant(given: dict[str, Any], said: str) -> None:
         assert str(told.value).endswith(said)
 
 
-def test_in_the_environment_it_is_a_variable() -> None:
-    for name in ("HEADRACE_CONCURRENCY", "HEADRACE_WORKER__CONCURENCY"):
-        with pytest.raises(ConfigError, match=r"did you mean HEADRACE_WORKER__CONCURRENCY\?$"):
-            load(env={name: "5"})
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HEADRACE_CONCURRENCY",
+        "HEADRACE_CONCURENCY",
+        "HEADRACE_WORKER__CONCURENCY",
+        "HEADRACE_WORKER_CONCURRENCY",
+        "HEADRACE_WROKER__CONCURRENCY",
+        "HEADRACE_PLANNER__CONCURRENCY",
+    ],
+)
+def test_a_variable_that_was_meant_as_a_setting_is_refused(name: str) -> None:
+    hint = r"did you mean HEADRACE_WORKER__CONCURRENCY\?"
+    with pytest.raises(ConfigError, match=rf"^settings: the variable {name} in the environment is no setting; {hint}$"):
+        load(env={name: "5"})
+
+
+def test_a_variable_of_a_part_is_meant_as_a_setting() -> None:
+    with pytest.raises(ConfigError, match=r"HEADRACE_PLANNER__ZZZ in .* is no setting; there are: .*PLANNER__EVERY, "):
+        load(env={"HEADRACE_PLANNER__ZZZ": "1"})
+    with pytest.raises(ConfigError, match=r"HEADRACE_ULR in .* did you mean HEADRACE_URL\?$"):
+        load(env={"HEADRACE_ULR": "memory://"})
+
+
+def test_what_kubernetes_puts_into_the_environment_is_no_setting(caplog: pytest.LogCaptureFixture) -> None:
+    """A Service whose name begins with ``headrace`` gives such variables to every pod of its namespace."""
+    env = {}
+    for service in ("HEADRACE", "HEADRACE_DB", "HEADRACE_WORKER", "HEADRACE__URL", "HEADRACE_PLANNER__EVERY"):
+        env |= {f"{service}_SERVICE_HOST": "10.0.0.1", f"{service}_SERVICE_PORT": "6379"}
+        env |= {f"{service}_SERVICE_PORT_HTTP_ALT": "6379", f"{service}_PORT": "tcp://10.0.0.1:6379"}
+        for number, protocol in ((6379, "TCP"), (53, "UDP"), (7, "SCTP")):
+            link = f"{service}_PORT_{number}_{protocol}"
+            env |= {link: "x", f"{link}_PROTO": "x", f"{link}_PORT": "x", f"{link}_ADDR": "x"}
+    assert load(env=env) == Settings()
+    assert not caplog.records
+
+
+def test_a_variable_like_no_setting_is_told_once_and_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    env = {"HEADRACE_IMAGE_OF_OURS": "a", "HEADRACE_DB_URL": "b", "HEADRACE_RELEASE": "c", "HEADRACE__X": "d"}
+    assert load(env=env) == load(env=env) == Settings()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sorted(told) == [
+        "the variable HEADRACE_DB_URL in the environment is no setting, and is left alone; did you mean HEADRACE_URL?",
+        "the variable HEADRACE_IMAGE_OF_OURS in the environment is no setting, and is left alone",
+        "the variable HEADRACE_RELEASE in the environment is no setting, and is left alone; "
+        "did you mean HEADRACE_WORKER__LEASE?",
+        "the variable HEADRACE__X in the environment is no setting, and is left alone",
+    ]
 
 
 def test_frozen() -> None:

@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 from hypothesis import strategies as st
 
+from headrace import App, NewJob, Queue
 from headrace.core.clock import ManualClock
 from headrace.core.ids import IdMaker, parse_id, secret_name, seeded_by_system
-from headrace.core.names import check_name, worker_name
+from headrace.core.names import check_name, check_queue, worker_name
 from headrace.errors import InvalidJob
 from tests.core.given import given
 
@@ -29,6 +30,28 @@ class TestNames:
         else:
             with pytest.raises(InvalidJob, match="queue: "):
                 check_name(name, "queue")
+
+    @pytest.mark.parametrize("name", ["a b\n", "a\tb", "\x1b[2J", "a\x7f", "a\x85", "a\u2028b"])
+    def test_no_job_goes_to_a_queue_with_a_control_character_in_its_name(self, name: str) -> None:
+        """Keys, tenants and the like are other people's data, and may have them."""
+        assert check_name(name, "key") == name
+        with pytest.raises(InvalidJob, match=r"queue: .* holds a control character; leave out line ends"):
+            check_queue(name)
+        app = App("memory://")
+        with pytest.raises(InvalidJob, match="control character"):
+            app.task(queue=name)(print)
+        with pytest.raises(InvalidJob, match="control character"):
+            Queue[int, int](name, "memory://")
+        for job in (NewJob(task="t", queue=name), NewJob(task="t", overflow=name)):
+            with pytest.raises(InvalidJob, match="control character"):
+                app.client.packer.pack(job)
+        assert app.client.packer.pack(NewJob(task=name, tenant=name, key=name, group=name)).tenant == name
+        with pytest.raises(InvalidJob, match="control character"):
+            app.client.packer.pack(NewJob(task="t", queue=name))
+
+    @pytest.mark.parametrize("name", ["mail", "a b", "é/ö:🙂", "q\u202e", "a\u00a0b"])
+    def test_other_queues_are_data(self, name: str) -> None:
+        assert check_queue(name) == name
 
     def test_the_length_is_in_bytes(self) -> None:
         assert check_name("é" * 512, "queue")

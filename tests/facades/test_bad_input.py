@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any, ClassVar
+from unicodedata import category
 from uuid import UUID
 
 import msgspec
@@ -583,11 +584,13 @@ GOOD_NAMES = [
 
 
 class TestNamesAreData:
-    """5.3-6, X04, P16: ids, queues, tenants and tasks of any kind work like any others, and apart from each other."""
+    """5.3-6, X04, P16: ids, queues, tenants and tasks of any kind work like any others, and apart from each other. Only
+    queues have no control characters in their names."""
 
     @pytest.mark.parametrize("name", GOOD_NAMES, ids=range(len(GOOD_NAMES)))
     async def test_everywhere(self, store: Store, name: str) -> None:
-        queue = Queue[Any, Any](name, store.client(), worker=name)
+        place = "".join("_" if category(one) == "Cc" else one for one in name)
+        queue = Queue[Any, Any](place, store.client(), worker=name)
         seen: list[tuple[str | None, str, str, str]] = []
 
         @queue.execute
@@ -597,10 +600,10 @@ class TestNamesAreData:
 
         async with serving(queue):
             assert await within(queue.enqueue_and_wait(name, name, tenant=name)) == name
-        assert seen == [(name, name, name, name)]
+        assert seen == [(name, place, name, place)]
         assert await queue.result(name) == name
-        assert (await queue.client.get(JobKey(name, name))).tenant == name
-        [job] = await queue.client.list_jobs(Selector(queue=name, tenant=name, task=name))
+        assert (await queue.client.get(JobKey(place, name))).tenant == name
+        [job] = await queue.client.list_jobs(Selector(queue=place, tenant=name, task=place))
         assert job.key == name
 
     async def test_all_at_once(self, store: Store) -> None:
@@ -731,8 +734,6 @@ class TestSettings:
 
     async def test_environment(self) -> None:
         given = [
-            {"HEADRACE_BOGUS": "1"},
-            {"HEADRACE_": "1"},
             {"HEADRACE_WORKER": "fast"},
             {"HEADRACE_WORKER__": "1"},
             {"HEADRACE_WORKER__BOGUS": "1"},
@@ -806,6 +807,7 @@ class TestUrls:
             "memory://?x=1",
             "sqlite://",
             "sqlite:///",
+            "sqlite:///:memory:",
             "sqlite://host/path.db",
             "sqlite:///x.db?bogus=1",
             "sqlite:///x.db?durability=",

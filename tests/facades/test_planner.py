@@ -336,6 +336,58 @@ def test_a_schedule_that_comes_up_before_the_next_look_is_planned_in_time() -> N
     assert ran == [pytest.approx(10 + n * HOUR, abs=0.5) for n in (1, 2, 3)]
 
 
+def test_a_share_that_nobody_plans_is_planned_by_others() -> None:
+    """A little later than its own planner would, and somebody is told."""
+
+    async def main(world: World) -> Any:
+        alerts: list[Any] = []
+
+        def make(shard: int) -> App:
+            app = world.app(planner={"shard": shard, "shards": 3})
+            app.observe(lambda event: alerts.append(event) if event.kind is EventKind.ALERT else None)
+            task = app.task(quiet, name="t")
+            for number in range(9):
+                app.every("1m", task.job(), name=f"s{number}", jitter=0)
+                app.every("1m", task.job(), name=f"exact{number}", jitter=0, overlap="skip")
+            return app
+
+        first, second = make(0), make(1)
+        async with working(first, second):
+            await asyncio.sleep(HOUR)
+        fared = await first.schedules.health(period="1d", limit=100)
+        await first.client.close()
+        await second.client.close()
+        return fared, alerts
+
+    fared, alerts = simulate(main)
+    assert {(one.missed, one.skipped, one.stale) for one in fared} == {(0, 0, "")}
+    assert all(59 <= one.fired <= 61 for one in fared)
+    assert {event.alert for event in alerts} == {"share_unattended"}
+    assert "share 2 of 3" in alerts[0].detail
+
+
+def test_shares_that_are_looked_after_are_left_alone() -> None:
+    async def main(world: World) -> Any:
+        alerts: list[Any] = []
+
+        def make(shard: int) -> App:
+            app = world.app(planner={"shard": shard, "shards": 2})
+            app.observe(lambda event: alerts.append(event) if event.kind is EventKind.ALERT else None)
+            task = app.task(quiet, name="t")
+            for number in range(9):
+                app.every("1m", task.job(), name=f"s{number}", jitter=0, overlap="skip")
+            return app
+
+        apps = [make(0), make(1)]
+        async with working(*apps):
+            await asyncio.sleep(HOUR)
+        for app in apps:
+            await app.client.close()
+        return alerts
+
+    assert simulate(main) == []
+
+
 def test_a_function_may_set_the_pace() -> None:
     async def main(world: World) -> Any:
         app, ran, asked = world.app(), [], []

@@ -23,9 +23,15 @@ MADRID = ZoneInfo("Europe/Madrid")
 class Timed:
     """An app with one task that remembers its arguments, and a clock that stands still."""
 
-    def __init__(self, store: Store, start: datetime = datetime(2027, 1, 15, 8, tzinfo=UTC), **given: Any) -> None:
+    def __init__(
+        self,
+        store: Store,
+        start: datetime = datetime(2027, 1, 15, 8, tzinfo=UTC),
+        clock: ManualClock | None = None,
+        **given: Any,
+    ) -> None:
         self.start = start
-        self.clock = ManualClock(int(start.timestamp()) * 1_000_000)
+        self.clock = clock or ManualClock(int(start.timestamp()) * 1_000_000)
         self.app = store.app(clock=self.clock, **given)
         self.events = Events()
         self.app.observe(self.events)
@@ -267,6 +273,89 @@ async def test_a_pace_says_when_the_next_slot_comes(store: Store) -> None:
     await timed.pass_by(*["10s"] * 20)
     assert (await timed.slots())[:3] == timed.after(70, 80, 180)
     assert set(asked) == {"ping"}
+
+
+async def test_a_schedule_whose_pace_is_set_is_left_to_those_who_have_the_function(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed = Timed(store)
+    other = Timed(store, clock=timed.clock)
+    timed.app.pace("ping")(lambda name: "10s")
+    assert (await timed.put(every="70s")).paced
+    await timed.pass_by("65s", "5s")
+    with caplog.at_level("INFO", "headrace"):
+        await other.pass_by("15s")
+    assert await timed.slots() == timed.after(70), "by its rule it would have fired later, and not have been asked"
+    told = [record.getMessage() for record in caplog.records if "left to workers" in record.getMessage()]
+    assert told == ["schedule 'ping' is left to workers that have the function that sets its pace"]
+    await timed.pass_by("5s")
+    assert await timed.slots() == timed.after(70, 80, 90)
+
+
+async def test_changes_by_others_leave_the_pace_as_it_is(store: Store) -> None:
+    timed = Timed(store)
+    other = Timed(store, clock=timed.clock)
+    timed.app.pace("ping")(lambda name: "10s")
+    await timed.put(every="70s")
+    await timed.pass_by("70s")
+    for change in (
+        other.schedules.update("ping", grace="2m"),
+        other.put(every="70s", grace="3m"),
+        timed.put(every="70s", grace="4m"),
+        timed.put(every="70s", grace="4m"),
+    ):
+        changed = await change
+        assert (changed.paced, changed.next_slot) == (True, timed.after(80)[0])
+    timed.clock.advance("10s")
+    await other.schedules.update("ping", grace="5m")
+    assert await timed.slots() == timed.after(70), "nothing is planned by the rule"
+    await timed.pass_by("0s")
+    assert await timed.slots() == timed.after(70, 80)
+
+
+async def test_a_worker_with_the_function_makes_a_schedule_paced(store: Store) -> None:
+    """Whoever made the schedule."""
+    timed = Timed(store)
+    other = Timed(store, clock=timed.clock)
+    assert not (await other.put(every="100s")).paced
+    timed.app.pace("ping")(lambda name: "10s")
+    await timed.pass_by("45s", "55s")
+    assert (await other.schedules.get("ping")).paced
+    assert await timed.slots() == timed.after(100)
+    await other.pass_by("10s")
+    assert await timed.slots() == timed.after(100)
+    await timed.pass_by("10s")
+    assert await timed.slots() == timed.after(100, 110, 120)
+
+
+async def test_a_pace_that_nobody_has_keeps_no_other_schedule_waiting(store: Store) -> None:
+    timed = Timed(store)
+    other = Timed(store, clock=timed.clock, planner={"batch": 1})
+    for name in ("a", "b", "c"):
+        timed.app.pace(name)(lambda name: "10s")
+        await timed.put(name=name, every="70s")
+    await timed.put(name="z", every="70s", overlap="skip")
+    await other.pass_by("70s")
+    assert await other.slots("z") == timed.after(70)
+    assert await other.slots("a") == []
+    await other.pass_by("30s")
+    alerts = [event.detail for event in other.events.seen if event.kind is EventKind.ALERT]
+    assert alerts[0].startswith("schedule_late: schedule 'a': the slot of 2027-01-15T08:01:10+00:00 waits: a function")
+    assert [await other.slots(name) for name in ("a", "b", "c")] == [[], [], []]
+    await timed.pass_by("20s")
+    assert [(await timed.slots(name))[-1:] for name in ("a", "b", "c")] == [timed.after(120)] * 3
+
+
+async def test_a_pace_can_be_given_up(store: Store) -> None:
+    timed = Timed(store)
+    other = Timed(store, clock=timed.clock)
+    timed.app.pace("ping")(lambda name: "10s")
+    await timed.put(every="70s")
+    with pytest.raises(ConfigError, match="this app has a function"):
+        await timed.schedules.update("ping", paced=False)
+    assert not (await other.schedules.update("ping", paced=False)).paced
+    await other.pass_by("80s")
+    assert await timed.slots() == timed.after(70, 140)
 
 
 # -- changing

@@ -298,7 +298,7 @@ class TestLogs:
         app = App(memory.client())
         shown: list[str] = []
 
-        @app.task(name=name, queue=name)
+        @app.task(name=name, queue="q\u202e")
         async def look(job: Job[Any]) -> None:
             shown.extend((repr(job), repr(job.lease)))
 
@@ -319,7 +319,7 @@ class TestLogs:
 
         app.observe(broken)
 
-        @app.task(name=name, queue=name)
+        @app.task(name=name, queue="q\u202e")
         async def look(secret: str) -> None:
             raise ValueError(secret)
 

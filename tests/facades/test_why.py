@@ -72,7 +72,7 @@ async def test_it_runs_or_has_ended(case: Case) -> None:
     case.clock.advance("31s")
     assert (await case.why(job))[0] is WhyCode.WORKER_LOST
     await (await case.app.client.backend()).reap(Reap(), case.clock.now())
-    assert await case.why(job) == (WhyCode.ENDED, "it has ended: cancelled, cancelled")
+    assert await case.why(job) == (WhyCode.ENDED, "it has ended: cancelled")
 
 
 async def test_a_dead_letter_tells_its_error(store: Store) -> None:

@@ -220,3 +220,19 @@ async def test_a_thread_handler_sees_that_it_should_stop(make_app: Callable[...,
     async with app:
         info = await handle.info()
     assert info.failures[-1].type == "TimeoutError"
+
+
+async def test_a_worker_is_listed_for_one_lease_after_its_last_heartbeat(make_app: Callable[..., App]) -> None:
+    """So that whoever asks who is alive gets one answer, and that by the store's clock."""
+    app, second = make_app(lease="30s"), 1_000_000
+
+    @app.task
+    async def idle() -> None: ...
+
+    async with asyncio.timeout(60), working(app):
+        backend = await app.client.backend()
+        while not (listed := (await backend.stats()).workers):
+            await asyncio.sleep(0.01)
+        seen = listed[0].seen_at
+        assert (await backend.stats(seen + 29 * second)).workers
+        assert not (await backend.stats(seen + 45 * second)).workers

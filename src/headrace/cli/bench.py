@@ -43,7 +43,8 @@ _FIGURES = {
 def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> None:
     """Measure how fast a store takes, runs and answers jobs that do nothing.
 
-    Works on queues of its own and deletes its jobs afterwards. The figures are of this machine, disk and moment.
+    Works on queues of its own, and deletes them with their jobs afterwards. It plans no schedules of the store, and
+    takes no jobs back. The figures are of this machine, disk and moment.
     """
     if url is not None and url.startswith("memory:"):
         raise Problem(USAGE, "memory:// lives in one process, and the worker here is another one", run="headrace bench")

@@ -6,4 +6,5 @@ from headrace import App
 from headrace.cli.benchtasks import add_tasks
 
 app = App()
+app.client.guest = True
 add_tasks(app)

@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from headrace import App, Settings
+from headrace.cli.output import counted
 from headrace.cli.policies import paused
-from headrace.cli.times import length, now
+from headrace.cli.times import now
 from headrace.protocol import Backend
 from headrace.records import QueueStats, Selector, Stats, WorkerStats
 from headrace.shown import without_secrets
@@ -96,21 +97,18 @@ def _yes(capability: object) -> str:
     return "no" if capability is None else "yes"
 
 
-def overview(stats: Stats, now: int, lease: int) -> list[Finding]:
+def overview(stats: Stats) -> list[Finding]:
     """Queues and workers."""
-    found = []
-    for worker in stats.workers:
-        silence = now - worker.seen_at
-        found.append(
-            Finding(
-                "ok" if silence <= lease else "warn",
-                "workers",
-                f"{worker.worker}: {worker.busy}/{worker.slots} slots busy, queues {', '.join(worker.queues)}",
-                "" if silence <= lease else f"not heard of for {length(silence)}: is it alive?",
-            )
+    found = [
+        Finding(
+            "ok",
+            "workers",
+            f"{worker.worker}: {worker.busy}/{worker.slots} slots busy, queues {', '.join(worker.queues)}",
         )
-    if not stats.workers:
-        found.append(Finding("warn", "workers", "none is listed", "headrace worker APP"))
+        for worker in stats.workers
+    ]
+    if not found:
+        found.append(Finding("warn", "workers", "none is alive", "headrace worker APP"))
     return found + [_queue(queue, stats.workers) for queue in stats.queues]
 
 
@@ -136,7 +134,7 @@ async def leases(backend: Backend, now: int) -> list[Finding]:
     if not stale:
         return [Finding("ok", "leases", "none is stale")]
     advice = "a worker takes them back within seconds: headrace worker APP"
-    return [Finding("warn", "leases", f"{len(stale)} job(s) whose worker has vanished", advice)]
+    return [Finding("warn", "leases", f"{counted(len(stale), 'job')} whose worker has vanished", advice)]
 
 
 async def tasks(backend: Backend, app: App) -> list[Finding]:

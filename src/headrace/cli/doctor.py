@@ -18,7 +18,6 @@ from headrace.cli.options import json_option, store_options
 from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
-from headrace.durations import micros
 from headrace.errors import ConfigError, HeadraceError
 from headrace.shown import without_secrets
 
@@ -78,9 +77,8 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
         findings += await checkup.server(backend, client.settings)
         if path is not None:
             findings.append(disk.journal(path))
-        now = client.clock.now()
-        findings += checkup.overview(await client.stats(), now, micros(client.settings.worker.lease))
-        findings += await checkup.leases(backend, now)
+        findings += checkup.overview(await client.stats())
+        findings += await checkup.leases(backend, await client.store_now())
         if store.app is not None:
             target = load_target(store.app)
             findings += await checkup.tasks(backend, target) if isinstance(target, App) else []
@@ -92,7 +90,8 @@ def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
     if isinstance(wrong, ConfigError) and isinstance(wrong.__cause__, ImportError):
         return Finding("fail", "packages", str(wrong))
     if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
-        told = f"{wrong}; it comes from {where}".removeprefix("settings: ")
+        told = str(wrong).removeprefix("settings: ")
+        told = told if where in told else f"{told}; it comes from {where}"
         return Finding("fail", "settings", without_secrets(told), f"correct {where}")
     return _failed(error, "app" if store.app is not None else "settings")
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from random import Random
 from typing import Any
 
 import click
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.cli import options
 from headrace.cli.lazy import Command
 from headrace.cli.loading import Store, shown_url
+from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import json_option, store_options
-from headrace.cli.output import print_json, print_level
-from headrace.cli.problems import FAILED, OK, UNAVAILABLE, Problem, explain
+from headrace.cli.output import counted, print_json, print_level
+from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
 from headrace.cli.times import length, seconds
-from headrace.durations import micros
+from headrace.core.names import worker_name
 from headrace.errors import HeadraceError, Unavailable
 from headrace.records import QueueStats, Stats, WorkerStats
 from headrace.shown import without_secrets
@@ -25,11 +28,15 @@ from headrace.shown import without_secrets
 class Wish(Struct, frozen=True):
     """What is to be called healthy."""
 
-    queues: tuple[str, ...]
-    workers: int
-    max_silence: int | None
-    """None: one lease."""
-    max_age: int | None
+    queues: tuple[str, ...] = ()
+    workers: int = 1
+    max_silence: int | None = None
+    """None: a lease of the worker, after which the store lists it no longer."""
+    max_age: int | None = None
+    named: re.Pattern[str] | None = None
+    """Only workers of such names, and not whether anybody looks after the queues; None: all."""
+    whose: str = ""
+    """The same for people."""
 
 
 class Report(Struct, frozen=True):
@@ -45,6 +52,13 @@ class Report(Struct, frozen=True):
 
 @click.command("health", cls=Command)
 @click.option("--queue", type=options.name, multiple=True, help="Look at this queue only; may be repeated.")
+@click.option("--worker", type=options.name, help="Look at the worker of this name only, and at none of the others.")
+@click.option(
+    "--here", is_flag=True, help="Look at the workers of this machine or pod only, by the setting worker.name."
+)
+@click.option(
+    "--away-ok", is_flag=True, help="Exit code 0, not 75, if the store cannot be reached: for liveness probes."
+)
 @click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least so many must be alive.")
 @click.option("--max-silence", type=options.duration, help="How long a live worker may be silent; default: one lease.")
 @click.option("--max-age", type=options.duration, help="No due job may have waited longer, such as 10m.")
@@ -56,6 +70,9 @@ def health_command(
     /,
     store: Store,
     queue: tuple[str, ...],
+    worker: str | None,
+    here: bool,
+    away_ok: bool,
     workers: int,
     max_silence: int | None,
     max_age: int | None,
@@ -63,24 +80,35 @@ def health_command(
 ) -> None:
     """Check that the store answers, that workers are alive, and that due jobs do not wait without end.
 
+    With --worker or --here only that these workers are alive: for probes, which must not fail for the sake of others.
+    A worker is alive until it was not heard of for a lease.
+
     Exit code 0: healthy. 1: not. 75: the store cannot be reached.
     """
-    report = asyncio.run(_examine(store, Wish(queue, workers, max_silence, max_age)))
+    if worker is not None and here:
+        raise click.UsageError("--worker and --here exclude each other")
+    if max_age is not None and not queue and (worker is not None or here):
+        raise click.UsageError("--max-age is about queues: name them with --queue, beside --worker or --here")
+    wish = Wish(queue, workers, max_silence, max_age)
+    report = asyncio.run(_examine(store, wish, worker, here=here))
     if as_json:
         print_json(report)
     else:
         _print(report)
-    ctx.exit(OK if report.ok else FAILED if report.reachable else UNAVAILABLE)
+    away = OK if away_ok else UNAVAILABLE
+    ctx.exit(OK if report.ok else FAILED if report.reachable else away)
 
 
-async def _examine(store: Store, wish: Wish) -> Report:
+async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) -> Report:
     client = store.client()
     url = shown_url(client.settings.url)
+    if worker is not None:
+        wish = replace(wish, named=re.compile(re.escape(worker)), whose=f" called {worker}")
+    elif here:
+        wish = replace(wish, named=_here(client.settings.worker.name), whose=" of this machine")
     try:
         async with store.opened() as client:
-            if wish.max_silence is None:
-                wish = msgspec.structs.replace(wish, max_silence=micros(client.settings.worker.lease))
-            return judge(url, await client.stats(), wish, client.clock.now())
+            return judge(url, await client.stats(), wish, await client.store_now())
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
         return Report(False, url, False, [without_secrets(problem.what)])
@@ -88,16 +116,37 @@ async def _examine(store: Store, wish: Wish) -> Report:
         return Report(False, url, True, [without_secrets(str(error))])
 
 
+def _here(strategy: str) -> re.Pattern[str]:
+    """What workers of this machine are called."""
+    if strategy == "random":
+        raise Problem(
+            USAGE,
+            "--here: workers have random names, and cannot be told from those of other machines",
+            run="set HEADRACE_WORKER__NAME=pod for the worker and for this command, or name it with --worker",
+        )
+    if strategy == "host-pid":
+        return re.compile(re.escape(worker_name("hostname", Random())) + "-[0-9]+")
+    name = re.escape(worker_name(strategy, Random()))
+    return re.compile(name if strategy in ("hostname", "pod") else f"{name}(-[0-9]+)?")
+
+
 def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
     """Compare what the store tells with what is wished for."""
-    queues = [queue for queue in stats.queues if not wish.queues or queue.queue in wish.queues]
-    workers = [worker for worker in stats.workers if not wish.queues or set(worker.queues) & set(wish.queues)]
+    all_queues = wish.named is None and not wish.queues
+    queues = [queue for queue in stats.queues if all_queues or queue.queue in wish.queues]
+    workers = [
+        worker
+        for worker in stats.workers
+        if (not wish.queues or set(worker.queues) & set(wish.queues))
+        and (wish.named is None or wish.named.fullmatch(worker.worker))
+    ]
     silence = wish.max_silence
     alive = [worker for worker in workers if silence is None or now - worker.seen_at <= silence]
     problems = []
     if len(alive) < wish.workers:
         silent = f", and {len(workers) - len(alive)} silent" if len(alive) < len(workers) else ""
-        problems.append(f"expected at least {wish.workers} worker(s) alive, found {len(alive)}{silent}")
+        wanted = f"{counted(wish.workers, 'worker')}{wish.whose}"
+        problems.append(f"expected at least {wanted} alive, found {len(alive)}{silent}")
     for queue in queues:
         problems += _queue_problems(queue, alive, wish)
     return Report(
@@ -106,7 +155,7 @@ def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
         True,
         problems,
         [_worker(worker, now, alive=worker in alive) for worker in workers],
-        [_queue(queue, alive) for queue in queues],
+        [queue_data(queue, alive) for queue in queues],
     )
 
 
@@ -114,7 +163,7 @@ def _queue_problems(queue: QueueStats, alive: list[WorkerStats], wish: Wish) -> 
     age = queue.oldest_due_age
     if age is None or queue.paused:
         return []
-    if not any(queue.queue in worker.queues for worker in alive):
+    if not listening(queue, alive):
         return [f"queue {queue.queue} has due jobs and no worker; the oldest has waited {length(age)}"]
     if wish.max_age is not None and age > wish.max_age:
         return [f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(wish.max_age)}"]
@@ -129,18 +178,6 @@ def _worker(worker: WorkerStats, now: int, *, alive: bool) -> dict[str, Any]:
         "slots": worker.slots,
         "busy": worker.busy,
         "queues": worker.queues,
-    }
-
-
-def _queue(queue: QueueStats, alive: list[WorkerStats]) -> dict[str, Any]:
-    return {
-        "queue": queue.queue,
-        "paused": queue.paused,
-        "due": queue.available - queue.scheduled,
-        "running": queue.running,
-        "dead": queue.failed,
-        "oldest_due_seconds": seconds(queue.oldest_due_age),
-        "workers": sum(queue.queue in worker.queues for worker in alive),
     }
 
 

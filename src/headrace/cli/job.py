@@ -75,11 +75,11 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
         print_json(in_full(job, why))
         return
     print_job(job, why)
-    _note_remedy(job, why)
+    _note_remedy(store, job, why)
 
 
-def _note_remedy(job: JobInfo, why: Why) -> None:
-    if command := remedy(job, why):
+def _note_remedy(store: Store, job: JobInfo, why: Why) -> None:
+    if command := remedy(job, why, store.app, store.queues()):
         note(f"run: {command}")
 
 
@@ -104,7 +104,7 @@ async def _why(store: Store, job_id: JobId, *, as_json: bool) -> None:
         print_json({"id": job.id, "code": why.code, "sentence": why.sentence})
         return
     print(clean(why.sentence))
-    _note_remedy(job, why)
+    _note_remedy(store, job, why)
 
 
 @job_command.command("retry")

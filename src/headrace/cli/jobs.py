@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -59,7 +60,7 @@ def print_job(job: JobInfo, why: Why) -> None:
             ("id", job.id),
             ("task", job.task),
             ("queue", job.queue),
-            ("state", job.state.value + (f": {job.reason}" if job.reason else "")),
+            ("state", job.state.value + (f": {job.reason}" if job.reason not in (None, "", job.state.value) else "")),
             ("why", "" if why.code in (WhyCode.RUNNING, WhyCode.ENDED) else why.sentence),
             ("tenant", job.tenant),
             ("group", job.group),
@@ -102,8 +103,9 @@ def shorten(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters; --json shows all)"
 
 
-def remedy(job: JobInfo, why: Why) -> str:
-    """The command that changes, or tells more of, what keeps the job from running; empty if there is none."""
+def remedy(job: JobInfo, why: Why, app: str | None = None, served: Sequence[str] = ()) -> str:
+    """The command that changes, or tells more of, what keeps the job from running; empty if there is none. ``served``:
+    the queues that a worker of the app claims from by itself."""
     queue, tenant, task = (shlex.quote(name) for name in (job.queue, job.tenant, job.task))
     match why.code:
         case WhyCode.QUEUE_PAUSED:
@@ -117,6 +119,7 @@ def remedy(job: JobInfo, why: Why) -> str:
         case WhyCode.TENANT_LIMIT | WhyCode.TENANT_RATE | WhyCode.TOKEN:
             return f"headrace tenant list {queue}"
         case WhyCode.NO_WORKER:
-            return "headrace worker APP"
+            worker = f"headrace worker {'APP' if app is None else shlex.quote(app)}"
+            return worker if job.queue in served else f"{worker} --queue {queue}"
         case _:
             return ""

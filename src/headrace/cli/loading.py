@@ -146,6 +146,11 @@ class Store(Struct, frozen=True):
         """The names of the app's tasks; none if it is not told which app that is."""
         return [] if self.app is None else sorted(getattr(load_target(self.app), "tasks", ()))
 
+    def queues(self) -> list[str]:
+        """The queues that a worker of the app claims from; none if it is not told which app that is."""
+        target = None if self.app is None else load_target(self.app)
+        return getattr(target, "queues", None) or [getattr(target, "name", "")]
+
     @asynccontextmanager
     async def opened(self, *, create: bool = False) -> AsyncIterator[Client]:
         """An open client. Unless ``create``, a store that is not there yet is an error: a typing error in a path must

@@ -8,13 +8,14 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from statistics import median
 
 from headrace import App
 from headrace.cli.benchtasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
-from headrace.records import Delete, Record, Selector
+from headrace.errors import ConfigError
+from headrace.records import Delete, Place, Record, Selector, SweepClause
 from headrace.types import JobState
 
 CALLERS = 200
@@ -88,9 +89,12 @@ class Bench:
         return median(starts), median(answers)
 
     async def clear(self) -> None:
-        """Delete every job that this benchmark has made."""
+        """Delete every job that this benchmark has made, and its queues."""
         for queue in (self._queue, f"{self._queue}-trips"):
             await self._app.client.alter_all(Selector(queue=queue), Delete())
+        with suppress(ConfigError):
+            # Without a bound it condemns no job, but the names of queues without jobs go.
+            await (await self._app.client.backend()).sweep(SweepClause(place=Place.COMPLETED))
 
     async def _ended(self) -> AsyncIterator[Record]:
         backend = await self._app.client.backend()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Settings
-from headrace.config import CLI_PREFIX, ENV_PREFIX
 from headrace.connection import open_backend
+from headrace.environment import is_ours
 from headrace.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ def _errors(url: str | None) -> Iterator[tuple[str, str]]:
     if url is not None:
         yield "--url", _error({"url": url}, env={}, toml={})
     for name, value in os.environ.items():
-        if name.startswith(ENV_PREFIX) and not name.startswith(CLI_PREFIX):
+        if is_ours(name):
             yield f"the variable {name}", _error({}, env={name: value}, toml={})
     yield _file(), _error({}, env={}, toml=None)
 

@@ -73,12 +73,19 @@ def explain(error: Exception) -> Problem:
                 cause="another release made the store, or the keys are those of another program",
                 run="the same command with the release that made it, or with another ?prefix=NAME in the URL",
             )
-        case errors.SchemaMismatch():
+        case errors.SchemaMismatch() if store == "postgres":
             return Problem(
                 FAILED,
                 text,
                 cause="the store is not Headrace's, or another version made it",
                 run="headrace migrate status; or give the right store with --url",
+            )
+        case errors.SchemaMismatch():
+            return Problem(
+                FAILED,
+                text,
+                cause="the file is not Headrace's, or another version made it",
+                run="the same command with --url sqlite:///path/to/file.db, where the right one is",
             )
         case errors.Corrupt():
             return Problem(

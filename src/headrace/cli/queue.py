@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import click
-import msgspec
 
 from headrace.cli import options
 from headrace.cli.bulk import purge
@@ -15,12 +13,12 @@ from headrace.cli.known import note_unknown, note_unknown_tasks
 from headrace.cli.lazy import Group
 from headrace.cli.limit import limit_command
 from headrace.cli.loading import Store
+from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import Filters, json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_json, print_table
-from headrace.cli.policies import paused, paused_until, policies_of
-from headrace.cli.times import length, now, seconds
+from headrace.cli.policies import paused, policies_of
+from headrace.cli.times import length, now
 from headrace.durations import spell
-from headrace.records import QueueStats
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
@@ -45,11 +43,8 @@ def list_command(store: Store, as_json: bool) -> None:
 async def _list(store: Store, as_json: bool) -> None:
     async with store.opened() as client:
         stats = await client.stats()
-    listening = {
-        queue.queue: sum(queue.queue in worker.queues for worker in stats.workers) for queue in stats.queues
-    }  # fmt: skip
     if as_json:
-        print_json({"queues": [queue_data(queue) | {"workers": listening[queue.queue]} for queue in stats.queues]})
+        print_json({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]})
         return
     if not stats.queues:
         note("no queues yet: the first enqueue makes one")
@@ -66,19 +61,12 @@ async def _list(store: Store, as_json: bool) -> None:
             queue.cancelled,
             queue.failed,
             length(queue.oldest_due_age),
-            listening[queue.queue],
+            listening(queue, stats.workers),
         )
         for queue in stats.queues
     ]
     heads = ("queue", "", "due", "scheduled", "running", "completed", "cancelled", "dead", "oldest due", "workers")
     print_table(heads, rows)
-
-
-def queue_data(queue: QueueStats) -> dict[str, Any]:
-    """A queue for programs."""
-    data = msgspec.structs.asdict(queue)
-    del data["oldest_due_age"]
-    return data | {"paused_until": paused_until(queue), "oldest_due_seconds": seconds(queue.oldest_due_age)}
 
 
 @queue_command.command("pause")

@@ -82,7 +82,8 @@ def name_argument(command: F) -> F:
 def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List schedules.
 
-    With when they fire next, by the clocks of their zone and here, and what became of the last time.
+    With when they fire next, by the clocks of their zone and here, what became of the last time, and for how many slots
+    jobs were planned so far, about a minute ahead.
     """
     asyncio.run(_list(store, tenant, queue, limit, as_json))
 
@@ -343,9 +344,9 @@ async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
         waiting = await _waiting(schedules, name)
-        note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'run')}) will be deleted")
+        note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'slot')} planned so far) will be deleted")
         if waiting:
-            note(f"{counted(waiting, 'job')} that wait will be cancelled")
+            note(f"{counted(waiting, 'waiting job')} will be cancelled")
         confirm(f"delete schedule {name}?", yes=yes)
         await schedules.delete(name)
     if as_json:

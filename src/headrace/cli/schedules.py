@@ -106,7 +106,7 @@ class Row(Struct, frozen=True):
 def print_schedules(rows: Sequence[Row], at: datetime) -> None:
     """A list of schedules for people."""
     print_table(
-        ("name", "rule", "zone", "next", "here", "last", "runs", ""),
+        ("name", "rule", "zone", "next", "here", "last", "planned", ""),
         [
             (
                 row.schedule.name,
@@ -143,13 +143,14 @@ def print_schedule(
             ("next", _both(coming[0], clocks, at) if coming else ""),
             ("last", fate(ticks[0] if ticks else None, at)),
             ("planned", _planned(ahead, clocks)),
-            ("runs", f"{schedule.runs:,}" + (f" of {schedule.max_runs:,}" if schedule.max_runs else "")),
+            ("runs", _runs(schedule, ahead)),
             ("limits", "  ".join(f"{name} {when}" for name, when in limits.items() if when)),
             ("jitter", f"±{schedule.jitter:.0%} of the distance between slots" if schedule.jitter else ""),
             ("misfire", _misfire(schedule)),
             ("overlap", schedule.overlap),
             ("delivery", schedule.delivery),
             ("rank", schedule.rank or ""),
+            ("pace", "set by a function" if schedule.paced else ""),
             ("made", exact(schedule.created_at, at)),
             ("changed", exact(schedule.updated_at, at)),
             ("coverage", f"{coverage(ticks)}"),
@@ -165,6 +166,12 @@ def _planned(ahead: Planned, clocks: tzinfo) -> str:
         return ""
     number = f"{counted(ahead.count, 'slot')}{' or more' if ahead.more else ''}"
     return f"{number} ahead, until {by_clock(ahead.until, clocks)}"
+
+
+def _runs(schedule: ScheduleInfo, ahead: Planned) -> str:
+    """How often it has fired, without what is only planned."""
+    most = f" of {schedule.max_runs:,}" if schedule.max_runs else ""
+    return f"{schedule.runs:,}{most}, those ahead included" if ahead.more else f"{schedule.runs - ahead.count:,}{most}"
 
 
 def _both(instant: datetime, clocks: tzinfo, at: datetime) -> str:

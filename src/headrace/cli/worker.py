@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.running import adjust, flush, run_fast, work
 from headrace.cli.supervisor import Supervisor
+from headrace.stopper import ended_by_sigterm
+
+log = logging.getLogger("headrace.worker")
 
 
 @click.command("worker", cls=Command)
@@ -61,11 +65,12 @@ def run_worker(
     app: str, queue: tuple[str, ...], burst: bool, concurrency: int | None, name: str | None, tethered: bool
 ) -> None:
     """Run a worker in this process."""
-    loaded = load_target(app)
-    adjust(loaded, concurrency=concurrency, name=name)
-    loaded.client.observers.add(observer())
     try:
-        run_fast(work(loaded, queue, burst=burst, tethered=tethered))
+        with ended_by_sigterm(log.info):
+            loaded = load_target(app)
+            adjust(loaded, concurrency=concurrency, name=name)
+            loaded.client.observers.add(observer())
+            run_fast(work(loaded, queue, burst=burst, tethered=tethered))
     finally:
         flush()
 

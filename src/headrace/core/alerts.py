@@ -21,6 +21,8 @@ class Alert(StrEnum):
     """A slot was missed, or planned more than two distances between slots after its instant."""
     PLANNER_BEHIND = "planner_behind"
     """A great many schedules were due that nobody had looked at for long."""
+    SHARE_UNATTENDED = "share_unattended"
+    """No worker plans one of the shares of schedules, and others had to."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
     QUEUE_FULL = "queue_full"

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.core.ids import parse_id
-from headrace.core.names import check_name
+from headrace.core.names import check_name, check_queue
 from headrace.durations import LONGEST
 from headrace.errors import InvalidJob
 from headrace.records import (
@@ -105,7 +105,7 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
         case Cancel():
             check_name(change.reason, "reason", empty=True)
         case Move():
-            check_name(change.queue, "queue")
+            check_queue(change.queue)
         case Reprioritise():
             priority(change.priority)
         case Watch():

@@ -11,7 +11,7 @@ import msgspec
 from headrace.core.clock import Clock
 from headrace.core.codec import annotation, told
 from headrace.core.handler import Handler
-from headrace.core.names import check_name
+from headrace.core.names import check_queue
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
 from headrace.durations import micros
@@ -123,7 +123,7 @@ class Judge:
             raise InvalidJob(f"patch: expected a Patch, got {type(patch).__name__}")
         return msgspec.structs.replace(
             base,
-            queue=None if patch is None or patch.queue is None else check_name(patch.queue, "patch: queue"),
+            queue=None if patch is None or patch.queue is None else check_queue(patch.queue, "patch: queue"),
             priority=None if patch is None or patch.priority is None else self._packer.priority(patch.priority),
             cells=self._packer.patch(patch) if patch else None,
             spawn=[self._packer.pack(job) for job in outcome.spawn],

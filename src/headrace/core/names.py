@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from headrace.errors import InvalidJob
 from headrace.shown import shown
 
 LONGEST = 1_024
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_name(name: object, what: str, *, empty: bool = False) -> str:
@@ -33,6 +35,19 @@ def check_name(name: object, what: str, *, empty: bool = False) -> str:
     if not name and not empty:
         raise InvalidJob(f"{what}: expected a name, got an empty string")
     return name
+
+
+def check_queue(name: object, what: str = "queue") -> str:
+    """The name, if jobs may go to a queue of that name: it has no control characters either. A stray line end would
+    send them where no worker listens. Queues that are there may be worked on, looked at and emptied by any name.
+
+    >>> check_queue("mail")
+    'mail'
+    """
+    checked = check_name(name, what)
+    if _CONTROL.search(checked):
+        raise InvalidJob(f"{what}: {shown(name)} holds a control character; leave out line ends, tabs and the like")
+    return checked
 
 
 def unknown_task(name: str, known: Collection[str]) -> str:

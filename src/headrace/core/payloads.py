@@ -12,7 +12,7 @@ import msgspec
 from headrace.config import PayloadSettings
 from headrace.core.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.core.ids import IdMaker
-from headrace.core.names import check_name
+from headrace.core.names import check_name, check_queue
 from headrace.durations import LONGEST, micros
 from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.instants import from_datetime
@@ -35,6 +35,7 @@ class Packer:
         self._ids = ids
         self._limits = limits
         self._good_names: set[str] = set()
+        self._good_queues: set[str] = set()
         self.envelope = Envelope(
             max_size=min(settings.max_size, limits.max_cell - 64), compress_over=settings.compress_over
         )
@@ -50,12 +51,12 @@ class Packer:
         if job.when_full not in ("raise", "block"):
             raise InvalidJob(f"when_full: expected 'raise' or 'block', got {shown(job.when_full)}")
         if job.overflow is not None:
-            self._name(job.overflow, "overflow")
+            self._queue(job.overflow, "overflow")
             if job.overflow == job.queue:
                 raise InvalidJob(f"overflow: expected another queue than the job's own, got {shown(job.overflow)}")
         return Row(
             id=self._id(job.id),
-            queue=self._name(job.queue, "queue"),
+            queue=self._queue(job.queue, "queue"),
             task=self._name(job.task, "task"),
             cells=self._cells(job),
             tenant=job.tenant if job.tenant == "" else self._name(job.tenant, "tenant"),
@@ -80,10 +81,15 @@ class Packer:
                 return name
         except TypeError:  # it cannot even be looked up
             pass
-        if len(self._good_names) >= _NAMES_KEPT:
-            self._good_names.clear()
-        self._good_names.add(check_name(name, what))
-        return name
+        return _remember(check_name(name, what), self._good_names)
+
+    def _queue(self, name: str, what: str) -> str:
+        try:
+            if name in self._good_queues:
+                return name
+        except TypeError:  # it cannot even be looked up
+            pass
+        return _remember(check_queue(name, what), self._good_queues)
 
     def priority(self, given: object) -> int:
         """The priority, if the store can take it."""
@@ -170,6 +176,13 @@ def _changes(sections: Sections) -> list[tuple[str, Any]]:
     if not isinstance(sections, Sections):
         raise InvalidJob(f"sections: expected Sections(…), got {type(sections).__name__}")
     return list(sections.changes().items())
+
+
+def _remember(name: str, good: set[str]) -> str:
+    if len(good) >= _NAMES_KEPT:
+        good.clear()
+    good.add(name)
+    return name
 
 
 def _length(value: Duration, what: str) -> int:

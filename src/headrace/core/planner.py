@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
+from msgspec.structs import replace
+
 from headrace.config import PlannerSettings
 from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.planning import make_plan, unpack
+from headrace.core.planning import Definition, make_plan, unpack
 from headrace.durations import micros
 from headrace.errors import ConfigError, Unavailable
 from headrace.instants import to_datetime
 from headrace.protocol import TickStore
 from headrace.shown import shown
-from headrace.ticks import Look, Looked, NewTick, Plan, Schedule, TickOutcome
+from headrace.ticks import Look, NewTick, Plan, Save, Schedule, TickOutcome
 from headrace.types import Duration
 
 log = logging.getLogger("headrace")
@@ -43,6 +45,10 @@ _FRUITLESS = 3
 """Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
 _BEHIND = 100
 """So many schedules that nobody looked at in time: the planners do not keep up."""
+_DESERTED = 3
+"""So many times in a row nobody looked: then others plan a schedule of that share."""
+_MOST_LEFT = 1_000
+"""Schedules that are left to others, and looked past for those behind them."""
 _STAGGER = 0.2
 """Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
 
@@ -68,10 +74,15 @@ class Planner:
         self._rng = rng
         self._observers = observers
         self._every = micros(settings.every) / 1e6
-        self._patience = 2 * micros(settings.every)
+        self._beat = micros(settings.every)
+        self._patience = 2 * self._beat
         self._ahead = micros(settings.ahead)
         self._look = Look(settings.batch, settings.shard, settings.shards)
         self._paces = paces or {}
+        self._left: set[str] = set()
+        """Schedules of which it was told that they are left to others."""
+        self._help_at = 0.0
+        """When to look for shares that nobody looks after, by the loop's clock."""
         self._woken = asyncio.Event()
         self._allowed = True
 
@@ -110,21 +121,77 @@ class Planner:
 
     async def plan_due(self) -> int | None:
         """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
-        fruitless = overdue = 0
+        next_in = await self._plan_share()
+        if self._look.shards > 1 and asyncio.get_running_loop().time() >= self._help_at:
+            self._help_at = asyncio.get_running_loop().time() + self._every
+            await self._help_out()
+        return next_in
+
+    async def _help_out(self) -> None:
+        """Plan what nobody looks after, of whichever share."""
+        look = Look(self._look.limit)
+        while True:
+            looked = await self._ticks.due(look, self._clock.stamp())
+            long_ago = looked.now - _DESERTED * self._beat
+            schedules = [
+                one
+                for one in looked.schedules
+                if one.look_at is not None
+                and one.look_at < long_ago
+                and one.bucket % self._look.shards != self._look.shard
+                and not self._is_for_others(one, looked.now)
+            ]
+            for share, count in sorted(Counter(one.bucket % self._look.shards for one in schedules).items()):
+                which = f"share {share} of {self._look.shards}"
+                sentence = f"{which} has no planner: another worker plans its schedules, {count} or more that waited"
+                self._observers.alert(Alert.SHARE_UNATTENDED, which, sentence)
+            if not schedules or not await self._plan_all(schedules, looked.now):
+                return
+
+    async def _plan_share(self) -> int | None:
+        fruitless = overdue = left = 0
         while fruitless < _FRUITLESS:
-            looked = await self._ticks.due(self._look, self._clock.stamp())
-            if not looked.schedules:
-                return looked.next_in
+            look = replace(self._look, limit=self._look.limit + left)
+            looked = await self._ticks.due(look, self._clock.stamp())
+            schedules = [one for one in looked.schedules if not self._is_for_others(one, looked.now)]
+            left = len(looked.schedules) - len(schedules)
+            if not schedules:
+                if left < look.limit:
+                    return looked.next_in
+                if left >= _MOST_LEFT:
+                    return _AGAIN
+                continue
             if not fruitless:
-                overdue += self._overdue(looked)
+                overdue += self._overdue(schedules, looked.now)
                 self._warn_if_behind(overdue)
-            plans = []
-            for schedule in looked.schedules:
-                plans.append(self._plan_of(schedule, looked.now))
-                await asyncio.sleep(0)
-            carried_out = await self._plan(looked.schedules, plans, looked.now)
-            fruitless = 0 if carried_out else fruitless + 1
+            fruitless = 0 if await self._plan_all(schedules, looked.now) else fruitless + 1
         return _AGAIN
+
+    async def _plan_all(self, schedules: Sequence[Schedule], now: int) -> bool:
+        """Whether the store carried out any plan."""
+        if unmarked := [saved for one in schedules if (saved := self._marked(one)) is not None]:
+            return any(await self._ticks.save(unmarked, self._clock.stamp()))
+        plans = []
+        for schedule in schedules:
+            plans.append(self._plan_of(schedule, now))
+            await asyncio.sleep(0)
+        return await self._plan(schedules, plans, now)
+
+    def _marked(self, schedule: Schedule) -> Save | None:
+        """The schedule with a note that its pace is set, if it is and others do not know it yet."""
+        definition = _read(schedule) if schedule.name in self._paces else None
+        if definition is None or definition.paced:
+            return None
+        return Save(replace(schedule, definition=replace(definition, paced=True).pack()), schedule.version)
+
+    def _is_for_others(self, schedule: Schedule, now: int) -> bool:
+        """Whether a function sets its pace that this worker does not have, and workers that do have it are not late."""
+        if schedule.name in self._paces or (definition := _read(schedule)) is None or not definition.paced:
+            return False
+        if schedule.name not in self._left:
+            self._left.add(schedule.name)
+            log.info("schedule %s is left to workers that have the function that sets its pace", shown(schedule.name))
+        return schedule.slot is not None and now - schedule.slot <= self._patience
 
     async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
         """Have the store carry out plans, and tell of what it did; whether it did any. One that it will not take is put
@@ -151,11 +218,21 @@ class Planner:
     def _plan_of(self, schedule: Schedule, now: int) -> Plan:
         try:
             definition = unpack(schedule.definition)
+            if definition.paced and schedule.name not in self._paces:
+                return self._left_by_others(schedule, now)
             pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
             return make_plan(schedule, definition, now, self._ahead, pace)
         except Exception:
             log.exception("schedule %s cannot be planned; %s", shown(schedule.name), _PUT_OFF)
             return _put_off(schedule, now)
+
+    def _left_by_others(self, schedule: Schedule, now: int) -> Plan:
+        """Out of the way of other schedules, for a moment: a worker that has the function may come."""
+        if schedule.slot is not None:
+            which = f"schedule {shown(schedule.name)}: the slot of {to_datetime(schedule.slot).isoformat()}"
+            why = "a function sets the pace of the schedule, and no worker that runs has it"
+            self._observers.alert(Alert.SCHEDULE_LATE, schedule.name, f"{which} waits: {why}", queue=schedule.queue)
+        return _put_off(schedule, now, self._beat)
 
     def _interval(self, name: str) -> int | None:
         try:
@@ -166,10 +243,10 @@ class Planner:
             self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
             return None
 
-    def _overdue(self, looked: Looked) -> int:
+    def _overdue(self, schedules: Sequence[Schedule], now: int) -> int:
         """How many should have been looked at long ago."""
-        long_ago = looked.now - self._patience
-        return sum(one.look_at is not None and one.look_at < long_ago for one in looked.schedules)
+        long_ago = now - self._patience
+        return sum(one.look_at is not None and one.look_at < long_ago for one in schedules)
 
     def _warn_if_behind(self, overdue: int) -> None:
         if overdue >= _BEHIND:
@@ -215,5 +292,13 @@ def _gap(schedule: Schedule, slot: int) -> int:
     return unpack(schedule.definition).rule.gap(slot)
 
 
-def _put_off(schedule: Schedule, now: int) -> Plan:
-    return Plan(schedule.name, schedule.uid, schedule.version, [], schedule.slot, now + _LATER)
+def _read(schedule: Schedule) -> Definition | None:
+    """None: it cannot be read."""
+    try:
+        return unpack(schedule.definition)
+    except Exception:
+        return None
+
+
+def _put_off(schedule: Schedule, now: int, by: int = _LATER) -> Plan:
+    return Plan(schedule.name, schedule.uid, schedule.version, [], schedule.slot, now + by)

@@ -76,6 +76,8 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int | None = None
     end: int | None = None
     max_runs: int | None = None
+    paced: bool = False
+    """Whether a function says how long it is until the next slot: only workers that have it plan the schedule."""
 
     def pack(self) -> bytes:
         return _ENCODER.encode(self)
@@ -121,10 +123,12 @@ def _digest(uid: bytes, slot: int) -> bytes:
 
 
 def look_at(schedule: Schedule, definition: Definition, slot: int | None, ahead: int) -> int | None:
-    """When somebody must look at the schedule for this slot. Where it matters how the job before fares, not ahead."""
+    """When somebody must look at the schedule for this slot. Not ahead where it matters how the job before fares, or
+    where a function sets the pace."""
     if slot is None:
         return None
-    return _look_at(run_at(schedule.uid, slot, definition), ahead if definition.overlap is Overlap.ALLOW else 0)
+    exact = definition.overlap is not Overlap.ALLOW or definition.paced
+    return _look_at(run_at(schedule.uid, slot, definition), 0 if exact else ahead)
 
 
 def _look_at(due: int, ahead: int) -> int:

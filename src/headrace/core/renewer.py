@@ -168,7 +168,7 @@ class Renewer:
             self._queues,
             self._lease_micros,
             leases,
-            ttl=2 * self._lease_micros,
+            ttl=self._lease_micros,
             slots=self._slots,
             busy=self._busy(),
             gap=int(self.gap * 1e6),

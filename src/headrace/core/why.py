@@ -90,7 +90,7 @@ def explain(seen: Circumstances) -> Why:
     """The first reason that holds."""
     job = seen.record
     if job.state.terminal:
-        reason = f", {job.reason}" if job.reason else ""
+        reason = f", {job.reason}" if job.reason and job.reason != job.state.value else ""
         return Why(WhyCode.ENDED, f"it has ended: {job.state.value}{reason}{_error(seen)}")
     if job.state is JobState.RUNNING:
         return _running(seen)

@@ -82,6 +82,7 @@ class Worker:
         observers: Observers,
         heartbeat_thread: bool = True,
         paces: Mapping[str, Pace] | None = None,
+        guest: bool = False,
     ) -> None:
         if not queues:
             raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
@@ -92,13 +93,17 @@ class Worker:
         self._rng = rng
         self._observers = observers
         self._threaded = heartbeat_thread
+        self._guest = guest
+        """Whether the upkeep of the store is left to others: schedules, vanished workers, and what has ended."""
         self._queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
         self._stop = asyncio.Event()
         self._started = 0.0
         self._burst = False
         self._tasks = Tasks()
         self._planner = (
-            None if backend.ticks is None else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
+            None
+            if backend.ticks is None or guest
+            else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
         )
         self._build(handlers, packer)
 
@@ -230,9 +235,10 @@ class Worker:
                     None if thread else group.create_task(self._renewer.run(self._backend), name="headrace-heartbeat")
                 )
                 lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
-                duties = [group.create_task(self._reaper.run(), name="headrace-reaper")]
-                duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
-                duties.append(group.create_task(self._notes.run(), name="headrace-notes"))
+                duties = [group.create_task(self._notes.run(), name="headrace-notes")]
+                if not self._guest:
+                    duties.append(group.create_task(self._reaper.run(), name="headrace-reaper"))
+                    duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
                 if self._planner is not None:
                     duties.append(group.create_task(self._planner.run(), name="headrace-planner"))
                 if self._backend.hints is not None:

@@ -1,0 +1,33 @@
+"""A queue in numbers, for programs: the same words in every command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.cli.policies import paused_until
+from headrace.cli.times import seconds
+from headrace.records import QueueStats, WorkerStats
+
+
+def listening(queue: QueueStats, workers: Sequence[WorkerStats]) -> int:
+    """How many of the workers claim from the queue."""
+    return sum(queue.queue in worker.queues for worker in workers)
+
+
+def queue_data(queue: QueueStats, workers: Sequence[WorkerStats]) -> dict[str, Any]:
+    """A queue, and how many of the workers claim from it."""
+    return {
+        "queue": queue.queue,
+        "paused": queue.paused,
+        "paused_until": paused_until(queue),
+        "due": queue.available - queue.scheduled,
+        "scheduled": queue.scheduled,
+        "running": queue.running,
+        "jobs_paused": queue.jobs_paused,
+        "completed": queue.completed,
+        "cancelled": queue.cancelled,
+        "dead": queue.failed,
+        "oldest_due_seconds": seconds(queue.oldest_due_age),
+        "workers": listening(queue, workers),
+    }
