@@ -117,6 +117,13 @@ WAITING += [
     on_valkey("a state that there is not", lambda client: client.hset(STATES, job_id(1), b"\xc8" * 80)),
     on_valkey("the name of no job", lambda client: client.zadd(LINE, {b"ab": 1}), listed=False),
 ]
+WAITING += [
+    pg(
+        "the last epoch",
+        f"UPDATE ready SET epoch = CASE pg_typeof(epoch)::text WHEN 'bigint' THEN {HIGHEST} ELSE 2147483647 END"
+        f" WHERE id = '{job_id(1).hex()}'",
+    ),
+]
 RUNNING = [
     sqlite("a task that is no UTF-8", f"UPDATE jobs SET task = CAST(x'74ff' AS TEXT) WHERE id = {FIRST}"),
     sqlite("a key that is no UTF-8", f"UPDATE jobs SET key = CAST(x'ff' AS TEXT) WHERE id = {FIRST}"),
@@ -131,6 +138,7 @@ RUNNING = [
     sqlite("a job without its row", f"DELETE FROM jobs WHERE id = {FIRST}", listed=False),
 ]
 RUNNING += [
+    pg("lost as often as can be", f"UPDATE leased SET lost = 2147483647 WHERE id = '{job_id(1).hex()}'"),
     on_valkey("a job cut off", lambda client: client.hset(JOBS, job_id(1), client.hget(JOBS, job_id(1))[:20])),
     on_valkey("no job", lambda client: client.hdel(JOBS, job_id(1))),
     on_valkey("a state cut off", lambda client: client.hset(STATES, job_id(1), b"\x01\x00")),
@@ -151,6 +159,22 @@ ENDED += [
     on_valkey("no job", lambda client: client.hdel(JOBS, job_id(1))),
     on_valkey("a state cut off", lambda client: client.hset(STATES, job_id(1), b"\x05\x00")),
     on_valkey("no state", lambda client: client.hdel(STATES, job_id(1))),
+]
+
+
+TWICE = [
+    pg(
+        "a job that lies in two places",
+        "INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, holder)"
+        f" SELECT {T0 + HOUR}, run_at, id, qid, 1, 0, 0, size, priority, keyed, 'w0' FROM ready"
+        f" WHERE id = '{job_id(1).hex()}'",
+        listed=False,
+    ),
+    sqlite(
+        "a job that lies in two places",
+        "INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)"
+        f" SELECT seq, lane, 1, 0, 0, size, {T0 + HOUR}, 0, 'w0', 0, 0 FROM ready WHERE id = {FIRST}",
+    ),
 ]
 
 
@@ -218,7 +242,7 @@ async def test_a_claim_sets_it_aside_and_takes_those_behind_it(poison: Poison, g
         await store.insert([row(1, key="k"), *(row(n) for n in range(2, 6))], T0)
         poison.plant(tmp_path)
         claimed = await store.claim(Claim("w1", ("q",), 100, LEASE), T0)
-        expected = [2, 3, 4, 5] if poison.listed or poison.store == "sqlite" else [1, 2, 3, 4, 5]
+        expected = [2, 3, 4, 5] if poison.listed else [1, 2, 3, 4, 5]
         assert list(numbers(claimed.jobs))[-len(expected) :] == expected
         states = await store.finish([settle(job) for job in claimed.jobs], T0)
         assert states == [JobState.COMPLETED] * len(claimed.jobs)
@@ -276,7 +300,10 @@ async def test_a_reap_takes_back_the_others(poison: Poison, tmp_path: Path) -> N
         record = await found(store, later)
         if poison.listed:
             assert record is not None
-            assert (record.state, record.reason) == (JobState.FAILED, "corrupt")
+            assert (record.state, record.reason) == (
+                JobState.FAILED,
+                "lost" if poison.store == "postgres" else "corrupt",
+            )
             await gone(store, later)
         if poison.name != "neither":
             assert [q.running for q in (await store.stats(later)).queues] == [0]
@@ -346,3 +373,15 @@ async def test_of_a_group_the_next_is_called(poison: Poison, tmp_path: Path) -> 
             await store.finish([settle(job) for job in claimed.jobs], T0)
         records = await store.fetch([job_id(2), job_id(3)], at=T0)
         assert [record and record.state for record in records] == [JobState.COMPLETED] * 2
+
+
+@each(TWICE)
+async def test_one_that_lies_in_two_places_stays_with_its_holder(poison: Poison, tmp_path: Path) -> None:
+    async with opened(poison, tmp_path) as store:
+        await store.insert([row(1), row(2)], T0)
+        poison.plant(tmp_path)
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0)
+        assert list(numbers(claimed.jobs)) == [2]
+        [record] = await store.fetch([job_id(1)], at=T0)
+        assert record is not None
+        assert record.state is JobState.RUNNING

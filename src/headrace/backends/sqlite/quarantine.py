@@ -98,7 +98,7 @@ def _counted(counts: Sequence[int], now: int) -> tuple[int, int, int, int]:
     """Epoch, attempt, losses and size, as far as they may be believed."""
     epoch, *others = counts
     attempt, lost, size = (count if 0 <= count < _FAR else 0 for count in others)
-    return epoch if 0 <= epoch < _FAR else now, attempt, lost, size
+    return epoch if -_FAR < epoch < _FAR else now, attempt, lost, size
 
 
 def _end_running(tx: Transaction, row: Sequence[Any], now: int) -> None:

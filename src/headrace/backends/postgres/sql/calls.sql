@@ -41,6 +41,9 @@ SELECT * FROM {schema}.renew_v1(%b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, 
 -- name: reap
 SELECT * FROM {schema}.reap_v1(%b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint)
 
+-- name: set_aside
+SELECT * FROM {schema}.set_aside_v1(%b)
+
 -- name: configure
 SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)
 
