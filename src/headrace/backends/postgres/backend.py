@@ -173,7 +173,7 @@ class PostgresBackend:
         return await self._connections.rows(self._sql[name], params)
 
     async def _go_on(self, name: str, at: Stamp, *params: Any) -> list[Any]:
-        """Call what must not fail for a single job: where one cannot be read, it is set aside, and the call repeated."""
+        """Call what must not fail for a single job: where one cannot be read, it is set aside; then call again."""
         try:
             return await self._call(name, at, *params)
         except BackendError as error:
