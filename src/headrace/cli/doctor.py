@@ -77,7 +77,7 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
         findings += checkup.store(backend, shown_url(client.settings.url))
         findings += await checkup.server(backend, client.settings)
         if path is not None:
-            findings.append(disk.journal(path))
+            findings += [disk.journal(path), *disk.privacy(path)]
         now = client.clock.now()
         findings += checkup.overview(await client.stats(), now, micros(client.settings.worker.lease))
         findings += await checkup.leases(backend, now)
