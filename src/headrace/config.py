@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from headrace.durations import micros
 from headrace.errors import ConfigError
-from headrace.shown import shown
+from headrace.shown import shown, url_without_secrets
 
 Length = int | float | str
 """A duration as it may stand in TOML or the environment: seconds, or a string like ``"30s"``."""
@@ -112,6 +112,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the secrets of the URL, for reprs: those end up in logs."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | {"url": url_without_secrets(self.url)}).items())
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     @classmethod
     def load(

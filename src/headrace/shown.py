@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 _LONGEST = 80
 _WORD = re.compile(r"\S+")
+_ALL = re.compile(r".+", re.DOTALL)
 _AUTHORITY = re.compile("://(?!/)")
 _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
 _SECRET = re.compile(r"(?i)(password|passwd|token|secret|api[_-]?key)$")
@@ -37,6 +38,16 @@ def without_secrets(text: str) -> str:
     'at redis://***@db:6379/0?sentinel_password=*** it said'
     """
     return _WORD.sub(_without, text) if "=" in text or "://" in text else text
+
+
+def url_without_secrets(url: str) -> str:
+    """A URL without what it keeps secret, blanks in that included; of one that was mistyped, all that may be.
+
+    >>> url_without_secrets("postgresql://ada:my secret@db/jobs"), url_without_secrets("postgresql:ada:secret@db/jobs")
+    ('postgresql://***@db/jobs', '***@db/jobs')
+    """
+    login, at, rest = url.rpartition("@")
+    return _ALL.sub(_without, f"***@{rest}" if at and "://" not in login else url)
 
 
 def _without(found: re.Match[str]) -> str:
