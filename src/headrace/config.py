@@ -251,13 +251,19 @@ def _from_env(env: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+_DEEPEST = 8
+"""More tables in tables than there are settings for."""
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any], depth: int = 0) -> None:
     for name, value in layer.items():
         if isinstance(value, Mapping):
+            if depth == _DEEPEST:
+                raise ConfigError(f"settings: {shown(name)} is nested too deeply, or a table holds itself")
             place = into.setdefault(name, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"{name}: expected a table of settings, got {shown(place)}")
-            _merge(place, value)
+            _merge(place, value, depth + 1)
         elif isinstance(into.get(name), dict) and not isinstance(value, Struct):
             raise ConfigError(f"{name}: expected a table of settings, got {shown(value)}")
         elif isinstance(value, timedelta):

@@ -6,6 +6,7 @@ import re
 from urllib.parse import unquote
 
 _LONGEST = 80
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _WORD = re.compile(r"\S+")
 _ALL = re.compile(r".+", re.DOTALL)
 _AUTHORITY = re.compile("://(?!/)")
@@ -28,6 +29,16 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def one_line(text: str) -> str:
+    r"""The text on one line, with nothing in it that could move a cursor, turn the direction of what follows, or forge
+    a line.
+
+    >>> one_line("a\x1b[2Jb\n\u200fc")
+    'a\\x1b[2Jb\\n\\u200fc'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def without_secrets(text: str) -> str:
