@@ -493,9 +493,9 @@ def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:
-    return (
-        f"{job_id.key!r} in queue {job_id.queue!r}" if isinstance(job_id, JobKey) else str(UUID(bytes=raw_id(job_id)))
-    )
+    if isinstance(job_id, JobKey):
+        return f"{shown(job_id.key)} in queue {shown(job_id.queue)}"
+    return str(UUID(bytes=raw_id(job_id)))
 
 
 _MAX_BYTES = 64 * 1024 * 1024

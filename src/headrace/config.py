@@ -16,7 +16,7 @@ from msgspec import Struct
 from headrace.durations import micros
 from headrace.environment import Length, from_env, parts_of
 from headrace.errors import ConfigError
-from headrace.shown import shown
+from headrace.shown import shown, url_without_secrets
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,6 +105,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the secrets of the URL, for reprs: those end up in logs."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((told | {"url": url_without_secrets(self.url)}).items())
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     @classmethod
     def load(
@@ -204,13 +212,19 @@ def _from_files() -> dict[str, Any]:
     return {}
 
 
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+_DEEPEST = 8
+"""More tables in tables than there are settings for."""
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any], depth: int = 0) -> None:
     for name, value in layer.items():
         if isinstance(value, Mapping):
+            if depth == _DEEPEST:
+                raise ConfigError(f"settings: {shown(name)} is nested too deeply, or a table holds itself")
             place = into.setdefault(name, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"{name}: expected a table of settings, got {shown(place)}")
-            _merge(place, value)
+            _merge(place, value, depth + 1)
         elif isinstance(into.get(name), dict) and not isinstance(value, Struct):
             raise ConfigError(f"{name}: expected a table of settings, got {shown(value)}")
         elif isinstance(value, timedelta):

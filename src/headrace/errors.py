@@ -40,6 +40,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from headrace.shown import one_line
+
 if TYPE_CHECKING:
     from headrace.types import Outcome
 
@@ -70,6 +72,9 @@ class HeadraceError(Exception):
 
 class ConfigError(HeadraceError, ValueError):
     """A setting is missing, unknown or of the wrong kind."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(None if message is None else one_line(message))
 
 
 class UnknownTask(ConfigError):

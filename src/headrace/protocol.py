@@ -339,6 +339,11 @@ class Backend(Protocol):
         if nothing cut the answer short) become CANCELLED with the reason ``expired`` and are listed in
         ``expired``, never returned. A claim may leave some of a great many to the next claim or reap.
 
+        A job that cannot be read, as after damage or an edit past these operations, holds up no other. The claim, turn
+        or reap that meets it sets it aside: it becomes FAILED with the reason ``corrupt``, with as much of it as can be
+        kept, and those behind it are taken. So does any operation that would fail for it. An ``epoch`` at the end of
+        its range counts as such. What names no job at all is removed. Where nothing is wrong, this costs no trip.
+
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
         asks for its leases (``Beat.census``) and gives them back, or a reap takes them back and counts a loss for each.
 
@@ -444,8 +449,8 @@ class Backend(Protocol):
         are met, in the order of their ids, up to ``limit``; fewer answers than ``limit`` mean that none is left above.
         To change them all, call again with ``above`` the last id answered: so every job is met once, whether it then
         changed, was refused, or still is in such a state. A running job whose cancellation was asked for already is
-        not met by a Cancel without names. Waiters of a job that ends get a hint, holders of a job whose cancellation
-        is asked for too.
+        not met by a Cancel without names. A job that cannot be read can be deleted like any other. Waiters of a job
+        that ends get a hint, holders of a job whose cancellation is asked for too.
         """
         ...
 
@@ -455,7 +460,8 @@ class Backend(Protocol):
         """The records of the jobs named by id or by key, in order; None for those that are unknown.
 
         A key names the job that last took it, ended or not, until that job's record goes. ``want`` names the sections
-        to bring along, and ``result`` and ``error``. A result past its ttl is never returned.
+        to bring along, and ``result`` and ``error``. A result past its ttl is never returned. Of a job that cannot be
+        read, what can be is told, and text that is no UTF-8 with its bytes as escapes; it never makes the call fail.
         """
         ...
 
@@ -463,7 +469,8 @@ class Backend(Protocol):
         """Matching jobs, newest id first, without cells; ``after`` is the last page's cursor.
 
         Jobs that exist throughout and match throughout appear exactly once; others may or may not. A page may be
-        short, or even empty, and still have an ``after``: a call looks at a bounded number of jobs.
+        short, or even empty, and still have an ``after``: a call looks at a bounded number of jobs. Those that cannot
+        be read are told as ``fetch`` tells them.
         """
         ...
 

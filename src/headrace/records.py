@@ -25,6 +25,10 @@ Stamp = int | None
 """An instant that overrides the store's clock (tests, simulation), or None: use your own clock."""
 
 
+CORRUPT = "corrupt"
+"""The reason of a FAILED job that the store could not read."""
+
+
 class Row(Struct, frozen=True, gc=False):
     """A job on its way into the store."""
 

@@ -6,7 +6,9 @@ import re
 from urllib.parse import unquote
 
 _LONGEST = 80
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _WORD = re.compile(r"\S+")
+_ALL = re.compile(r".+", re.DOTALL)
 _AUTHORITY = re.compile("://(?!/)")
 _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
 _SECRET = re.compile(r"(?i)(password|passwd|token|secret|api[_-]?key)$")
@@ -29,6 +31,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
+def one_line(text: str) -> str:
+    r"""The text on one line, with nothing in it that could move a cursor, turn the direction of what follows, or forge
+    a line.
+
+    >>> one_line("a\x1b[2Jb\n\u200fc")
+    'a\\x1b[2Jb\\n\\u200fc'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def without_secrets(text: str) -> str:
     """The text without what URLs in it, and options of theirs, keep secret: users, passwords, tokens and keys, whatever
     characters they are made of. A URL ends where a blank is.
@@ -37,6 +49,16 @@ def without_secrets(text: str) -> str:
     'at redis://***@db:6379/0?sentinel_password=*** it said'
     """
     return _WORD.sub(_without, text) if "=" in text or "://" in text else text
+
+
+def url_without_secrets(url: str) -> str:
+    """A URL without what it keeps secret, blanks in that included; of one that was mistyped, all that may be.
+
+    >>> url_without_secrets("postgresql://ada:my secret@db/jobs"), url_without_secrets("postgresql:ada:secret@db/jobs")
+    ('postgresql://***@db/jobs', '***@db/jobs')
+    """
+    login, at, rest = url.rpartition("@")
+    return _ALL.sub(_without, f"***@{rest}" if at and "://" not in login else url)
 
 
 def _without(found: re.Match[str]) -> str:

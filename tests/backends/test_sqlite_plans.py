@@ -27,7 +27,7 @@ STATEMENTS = load_all()
 LOOKED_THROUGH = {
     "lease.unlisted", "lease.unlist", "lease.total", "stats.queues", "stats.workers", "stats.places",
     "select.population", "select.available", "select.running", "select.paused",
-    "policy.running", "policy.held", "policy.workers", "queue.waiting_in_all",
+    "policy.running", "policy.held", "policy.workers", "queue.waiting_in_all", "quarantine.running",
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
 SMALL = ("queues", "workers", "places", "l", "level", "mine", "one", "(subquery-1)")
@@ -73,7 +73,7 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
     ("name", "expected"),
     [
         ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)",
-                        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
+                        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
@@ -89,9 +89,9 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
                         "SEARCH l USING COVERING INDEX sqlite_autoindex_lanes_1 (tid=?) LEFT-JOIN"]),
         ("turn.wake", ["SEARCH tenants USING INDEX tenants_asleep (qid=? AND wake_at>? AND wake_at<?)"]),
         ("turn.line", ["SEARCH r USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))",
-                       "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
+                       "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("turn.line_head", ["SEARCH r USING PRIMARY KEY (lane=?)",
-                            "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
+                            "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("turn.lease_head", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("turn.leave_head", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("turn.lease_run", ["SEARCH ready USING PRIMARY KEY "

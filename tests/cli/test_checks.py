@@ -342,3 +342,12 @@ def test_bench_needs_a_store_for_two(run: Run) -> None:
 
 def test_an_app_may_be_loaded_twice(project: Path) -> None:
     assert load_target("jobs") is load_target("jobs.py:app")
+
+
+def test_doctor_warns_when_others_can_read_the_store(run: Run, run_json: RunJson, project: Path) -> None:
+    run("enqueue", "t", "--queue", "q", *URL)
+    assert findings(run_json("doctor", *URL), "privacy") == [("ok", "only the owner of the files may read them")]
+    (project / "jobs.db").chmod(0o644)
+    [(level, what)] = findings(run_json("doctor", *URL), "privacy")
+    assert level == "warn"
+    assert "other users may open" in what

@@ -17,6 +17,7 @@ from headrace import Event, EventKind
 from headrace.cli import logs, output
 from headrace.cli.problems import Problem
 from headrace.cli.summary import Summary
+from tests.cli.conftest import Run
 
 
 class Terminal(io.StringIO):
@@ -247,3 +248,17 @@ async def test_however_a_run_ends_it_runs_no_longer(told: Told, kind: EventKind)
         for event in (EventKind.WORKER_STARTED, EventKind.STARTED, kind):
             summary.observe(Event(event, b"a", worker="w"))
     assert "running" not in await told.next()
+
+
+def test_nothing_turns_the_direction_of_what_follows() -> None:
+    for mark in "\u200e\u200f\u061c\u202e\u2067":
+        assert output.clean(f"a{mark}b") == f"a\\u{ord(mark):04x}b"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("job", "\x1b[2Jlist"), ("--\x1b]0;x\x07",), ("job", "list", "--limit", "\x1b[2J")]
+)
+def test_usage_errors_are_clean_too(run: Run, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, code=2)
+    assert "\x1b" not in result.output
+    assert "\\x1b" in result.output

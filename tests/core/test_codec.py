@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from headrace import JsonSerde, MsgpackSerde, RawSerde
+from headrace.config import PayloadSettings
+from headrace.core.clock import ManualClock
 from headrace.core.codec import JSON, MSGPACK, RAW, Envelope, show
 from headrace.core.content import content_id
+from headrace.core.ids import IdMaker
+from headrace.core.payloads import Packer
 from headrace.errors import CodecError, PayloadTooLarge
+from headrace.records import Limits
 from tests.core.given import given
 
 PLAIN = st.recursive(
@@ -265,3 +271,36 @@ class TestContentId:
         for value in (math.nan, {"a": math.inf}):
             with pytest.raises(CodecError):
                 content_id(value)
+
+
+def cyclic(times: int) -> list[Any]:
+    value: list[Any] = []
+    value.extend([value] * times)
+    return value
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("times", [1, 2])
+def test_no_id_is_made_from_what_holds_itself(times: int) -> None:
+    with pytest.raises(CodecError, match="holds itself"):
+        content_id(cyclic(times))
+    with pytest.raises(CodecError, match="holds itself"):
+        content_id({"a": cyclic(times)})
+
+
+def test_no_id_is_made_from_numbers_that_json_has_not() -> None:
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(CodecError, match="only finite numbers"):
+            content_id({"a": [number]})
+
+
+def test_a_value_that_is_too_long_is_not_walked_through() -> None:
+    """What is over the limit is not looked into."""
+
+    class Loud(dict[str, object]):
+        def values(self) -> Any:
+            raise AssertionError("looked into")
+
+    packer = Packer(PayloadSettings(max_size=1_000), Limits(), IdMaker(ManualClock(), Random(1)))
+    with pytest.raises(PayloadTooLarge):
+        packer.seal_value({"a": ["x" * 2_000, None, Loud(b=None)]}, JsonSerde(), "args")

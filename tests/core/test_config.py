@@ -180,3 +180,16 @@ def test_sources_are_not_changed() -> None:
     toml: dict[str, Any] = {"worker": {"lease": "1s"}}
     load({"worker": {"lease": "2s"}}, {"HEADRACE_WORKER__PREFETCH": "1"}, toml)
     assert toml == {"worker": {"lease": "1s"}}
+
+
+def test_a_table_that_holds_itself_is_refused() -> None:
+    table: dict[str, object] = {}
+    table["worker"] = table
+    with pytest.raises(ConfigError, match="holds itself"):
+        Settings.load(table, env={}, toml={})
+
+
+def test_messages_about_settings_are_of_one_line() -> None:
+    assert str(ConfigError("task a\nb\x1b[2J: expected an async function")) == (
+        "task a\\nb\\x1b[2J: expected an async function"
+    )

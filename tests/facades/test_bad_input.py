@@ -35,7 +35,7 @@ from headrace import (
 )
 from headrace.config import WorkerSettings
 from headrace.core.clock import ManualClock
-from headrace.errors import ConfigError, HeadraceError, InvalidJob
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound
 from headrace.records import Cancel, Configure, Hold, JobKey, Move, Pause, Reprioritise, Selector, Watch
 from headrace.types import JobState
 from tests.facades.harness import Store, serving, settings, within
@@ -931,3 +931,10 @@ class TestRetryPolicies:
             policy = exponential(10**6, base="1s", factor=factor, cap="1h", jitter=False)
             for attempt in (1, 2, 65, 10**6):
                 assert 1_000_000 <= policy.delay(attempt, Random(1)) <= 3_600_000_000
+
+
+async def test_that_a_job_is_not_known_is_told_in_short(memory: Store) -> None:
+    client = memory.client()
+    with pytest.raises(JobNotFound) as raised:
+        await client.get(JobKey("q" * 1_000, "k" * 1_000))
+    assert len(str(raised.value)) < 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def journal(path: Path) -> Finding:
     if mode == "wal":
         return Finding("ok", "journal", "mode wal: readers and the writer do not wait for each other")
     return Finding("warn", "journal", f"mode {mode}: safe, and slower than wal", "see the lines on SQLite and the disk")
+
+
+def privacy(path: Path) -> list[Finding]:
+    """Whether other users of this machine may look into the store."""
+    from headrace.backends.sqlite.files import open_to_others
+
+    if os.name == "nt":
+        return []
+    found = open_to_others(str(path.resolve()))
+    if not found:
+        return [Finding("ok", "privacy", "only the owner of the files may read them")]
+    text = f"other users may open {', '.join(found)}: who can read them sees all payloads, and can stop all writes"
+    return [Finding("warn", "privacy", text, f"unless that is meant: chmod go= {' '.join(map(shlex.quote, found))}")]
 
 
 def place(path: Path) -> list[Finding]:

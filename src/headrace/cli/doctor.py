@@ -76,7 +76,7 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
         findings += checkup.store(backend, shown_url(client.settings.url))
         findings += await checkup.server(backend, client.settings)
         if path is not None:
-            findings.append(disk.journal(path))
+            findings += [disk.journal(path), *disk.privacy(path)]
         findings += checkup.overview(await client.stats())
         findings += await checkup.leases(backend, await client.store_now())
         if store.app is not None:

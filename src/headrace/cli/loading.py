@@ -18,7 +18,7 @@ from msgspec import Struct
 from headrace.cli.lazy import ENV_PREFIX
 from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
-from headrace.shown import without_secrets
+from headrace.shown import url_without_secrets
 
 if TYPE_CHECKING:
     from headrace import App, Client, Queue
@@ -185,4 +185,4 @@ def missing_file(url: str) -> Path | None:
 
 def shown_url(url: str) -> str:
     """A store URL without its secrets."""
-    return without_secrets(url)
+    return url_without_secrets(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,8 +12,8 @@ from typing import IO, Any
 import click
 
 from headrace.cli.problems import FAILED, USAGE, Problem
+from headrace.shown import one_line
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
 _LEVELS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -25,7 +24,7 @@ def clean(text: object) -> str:
     >>> clean("a\x1b[2Jb\n")
     'a\\x1b[2Jb\\n'
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return one_line(str(text))
 
 
 def terminal(stream: IO[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.shown import without_secrets
+from headrace.shown import one_line, without_secrets
 
 if TYPE_CHECKING:
     from headrace.errors import QueueFull
@@ -149,6 +149,8 @@ def report(error: BaseException, *, debug: bool) -> int:
         told.show()
         return told.code
     if isinstance(told, click.ClickException):
+        said = told.format_message()
+        told.format_message = lambda: one_line(said)  # type: ignore[method-assign]
         told.show()
         return told.exit_code
     raise error

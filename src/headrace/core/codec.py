@@ -10,8 +10,8 @@ envelope at hand, like a function in SQL. No kind is 123, the code of ``{``.
 from __future__ import annotations
 
 import inspect
-import json as stdlib_json
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
@@ -35,6 +35,12 @@ _ZSTD = 0x10
 _HEAD = 5
 _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
+_NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^"\[\]{}]++', re.DOTALL)
+"""Of JSON: texts, and all else but brackets."""
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_OPENS = ord("[")
+_PLAIN = frozenset((str, int, bool, type(None), bytes))
+"""Nothing is in them, and they are what they look like."""
 _MIN_GAIN = 0.9
 _BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENCODABLE = (
@@ -92,8 +98,11 @@ class JsonSerde(Generic[T]):
         """What it is for; Any where nothing is checked."""
         self._untyped_keys = _has_untyped_keys(type)
 
-    def encode(self, value: T) -> bytes:
+    def encode(self, value: T, most: int | None = None) -> bytes:
+        """Of a value that takes more than ``most`` bytes, the caller wants to know no more than that."""
         body = _encoding(self._encoder.encode, value)
+        if most is not None and len(body) > most:
+            return body
         if self._untyped_keys and b"{" in body:
             _refuse_keys(value)
         if b"null" in body or b'"nan"' in body:
@@ -156,15 +165,15 @@ class Envelope:
     """Seals bodies into cells and opens cells, within size limits."""
 
     def __init__(self, *, max_size: int, compress_over: int | None) -> None:
-        self._max_size = max_size
+        self.max_size = max_size
         self._compress_over = compress_over
         self._null = self.seal(b"null", JSON, "null")
 
     def seal(self, body: bytes, kind: int, what: str) -> bytes:
         """A cell around ``body``; compressed when it is long and that pays."""
-        if len(body) > self._max_size:
+        if len(body) > self.max_size:
             raise PayloadTooLarge(
-                f"{what}: expected at most {self._max_size} bytes, got {len(body)}; "
+                f"{what}: expected at most {self.max_size} bytes, got {len(body)}; "
                 "keep large data elsewhere and pass a reference, or raise payloads.max_size"
             )
         if self._compress_over is not None and len(body) > self._compress_over:
@@ -203,11 +212,11 @@ class Envelope:
     def _inflate(self, body: bytes, what: str) -> bytes:
         decompressor = zstd.ZstdDecompressor()
         try:
-            inflated = decompressor.decompress(body, max_length=self._max_size + 1)
+            inflated = decompressor.decompress(body, max_length=self.max_size + 1)
         except zstd.ZstdError as error:
             raise CodecError(f"{what}: cannot be decompressed: {error}") from error
-        if len(inflated) > self._max_size or not decompressor.eof:
-            raise PayloadTooLarge(f"{what}: unpacks to more than the {self._max_size} bytes allowed")
+        if len(inflated) > self.max_size or not decompressor.eof:
+            raise PayloadTooLarge(f"{what}: unpacks to more than the {self.max_size} bytes allowed")
         if decompressor.unused_data:
             raise CodecError(f"{what}: something follows the compressed data; the stored bytes are damaged")
         return inflated
@@ -289,11 +298,14 @@ def refuse_nan(value: Any) -> None:
     todo: list[Any] = [value]
     while todo:
         item = todo.pop()
-        if isinstance(item, float) and not math.isfinite(item):
-            raise CodecError(f"cannot encode {item!r}: JSON has only finite numbers")
-        if isinstance(item, dict):
-            todo.extend(item.values())
-            todo.extend(item)
+        if type(item) in _PLAIN:
+            continue
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise CodecError(f"cannot encode {item!r}: JSON has only finite numbers")
+        elif isinstance(item, dict):
+            todo.extend([one for one in item.values() if type(one) not in _PLAIN])
+            todo.extend([one for one in item if type(one) not in _PLAIN])
         elif is_dataclass(item) or isinstance(item, msgspec.Struct):
             todo.extend(getattr(item, field, None) for field in _fields(item))
         elif isinstance(item, list | tuple | set | frozenset):
@@ -322,7 +334,7 @@ def _refuse_keys(value: Any) -> None:
                         f"cannot encode the key {shown(key)}: JSON has only text for keys; "
                         f"use text, or declare the type, like dict[int, str]"
                     )
-            todo.extend(item.values())
+            todo.extend([one for one in item.values() if type(one) not in _PLAIN])
         elif isinstance(item, list | tuple):
             todo.extend(item)
 
@@ -332,20 +344,14 @@ def _fields(item: Any) -> tuple[str, ...]:
 
 
 def _refuse_depth(body: bytes) -> None:
+    brackets = _NO_BRACKETS.sub(b"", body).translate(_ALIKE)
+    left = brackets
+    for _ in range(_MAX_DEPTH):
+        left = left.replace(b"[]", b"")
+    if not left:
+        return
     depth = deepest = 0
-    for character in _outside_strings(body):
-        depth += 1 if character in "[{" else -1 if character in "]}" else 0
+    for bracket in brackets:
+        depth += 1 if bracket == _OPENS else -1
         deepest = max(deepest, depth)
-    if deepest > _MAX_DEPTH:
-        raise CodecError(f"nested {deepest} deep; the limit is {_MAX_DEPTH}")
-
-
-def _outside_strings(body: bytes) -> str:
-    text = body.decode()
-    kept: list[str] = []
-    position = 0
-    while (start := text.find('"', position)) >= 0:
-        kept.append(text[position:start])
-        _, position = stdlib_json.decoder.scanstring(text, start + 1)  # type: ignore[attr-defined]
-    kept.append(text[position:])
-    return "".join(kept)
+    raise CodecError(f"nested {deepest} deep; the limit is {_MAX_DEPTH}")

@@ -20,10 +20,14 @@ def content_id(payload: Any) -> str:
     True
     """
     try:
-        refuse_nan(payload)
         canonical = msgspec.json.encode(payload, order="sorted")
+        refuse_nan(payload)
     except CodecError:
         raise
+    except RecursionError:
+        raise CodecError(
+            f"cannot make an id from {type(payload).__name__}: it is nested too deeply, or holds itself"
+        ) from None
     except Exception as error:
         raise CodecError(f"cannot make an id from {type(payload).__name__}: {error}") from error
     return hashlib.blake2b(canonical, digest_size=16).hexdigest()

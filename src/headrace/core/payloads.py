@@ -109,7 +109,8 @@ class Packer:
     def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
         """A cell that holds an encoded value."""
         try:
-            body = serde.encode(value)
+            limited = isinstance(serde, JsonSerde)
+            body = serde.encode(value, self.envelope.max_size) if limited else serde.encode(value)  # type: ignore[call-arg]
         except CodecError:
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from itertools import count
@@ -10,7 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
-from psycopg import sql
+from psycopg import DataError, IntegrityError, sql
 
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
@@ -24,6 +25,7 @@ from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.statements import read
+from headrace.errors import BackendError
 from headrace.records import (
     CENSUS,
     Altered,
@@ -65,6 +67,8 @@ from headrace.records import (
     WorkerStats,
 )
 from headrace.types import JobState
+
+log = logging.getLogger("headrace")
 
 _DAY = 86_400_000_000
 _ID = attrgetter("id")
@@ -169,6 +173,20 @@ class PostgresBackend:
     async def _call(self, name: str, *params: Any) -> list[Any]:
         return await self._connections.rows(self._sql[name], params)
 
+    async def _go_on(self, name: str, at: Stamp, *params: Any) -> list[Any]:
+        """Call what must not fail for a single job: where one cannot be read, it is set aside; then call again."""
+        try:
+            return await self._call(name, at, *params)
+        except BackendError as error:
+            if not isinstance(error.__cause__, DataError | IntegrityError):
+                raise
+            aside = await self._call("set_aside", at)
+            if not aside:
+                raise
+            log.error("jobs could not be read, and were set aside; see the dead letters (%s)", error)
+        self._notifier.send((f"inbox:{inbox}", job_id) for job_id, inbox in aside if inbox is not None)
+        return await self._call(name, at, *params)
+
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
         if told:
@@ -190,7 +208,7 @@ class PostgresBackend:
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         began, marks = self._set_out()
-        rows = await self._call("claim", at, *self._claim_params(req), *marks)
+        rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
         self._tell(rows)
         return self._claimed(rows, marks, began)
 
@@ -203,10 +221,10 @@ class PostgresBackend:
         claim = (*self._claim_params(req), *marks)
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
-            rows = await self._call("turn", at, *shapes.complete_params(ordered), *claim)
+            rows = await self._go_on("turn", at, *shapes.complete_params(ordered), *claim)
             self._tell(rows)
             return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
-        rows = await self._call("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+        rows = await self._go_on("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
         self._tell(rows, batch)
         return _settled(batch, rows), self._claimed(rows, marks, began)
 
@@ -232,7 +250,7 @@ class PostgresBackend:
         return Renewed(lost, cancels or (), paused or (), busy, list(zip(held or (), epochs or (), strict=True)))
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        rows = await self._call(
+        rows = await self._go_on(
             "reap", at, req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue,
             req.holder, req.gap, req.steady,
         )  # fmt: skip

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
+from struct import error as StructError
 from typing import Any
+
+import msgspec
 
 from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.errors import InvalidJob
-from headrace.records import Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
+
+log = logging.getLogger("headrace")
 
 STATES = (
     JobState.AVAILABLE,
@@ -76,39 +82,54 @@ def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes,
 
 def names(flat: Sequence[Any]) -> dict[int, str]:
     """Queue names by their numbers."""
-    return {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    return {flat[i]: flat[i + 1].decode("utf-8", "backslashreplace") for i in range(0, len(flat), 2)}
 
 
-def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> Claimed:
-    """What a claim brought."""
+UNREADABLE = (StructError, ValueError, LookupError, TypeError, msgspec.MsgspecError)
+"""What reading a job raises that was not written by us."""
+
+
+def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed, list[JobId]]:
+    """What a claim brought, and the ids of those jobs that cannot be read."""
     ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
     found: list[Leased] = []
+    unreadable: list[JobId] = []
     for i, job_id in enumerate(ids):
         job = jobs[i]
-        enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
-        _, _, lost, _, _, attempt, _, qid, priority, flags, _, run_at, epoch = STATE.unpack_from(states[i])
-        key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags & ~BEGUN, length)
-        headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
+        try:
+            enqueued_at, _, _, _, _, _, length = JOB.unpack_from(job)
+            _, _, lost, _, _, attempt, _, qid, priority, flags, _, run_at, epoch = STATE.unpack_from(states[i])
+            key, task, tenant, max_attempts, timeout, result_ttl, group = head_of(job, flags & ~BEGUN, length)
+            headers, cells = contents(job, JOB.size + length, patched[i] if patched else None, want)
+            queue = queues[qid]
+        except UNREADABLE:
+            unreadable.append(job_id)
+            continue
         found.append(
             Leased(
-                job_id, queues[qid], task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
+                job_id, queue, task, cells, epoch, tenant, key if flags & KEYED else None, priority, run_at,
                 enqueued_at, attempt, lost, max_attempts, timeout, result_ttl, headers, errors[i] if errors else None,
                 group, bool(flags & BEGUN),
             )
         )  # fmt: skip
     due = int(next_in)
-    return Claimed(found, None if due < 0 else due, reaped(over, queues), bool(passed))
+    return Claimed(found, None if due < 0 else due, reaped(over, queues), bool(passed)), unreadable
 
 
 def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
     """Jobs that were taken back, ended or cancelled."""
     found = []
     for i in range(0, len(flat), 3):
-        job, state = Job(flat[i + 1]), State(flat[i + 2])
+        state = State(flat[i + 2])
         text = state.text.decode() if state.state > 2 else ""
-        key = job.key if state.flags & KEYED else None
-        found.append(Reaped(flat[i], queues[state.qid], job.task, STATES[state.state], state.lost, text, key))
+        task, key = "", None
+        try:
+            job = Job(flat[i + 1])
+            task, key = job.task, job.key if state.flags & KEYED else None
+        except UNREADABLE:
+            log.warning("job %s, which was taken back, cannot be read", flat[i].hex())
+        found.append(Reaped(flat[i], queues[state.qid], task, STATES[state.state], state.lost, text, key))
     return found
 
 
@@ -202,7 +223,26 @@ def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
 
 
 def record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
-    """One job of a fetch or scan."""
+    """One job of a fetch or scan, as far as it can be read."""
+    try:
+        return _record(answer, queues, now, want)
+    except UNREADABLE:
+        return _remains(answer, queues)
+
+
+def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
+    """What is known of a job that cannot be read."""
+    job_id, _, packed, *_ = answer
+    queue, state = "", JobState.FAILED
+    try:
+        told = State(packed)
+        queue, state = queues[told.qid], STATES[told.state]
+    except UNREADABLE:
+        pass
+    return Record(job_id, queue, "", state, reason=CORRUPT if state is JobState.FAILED else "")
+
+
+def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: frozenset[str]) -> Record:
     job_id, packed_job, packed, patched, error, result, worker, run_at = answer
     job = Job(packed_job)
     headers, cells = job.contents(patched, want)
@@ -246,4 +286,11 @@ def altered(answer: Sequence[Any], queues: Mapping[int, str]) -> Altered:
     """What became of one job."""
     job_id, before, after, changed, qid, key = answer
     gone = None if after < 0 else STATES[after]
-    return Altered(job_id, STATES[before], gone, bool(changed), queues[qid], None if key is None else key.decode())
+    return Altered(
+        job_id,
+        STATES[before],
+        gone,
+        bool(changed),
+        queues[qid],
+        None if key is None else key.decode("utf-8", "backslashreplace"),
+    )

@@ -11,17 +11,18 @@ from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
 _PLACES = ("order", "policies", "turns", "places", "groups")
-_ALL = (*_JOBS, *_PLACES, "moves", "tenants", "ends", "settle")
+_ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
 _CLAIM = ("recall", "govern", "visits", "claim", "claim_op")
 _READ = ("queues", "jobs", "policies", "turns", "keys")
 _PARTS = {
-    "insert": (*_JOBS, *_PLACES, "tenants", "insert", "settle", "insert_op"),
+    "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
     "finish": ("goes_on", *_ALL, "insert", "send", "finish", "finish_main"),
     "turn": ("goes_on", *_ALL, "insert", "send", "finish", *_CLAIM, "turn_main"),
     "renew": ("goes_on", "jobs", "renew_main"),
     "reap": ("goes_on", *_ALL, "recall", "steady", "reap_main"),
+    "aside": ("goes_on", *_ALL, "aside_main"),
     "alter": ("goes_on", *_ALL, "select", "send", "alter_main"),
     "configure": ("goes_on", *_GOVERN, "configure_main"),
     "fetch": (*_READ, "fetch_main"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
@@ -16,6 +18,7 @@ from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
+from headrace.errors import BackendError
 from headrace.records import (
     CENSUS,
     Altered,
@@ -56,6 +59,8 @@ from headrace.records import (
     WorkerStats,
 )
 from headrace.types import SECTIONS, JobState
+
+log = logging.getLogger("headrace")
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
@@ -113,7 +118,19 @@ class Shard:
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return shapes.claimed(await self._run("claim", at_arg(at), *claim_args(req)), req.want)
+        return await self._claimed(await self._run("claim", at_arg(at), *claim_args(req)), req, at)
+
+    async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
+        """What a claim brought; jobs that cannot be read are set aside."""
+        claimed, unreadable = shapes.claimed(answer, req.want)
+        if not unreadable:
+            return claimed
+        log.error("jobs could not be read, and go to the dead letters: %s", [job.hex() for job in unreadable])
+        try:
+            await self._run("aside", at_arg(at), req.holder, b"".join(unreadable))
+        except BackendError as error:
+            log.warning("not yet, but when their leases have expired and they are claimed again: %s", error)
+        return replace(claimed, next_in=0)
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
@@ -121,7 +138,7 @@ class Shard:
         if not batch:
             return [], await self.claim(req, at)
         answers, claimed = await self._run("turn", at_arg(at), *claim_args(req), *shapes.finish_args(batch, self._away))
-        return _settled(answers), shapes.claimed(claimed, req.want)
+        return _settled(answers), await self._claimed(claimed, req, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:

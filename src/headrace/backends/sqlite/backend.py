@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import apsw
 
-from headrace.backends.sqlite import claiming, guard, insertion, leases, selection, sweeping, wake
+from headrace.backends.sqlite import claiming, files, guard, insertion, leases, selection, sweeping, wake
 from headrace.backends.sqlite.altering import alter_named
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
@@ -83,6 +83,7 @@ class SqliteBackend(guard.Watched):
     ) -> None:
         if durability not in _SURVIVES:
             raise ConfigError(f"durability must be one of {sorted(_SURVIVES)}, not {durability!r}")
+        self._given = os.path.abspath(path)
         self.path = os.path.realpath(path)
         self._durability = durability
         self._now = now
@@ -109,6 +110,7 @@ class SqliteBackend(guard.Watched):
         async with self._switching:
             if self._writer is not None and not self._forked:
                 return
+            files.refuse_planted_link(self._given)
             writer = Writer(self.path, self._now, self._wake, wal=self._wal, durability=self._durability)
             await writer.start()
             reader = Reader(self.path, self._now)

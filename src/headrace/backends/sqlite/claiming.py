@@ -16,7 +16,7 @@ from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
-from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
 from headrace.policy import FOREVER
 from headrace.records import Claim, Claimed, JobId, Leased, Reaped
 
@@ -198,6 +198,8 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
                 headers, error = tx.read(headers), tx.read(error)
         else:
             cells = {} if parameters is None else {"parameters": parameters}
+        if far is None:  # there is no such job
+            raise Damaged
         jobs.append(Leased(
             job_id, queue, task, cells, next_epoch(epoch, now), tenant, key, priority, run_at, enqueued_at, attempt,
             lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,

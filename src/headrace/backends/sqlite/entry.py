@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import COMPLETED, STATES
+from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
+from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Session, Stored
-from headrace.records import Cells, JobId, JobKey, Record, Selector
+from headrace.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
 from headrace.types import SECTIONS
 
 _SQL = load("entry")
@@ -99,13 +100,18 @@ class Entry(NamedTuple):
             worker=self.worker if self.worker is not None and (self.listed_until or 0) > now else "",
             lease_until=self.lease_until,
             cancel_requested=bool(self.cancel),
-            reason=self.reason or "",
+            reason=CORRUPT if self.code > PAUSED and self.finished_at is None else self.reason or "",
             cells=read_cells(session, self.cells, want),
             error=session.read(self.error) if "error" in want else None,
             result=session.read(self.result) if held and "result" in want else None,
             held=held,
             group=self.group,
         )
+
+
+_TEXTS = [
+    Entry._fields.index(name) for name in ("queue", "task", "tenant", "key", "group", "holder", "reason", "worker")
+]
 
 
 def read_cells(session: Session, cells: Iterable[Stored], want: frozenset[str] | None) -> Cells:
@@ -122,7 +128,15 @@ def entries(session: Session, seqs: Iterable[int]) -> list[Entry]:
     wanted = array("q", seqs)
     if not wanted:
         return []
-    return [Entry._make(row) for row in session.rows(_SQL["entries"], (apsw.carray(wanted),))]
+    return [_entry(row) for row in session.rows(_SQL["entries"], (apsw.carray(wanted),))]
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    fields = list(row)
+    for place in _TEXTS:
+        if fields[place] is not None:
+            fields[place] = readable(fields[place])
+    return Entry._make(fields)
 
 
 def seqs_of_ids(session: Session, ids: Iterable[JobId]) -> dict[JobId, int]:
@@ -151,4 +165,5 @@ def fetch(session: Session, names: Sequence[JobId | JobKey], want: frozenset[str
     known = seqs_of_ids(session, [name for name in names if not isinstance(name, JobKey)])
     seqs = [seq_of_key(session, name) if isinstance(name, JobKey) else known.get(name) for name in names]
     found = {entry.seq: entry for entry in entries(session, {seq for seq in seqs if seq is not None})}
-    return [None if seq is None else found[seq].record(session, want, now) for seq in seqs]
+    known_entries = [None if seq is None else found.get(seq) for seq in seqs]
+    return [None if entry is None else entry.record(session, want, now) for entry in known_entries]

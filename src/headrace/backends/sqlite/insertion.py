@@ -222,7 +222,10 @@ class _Batch:
         held = state == COMPLETED and held_until > self._now
         if state is not None and not held and not (state == FAILED and row.hold_failed):
             return None
-        [entry] = entries(self._tx, [seq])
+        found = entries(self._tx, [seq])
+        if not found:
+            return None
+        [entry] = found
         if held:
             result = self._tx.read(entry.result)
             return Inserted(InsertStatus.DONE, entry.id, STATES[entry.code], result, entry.attempt)

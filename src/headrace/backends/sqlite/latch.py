@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from headrace.backends.sqlite import files
+
 if sys.platform != "win32":
     import fcntl
 
@@ -20,10 +22,7 @@ class Latch:
     """
 
     def __init__(self, database: str) -> None:
-        try:
-            self._fd = os.open(f"{database}-latch", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError:
-            self._fd = -1
+        self._fd = files.open_latch(database)
         self._held = False
 
     def acquire(self) -> None:

@@ -14,7 +14,7 @@ from headrace.backends.sqlite.finishing import leases
 from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_running, release
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
-from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
 from headrace.records import CENSUS, Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
@@ -71,6 +71,8 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
         and oldest <= now - req.outage_overdue
     )
     rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
+    if len(rows) != min(over, req.limit):  # some of them are no job's
+        raise Damaged
     rows.sort(key=lambda row: (row[-1], row[1]))
     leave_running(tx, array("q", [row[0] for row in rows]))
     step = [req.spread * index // len(rows) for index in range(len(rows))]

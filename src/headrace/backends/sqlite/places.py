@@ -13,6 +13,7 @@ from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED
+from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.records import JobId, Reaped
 from headrace.types import JobState
@@ -152,10 +153,12 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
             groups.leave(tx, [(entry.qid, entry.gid, entry.seq)], now)
     elif entry.code == PAUSED:
         tx.execute(_SQL["from_paused"], (entry.seq,))
-    else:
+    elif entry.finished_at is not None:
         tx.drop(entry.result)
         tx.execute(_SQL["from_ended"], (apsw.carray(array("q", [entry.seq])),))
         tx.fill(entry.code, -1, -entry.size)
+    else:  # it lies nowhere, and nothing counts it
+        return
     tx.count(entry.qid, entry.code, -1)
 
 
@@ -180,7 +183,7 @@ def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
     if waiting:
         tx.execute(_SQL["drop_waiters"], (apsw.carray(seqs),))
         for inbox, job_id in waiting:
-            tx.wake_inbox(inbox, job_id)
+            tx.wake_inbox(readable(inbox), job_id)
 
 
 def forget(tx: Transaction, seqs: array[int]) -> None:
@@ -188,9 +191,9 @@ def forget(tx: Transaction, seqs: array[int]) -> None:
     if not seqs:
         return
     bound = (apsw.carray(seqs),)
-    for seq, qid, key, far, *cells in tx.rows(_SQL["belongings"], bound):
-        if key is not None:
-            tx.execute(_INSERT["drop_key"], (qid, key, seq))
+    for seq, keyed, far, *cells in tx.rows(_SQL["belongings"], bound):
+        if keyed:
+            tx.execute(_INSERT["drop_key_of"], (seq,))
         if far:
             tx.drop(*cells)
     for [result] in tx.rows(_SQL["far_results"], bound):

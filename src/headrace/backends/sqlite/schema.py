@@ -7,6 +7,7 @@ import re
 
 import apsw
 
+from headrace.backends.sqlite import files
 from headrace.backends.sqlite.statements import migrations
 from headrace.backends.sqlite.translate import read_only, translate
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
@@ -39,6 +40,7 @@ def wal_is_safe(version: str) -> bool:
 
 def connect(path: str) -> apsw.Connection:
     """A connection to a file that is a store of ours, or empty; nothing has been written yet."""
+    files.make_database(path)
     connection = _open(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     try:
         _identify(connection, path)
@@ -75,7 +77,7 @@ def _open(path: str, flags: int) -> apsw.Connection:
             "this build of apsw lacks SQLite's CARRAY extension: install the apsw wheel from PyPI (3.51.3.0 or newer)"
         )
     try:
-        connection = apsw.Connection(path, flags=flags)
+        connection = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW)
     except apsw.Error as error:
         directory = os.path.dirname(path)
         if not os.path.isdir(directory):

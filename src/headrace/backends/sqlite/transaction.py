@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite.statements import load
+from headrace.errors import Corrupt
 from headrace.records import JobId
 
 INLINE = 1_024
@@ -31,6 +32,10 @@ class Rules(NamedTuple):
     holders: int | None
     bounded: int
     """Whether the end of a job may be what others wait for."""
+
+
+class Damaged(Corrupt):
+    """Tables of the store that should agree do not, and which row is to blame was not found. Restore a backup."""
 
 
 class Session:

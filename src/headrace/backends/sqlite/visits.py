@@ -19,7 +19,7 @@ from headrace.backends.sqlite.line import Line, Run, first_of
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
-from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
 from headrace.policy import CHUNK, FOREVER, Policy, Rate
 from headrace.records import JobId, Leased
 
@@ -331,6 +331,8 @@ class Visits:
                     headers, error = tx.read(headers), tx.read(error)
             else:
                 cells = {} if parameters is None else {"parameters": parameters}
+            if far is None:  # there is no such job
+                raise Damaged
             jobs.append(Leased(
                 job_id, queue, task, cells, next_epoch(epoch, now), name, key, priority, run_at, enqueued_at, attempt,
                 lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,

@@ -16,6 +16,7 @@ from pathlib import Path
 from zlib import crc32
 
 from headrace.backends.mailbox import Mailbox
+from headrace.backends.sqlite import files
 from headrace.records import Hint, JobId
 
 available = hasattr(socket, "AF_UNIX") and hasattr(socket, "SOCK_DGRAM")
@@ -39,6 +40,7 @@ class Wake:
     """
 
     def __init__(self, database: str) -> None:
+        self._database = database
         self._directory = _directory(database)
         self._listeners: list[tuple[int, str]] = []
         self._listed_at = -1
@@ -49,7 +51,7 @@ class Wake:
     async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
         """Subscribe; see :class:`headrace.protocol.Hints`."""
         mailbox = Mailbox()
-        ear = _Ear(self._directory, frozenset(topics), mailbox)
+        ear = _Ear(self._database, self._directory, frozenset(topics), mailbox)
         self._ears.add(ear)
         try:
             yield aiter(mailbox)
@@ -124,7 +126,7 @@ class Wake:
 class _Ear:
     """One listener's socket."""
 
-    def __init__(self, directory: str, topics: frozenset[str], mailbox: Mailbox) -> None:
+    def __init__(self, database: str, directory: str, topics: frozenset[str], mailbox: Mailbox) -> None:
         self._topics = topics
         self._mailbox = mailbox
         self._loop = asyncio.get_running_loop()
@@ -132,7 +134,7 @@ class _Ear:
         for topic in topics:
             mask |= _bit(topic)
         self._address = os.path.join(directory, f"{mask:016x}-{os.urandom(4).hex()}")
-        self._socket: socket.socket | None = _bind(directory, self._address)
+        self._socket: socket.socket | None = _bind(database, directory, self._address)
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._hear)
 
@@ -170,15 +172,16 @@ def _directory(database: str) -> str:
     return os.path.join(tempfile.gettempdir(), f"headrace-{name}")
 
 
-def _bind(directory: str, address: str) -> socket.socket | None:
+def _bind(database: str, directory: str, address: str) -> socket.socket | None:
     """A socket at the address; None where there cannot be one, which leaves the listener to its polling."""
     for _ in range(10):  # another process may remove the empty directory in between
         ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         ear.setblocking(False)
         try:
-            if not _make(directory):
+            if not _make(database, directory):
                 raise PermissionError
             ear.bind(address)
+            os.chmod(address, files.socket_mode(database))
         except OSError as error:
             ear.close()
             if not isinstance(error, FileNotFoundError):
@@ -188,9 +191,15 @@ def _bind(directory: str, address: str) -> socket.socket | None:
     return None
 
 
-def _make(directory: str) -> bool:
+def _make(database: str, directory: str) -> bool:
     """Make the directory; whether it may be used."""
-    os.makedirs(directory, mode=0o700 if _among_temporary_files(directory) else 0o777, exist_ok=True)
+    try:
+        os.makedirs(directory, mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        if not _among_temporary_files(directory):
+            os.chmod(directory, files.folder_mode(database))
     return _trusted(directory, os.lstat(directory))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import guard
+from headrace.backends.sqlite import guard, quarantine
 from headrace.backends.sqlite.lane import Command, Lane
 from headrace.backends.sqlite.latch import Latch
 from headrace.backends.sqlite.room import Room
@@ -130,6 +130,8 @@ class Writer(Lane[Transaction]):
             return self._transact(commands)
         except Exception as error:
             hopeless = isinstance(error, Unavailable) and not isinstance(error, StoreFull)
+            if len(commands) == 1 and self._set_aside(commands[0], error.__cause__ or error):
+                return self._run(commands)
             if hopeless or len(commands) == 1:
                 for command in commands:
                     command.error = error
@@ -139,6 +141,14 @@ class Writer(Lane[Transaction]):
             for topic, ids in self._run([command]).items():
                 hints.setdefault(topic, []).extend(ids)
         return hints
+
+    def _set_aside(self, command: Command[Transaction], error: BaseException) -> bool:
+        """Whether a command may be tried again, as jobs that could not be read are out of its way now."""
+        if command.grows or not quarantine.suspects(error):
+            return False
+        mending = Command[Transaction](quarantine.set_aside, command.at)
+        self._transact([mending])
+        return bool(mending.result)
 
     def _transact(self, commands: Commands) -> Hints:
         connection = self._connection

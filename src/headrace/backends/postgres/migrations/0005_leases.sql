@@ -191,3 +191,64 @@ BEGIN
         ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes;
     END IF;
 END $$;
+
+-- Jobs with which no claim or reap can go on, as after an edit past these functions, are set aside: asked for when one has failed, so
+-- that it may walk through all that waits and runs. Those that wait become FAILED with the reason 'corrupt'; those that run are
+-- counted anew, and a reap ends them; one that lies in two places stays in the one that is further on. Tells how many, and the
+-- inboxes that wait for them.
+CREATE FUNCTION set_aside_v1(p_at bigint) RETURNS TABLE (id uuid, inbox text) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(p_at, now_us());
+    v_far CONSTANT bigint := 4611686018427387904;
+    v_end CONSTANT integer := 2147483647;
+    v_ids uuid[];
+    v_qids integer[];
+    v_lanes bigint[];
+    v_found bigint;
+BEGIN
+    UPDATE leased AS l SET
+        lost = least(l.lost, v_end / 2), attempt = least(l.attempt, v_end / 2),
+        epoch = CASE WHEN l.epoch BETWEEN -v_far AND v_far THEN l.epoch ELSE v_now END
+    WHERE l.lost = v_end OR l.attempt = v_end OR l.epoch NOT BETWEEN -v_far AND v_far;
+    GET DIAGNOSTICS v_found = ROW_COUNT;
+    WITH twice AS (
+        DELETE FROM ready AS y
+        WHERE EXISTS (SELECT 1 FROM leased AS l WHERE l.id = y.id) OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = y.id)
+            OR EXISTS (SELECT 1 FROM ended AS e WHERE e.id = y.id)
+        RETURNING y.*
+    ), bad AS (
+        SELECT y.ctid AS place FROM ready AS y
+        WHERE y.epoch NOT BETWEEN -v_far AND v_far OR y.run_at < -v_far
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM ready AS y USING bad AS b WHERE y.ctid = b.place AND y.id NOT IN (SELECT t.id FROM twice AS t) RETURNING y.*
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs)
+        SELECT n.qid, 0, -count(*) FROM (SELECT g.qid FROM gone AS g UNION ALL SELECT t.qid FROM twice AS t) AS n GROUP BY n.qid
+    ), kept AS (
+        INSERT INTO ended (
+            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error
+        )
+        SELECT v_now, 0, g.run_at, g.id, g.qid, CASE WHEN g.epoch BETWEEN -v_far AND v_far THEN g.epoch ELSE v_now END,
+            g.attempt, g.lost, g.size, 5, g.priority, g.keyed, 'corrupt', g.error
+        FROM gone AS g
+    ), weighed AS (
+        INSERT INTO deltas (qid, state, jobs, bytes) SELECT g.qid, 5, count(*), sum(g.size) FROM gone AS g GROUP BY g.qid
+    ), looks AS (
+        INSERT INTO looks (qid, gid) SELECT DISTINCT g.qid, g.gid FROM gone AS g WHERE g.gid IS NOT NULL
+    )
+    SELECT v_found + count(*) + (SELECT count(*) FROM twice), array_agg(g.id), array_agg(g.qid), array_agg(g.lane)
+    INTO v_found, v_ids, v_qids, v_lanes FROM gone AS g;
+    IF v_ids IS NOT NULL THEN
+        PERFORM lock_keys(v_ids, v_qids);
+        UPDATE keys AS k SET held_until = 0, failed = true
+        FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = n.id
+        WHERE k.qid = n.qid AND k.key = j.key AND k.id = n.id;
+        PERFORM tell_dropped(v_now, v_qids, v_ids, v_lanes);
+    END IF;
+    RETURN QUERY SELECT NULL::uuid, NULL::text FROM generate_series(1, v_found);
+    RETURN QUERY SELECT w.id, w.inbox FROM take_waiters(v_ids) AS w;
+END $$;

@@ -59,16 +59,22 @@ EXCEPTION WHEN data_exception THEN
 END $$;
 
 -- Every job once: at any instant it lies in exactly one place. A condition on ``state`` leaves the other places alone, and
--- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown.
+-- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown. Instants that no calendar has
+-- are told as the first or last day that there is, so that one of them does not keep the others from being read.
 CREATE VIEW jobs_v1 WITH (security_barrier) AS
 SELECT
     p.id, q.name AS queue, j.task, p.state, j.tenant, CASE WHEN p.keyed THEN j.key END AS key, p.priority, p.attempt, p.lost,
     j.max_attempts,
-    'epoch'::timestamptz + j.enqueued_at * interval '1 microsecond' AS enqueued_at,
-    'epoch'::timestamptz + p.run_at * interval '1 microsecond' AS run_at,
-    'epoch'::timestamptz + j.expires_at * interval '1 microsecond' AS expires_at,
-    'epoch'::timestamptz + p.finished_at * interval '1 microsecond' AS finished_at,
-    'epoch'::timestamptz + p.lease_until * interval '1 microsecond' AS lease_until,
+    'epoch'::timestamptz + CASE WHEN j.enqueued_at > 253402128000000000 THEN 253402128000000000
+        WHEN j.enqueued_at < -62135510400000000 THEN -62135510400000000 ELSE j.enqueued_at END * interval '1 microsecond' AS enqueued_at,
+    'epoch'::timestamptz + CASE WHEN p.run_at > 253402128000000000 THEN 253402128000000000
+        WHEN p.run_at < -62135510400000000 THEN -62135510400000000 ELSE p.run_at END * interval '1 microsecond' AS run_at,
+    'epoch'::timestamptz + CASE WHEN j.expires_at > 253402128000000000 THEN 253402128000000000
+        WHEN j.expires_at < -62135510400000000 THEN -62135510400000000 ELSE j.expires_at END * interval '1 microsecond' AS expires_at,
+    'epoch'::timestamptz + CASE WHEN p.finished_at > 253402128000000000 THEN 253402128000000000
+        WHEN p.finished_at < -62135510400000000 THEN -62135510400000000 ELSE p.finished_at END * interval '1 microsecond' AS finished_at,
+    'epoch'::timestamptz + CASE WHEN p.lease_until > 253402128000000000 THEN 253402128000000000
+        WHEN p.lease_until < -62135510400000000 THEN -62135510400000000 ELSE p.lease_until END * interval '1 microsecond' AS lease_until,
     w.worker, p.reason, failure_text(p.error) AS error, p.size
 FROM (
     SELECT y.id, y.qid, 'available' AS state, y.priority, y.run_at, y.attempt, y.lost, y.size, y.keyed, y.error,

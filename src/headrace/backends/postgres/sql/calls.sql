@@ -45,6 +45,9 @@ SELECT * FROM {schema}.reap_v1(
     %b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint, %b, %b::bigint, %b::bigint
 )
 
+-- name: set_aside
+SELECT * FROM {schema}.set_aside_v1(%b)
+
 -- name: configure
 SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)
 

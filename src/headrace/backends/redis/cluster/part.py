@@ -139,7 +139,7 @@ class Part(Shard):
     async def take(self, req: Claim, at: Stamp) -> tuple[Claimed, int]:
         """A claim, and how many bytes there is still room for."""
         answer = await self._run("claim", at_arg(at), *claim_args(req))
-        return shapes.claimed(answer, req.want), int(answer[-1])
+        return await self._claimed(answer, req, at), int(answer[-1])
 
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""

@@ -89,7 +89,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
         local wanted = from == 1 and last == #piece and piece or {unpack(piece, from, last)}
         for i, job in ipairs(ask('HMGET', base .. ':j', wanted)) do
             bodies[from + i - 1] = job
-            read, weight = read + 1, weight + #job
+            read, weight = read + 1, weight + (job and #job or 0)
         end
     end
 
@@ -107,7 +107,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
         local was = ask('HMGET', base .. ':s', piece)
         local dies = dying and ask('ZMSCORE', base .. ':y', piece)
         local begins = tenant == 0 and leased or struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, tenant, 0)
-        local taken, gone, bodies, stale = 0, {}, {}, false
+        local taken, gone, bodies, stale, aside = 0, {}, {}, false, false
         for i = 1, #piece do
             if taken >= most or b.room <= 0 or #expired >= CANCELS or stale then
                 break
@@ -122,37 +122,50 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 expired[#expired + 1] = id
                 place.at = place.at - 1
                 stale = calls_made > calls
-            elseif was[i] and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
+            elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
                 b.passed, place.passed = true, (place.passed or 0) + 1
                 place.passed_at = place.passed_at or tonumber(scores[i])
             else
-                if not bodies[i] then
+                if bodies[i] == nil then
                     read_bodies(piece, i, bodies, most - taken)
                 end
-                if was[i] then
-                    local j = read_state(was[i])
+                local j = was[i] and read_state(was[i])
+                local whole, weighs, qid = is_whole_job(bodies[i])
+                if whole then
+                    weighs, qid = struct.unpack('>I4I4', bodies[i], JOB_SIZE_AT)
+                end
+                if not whole or (j and (j.unreadable or j.epoch >= FOREVER)) or (not j and qid ~= place.qid) then
+                    call('ZREM', place.key, id)
+                    place.at = place.at - 1
+                    gone[place] = gone[place] or {}
+                    count(place.qid, AVAILABLE, #id == 16 and -1 or 0)
+                    set_aside(id, place.qid)
+                    aside = true
+                elseif j then
                     j.state, j.epoch = RUNNING, math.max(j.epoch + 1, now)
                     j.cancel, j.instant, j.text = 0, now + lease_for, holder
                     j.held_until = tenant
                     size, packed = j.size, write_state(j)
                 else
-                    size = struct.unpack('>I4', bodies[i], JOB_SIZE_AT)
+                    size = weighs
                     packed = begins .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
                         .. struct.pack('>I8I8', tonumber(scores[i]), now) .. holder
                 end
-                local n = #ids + 1
-                b.room, taken = b.room - size, taken + 1
-                ids[n], jobs[n], states[n] = id, bodies[i], packed
-                n = #saved
-                saved[n + 1], saved[n + 2] = id, packed
-                leases[n + 1], leases[n + 2] = till, id
-                local list = gone[place]
-                if not list then
-                    list = {}
-                    gone[place] = list
+                if packed then
+                    local n = #ids + 1
+                    b.room, taken = b.room - size, taken + 1
+                    ids[n], jobs[n], states[n] = id, bodies[i], packed
+                    n = #saved
+                    saved[n + 1], saved[n + 2] = id, packed
+                    leases[n + 1], leases[n + 2] = till, id
+                    local list = gone[place]
+                    if not list then
+                        list = {}
+                        gone[place] = list
+                    end
+                    list[#list + 1] = id
+                    place.at = place.at - 1
                 end
-                list[#list + 1] = id
-                place.at = place.at - 1
             end
         end
         for place, list in pairs(gone) do
@@ -162,6 +175,11 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
             end
             count(place.qid, AVAILABLE, -#list)
             count(place.qid, RUNNING, #list)
+        end
+        if aside then
+            local calls = calls_made
+            call_groups()
+            stale = stale or calls_made > calls
         end
         return taken, gone, stale
     end

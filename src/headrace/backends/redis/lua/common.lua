@@ -83,6 +83,7 @@ local NONE = 4294967295
 local NO_CELLS = string.rep('\255', 16)
 -- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed
 local KEY = '>c16I8B'
+local KEY_SIZE = 25
 
 local AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = 0, 1, 2, 3, 4, 5
 local MANY = 2000

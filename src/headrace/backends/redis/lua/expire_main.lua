@@ -5,8 +5,8 @@ local told, flat = {}, {}
 for i = 1, #ARGV[2] / 16 do
     local id = string.sub(ARGV[2], (i - 1) * 16 + 1, i * 16)
     local dies = call('ZSCORE', base .. ':y', id)
-    if dies and tonumber(dies) <= now then
-        local j = find(id)
+    local j = dies and tonumber(dies) <= now and find(id)
+    if j and j.state == AVAILABLE then
         leave(id, j)
         finish(id, j, CANCELLED, now, 'expired')
         told[#told + 1] = id

@@ -16,19 +16,14 @@ local jobs = ask('HMGET', base .. ':j', ids)
 local states = ask('HMGET', base .. ':s', ids)
 local answers, known = {}, {}
 for i, id in ipairs(ids) do
-    if not jobs[i] then
+    if not jobs[i] and (id == '' or not call('ZSCORE', base .. ':a', id)) then
         answers[i] = false
     else
         local qid, run_at, worker = nil, '', false
         if states[i] then
             local j = read_state(states[i])
             qid = j.qid
-            if j.state == RUNNING then
-                local listed = call('ZSCORE', base .. ':X', j.text)
-                if listed and tonumber(listed) > now then
-                    worker = cmsgpack.unpack(call('HGET', base .. ':W', j.text))[1]
-                end
-            end
+            worker = j.state == RUNNING and worker_of(j.text, now)
         else
             local j = fresh(id, jobs[i])
             qid, run_at = j.qid, number(j.run_at)

@@ -56,7 +56,7 @@ end
 local function patch(id, changes)
     local job = call('HGET', base .. ':j', id)
     local _, at = described(job)
-    local was = {struct.unpack(CELLS, job, at + 4)}
+    local was = at and {struct.unpack(CELLS, job, at + 4)} or {NONE, NONE, NONE, NONE}
     local packed = call('HGET', base .. ':c', id)
     local lengths, cells = {KEPT, KEPT, KEPT, KEPT}, {}
     if packed then

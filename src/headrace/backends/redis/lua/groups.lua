@@ -2,6 +2,8 @@
 
 -- Groups whose turns may have to be given out anew; and how often that was done.
 local to_call, calls_made = {}, 0
+-- Among how many groups one is looked for that nobody knows any more.
+local MOST_GROUPS = 10000
 
 local function open_groups()
     local function group_of(id)
@@ -83,7 +85,10 @@ local function open_groups()
             if taken <= turns and not (at < run_at or (at == run_at and before(first[1], id))) then
                 break
             end
-            leave_ready(id, find(id))
+            local j = find(id)
+            if j then
+                leave_ready(id, j)
+            end
             call('ZREM', called, id)
             call('ZADD', line, number(run_at), id)
             taken = taken - 1
@@ -93,10 +98,15 @@ local function open_groups()
             local id = first[1]
             local j = find(id)
             call('ZREM', line, id)
-            call('ZADD', called, number(j.run_at), id)
-            put_ready(id, j)
-            wake(qid, 1)
-            taken, calls_made = taken + 1, calls_made + 1
+            if j and not j.unreadable then
+                call('ZADD', called, number(j.run_at), id)
+                put_ready(id, j)
+                wake(qid, 1)
+                taken, calls_made = taken + 1, calls_made + 1
+            else
+                count(qid, AVAILABLE, -1)
+                set_aside(id, qid)
+            end
             first = taken < turns and call('ZRANGE', line, 0, 0, 'WITHSCORES') or {}
         end
         if taken == 0 then
@@ -112,9 +122,23 @@ local function open_groups()
         end
     end
 
+    -- A job of which nobody knows any more what group it was in leaves it.
+    local function forget_member(id, qid)
+        for _, name in ipairs(call('ZRANGEBYLEX', base .. ':i', '[' .. qid .. ':', '(' .. qid .. ';', 'LIMIT', 0, MOST_GROUPS)) do
+            local group = string.sub(name, #tostring(qid) + 2)
+            if call('ZREM', called_in(qid, group), id) + call('ZREM', waiting_in(qid, group), id) > 0 then
+                call_later(qid, group)
+            end
+        end
+    end
+
     -- A job leaves its group, or its place where claims look, if it ``stays`` AVAILABLE in its queue: with one turn it keeps its own.
     local function leave_group(id, j, stays)
         local group = group_of(id)
+        if not group then
+            forget_member(id, j.qid)
+            return
+        end
         local called = call('ZSCORE', called_in(j.qid, group), id)
         if called and j.state == AVAILABLE then
             leave_ready(id, j)
@@ -130,6 +154,7 @@ local function open_groups()
     return {
         of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
         stand_in_line = stand_in_line, call = call_group, call_all = call_all, leave = leave_group,
+        forget_member = forget_member,
     }
 end
 

@@ -69,7 +69,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
             fine = false
             answers[#answers + 1] = {i, 1, id}
         elseif fine and key then
-            local other, taken = key_holder(qid, key, now, holds[i])
+            local other, taken = key_holder(qid, key, now, holds[i], seen)
             if taken then
                 fine = false
                 answers[#answers + 1] = {i, 2, other}

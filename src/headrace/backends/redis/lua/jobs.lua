@@ -3,12 +3,31 @@
 -- In the place of ``cancel``: the job is on its way to another shard.
 local LEFT = 2
 
+-- Whether what a job came with, and its state if it has one, are as they were written, as far as their lengths tell. What is not is
+-- read as nothing, and never stops a script; see ``set_aside``.
+local function is_whole_job(job)
+    return job and #job >= JOB_SIZE + 24 and JOB_SIZE + 24 + struct.unpack('>I4', job, JOB_SIZE + 1) <= #job
+end
+
+local function is_whole_state(packed)
+    return packed and #packed >= STATE_SIZE and string.byte(packed) <= FAILED
+end
+
 local function head(job)
+    if not job or #job < JOB_SIZE then
+        return 0, 0, 0, 0, 0, 0
+    end
     local enqueued_at, size, qid, priority, flags, expires_at = struct.unpack(JOB, job)
     return enqueued_at, expires_at, qid, size, priority, flags
 end
 
 local function read_state(packed)
+    if not is_whole_state(packed) then
+        return {
+            state = FAILED, qid = 0, epoch = 0, attempt = 0, lost = 0, size = 0, priority = 0, keyed = 0, grouped = false,
+            begun = true, cancel = 0, run_at = 0, instant = 0, held_until = 0, expires_at = 0, text = 'corrupt', unreadable = true,
+        }
+    end
     local state, cancel, lost, instant, held_until, attempt, size, qid, priority, flags, expires_at, run_at, epoch =
         struct.unpack(STATE, packed)
     return {
@@ -28,14 +47,18 @@ end
 -- Under which instant a job is listed that is not in the line of its queue.
 local elsewhere
 
--- A job that nobody has leased yet; where it is follows from what it came with.
+-- A job that nobody has leased yet; where it is follows from what it came with. One that is nowhere cannot be read.
 local function fresh(id, job)
-    local enqueued_at, expires_at, qid, size, priority, flags = head(job)
-    local listed = call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id)
+    local _, expires_at, qid, size, priority, flags = head(job)
+    local listed = is_whole_job(job) and (call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id)
+        or elsewhere(id, job, qid, priority, flags >= 2))
+    if not listed then
+        return read_state(false)
+    end
     return {
         state = AVAILABLE, qid = qid, epoch = 0, attempt = 0, lost = 0, size = size, priority = priority,
         keyed = flags % 2, grouped = flags >= 2, begun = false, cancel = 0,
-        run_at = tonumber(listed or elsewhere(id, job, qid, priority, flags >= 2)), instant = 0, held_until = 0,
+        run_at = tonumber(listed), instant = 0, held_until = 0,
         expires_at = expires_at, text = '',
     }
 end
@@ -46,7 +69,20 @@ local function find(id)
         return read_state(packed)
     end
     local job = call('HGET', base .. ':j', id)
-    return job and fresh(id, job)
+    return (job or call('ZSCORE', base .. ':a', id)) and fresh(id, job)
+end
+
+-- A job that cannot be read, out of the way of the others.
+local set_aside
+
+-- The name of the worker whose lease it is; false if it is not listed any more.
+local function worker_of(holder, now)
+    local listed = call('ZSCORE', base .. ':X', holder)
+    if not listed or tonumber(listed) <= now then
+        return false
+    end
+    local fine, told = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
+    return fine and type(told) == 'table' and told[1] or false
 end
 
 local function save(id, j)
@@ -55,13 +91,22 @@ end
 
 -- Key, task, tenant and (the seventh) group of a job, and where its lengths begin.
 local function described(job)
-    local length = struct.unpack('>I4', job, JOB_SIZE + 1)
-    return cmsgpack.unpack(string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length)), JOB_SIZE + 5 + length
+    if is_whole_job(job) then
+        local length = struct.unpack('>I4', job, JOB_SIZE + 1)
+        local fine, told = pcall(cmsgpack.unpack, string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length))
+        if fine and type(told) == 'table' and type(told[2]) == 'string' and type(told[3]) == 'string' then
+            return told, JOB_SIZE + 5 + length
+        end
+    end
+    return {nil, '', ''}
 end
 
 -- A job with its headers, but without its cells.
 local function without_cells(job)
     local _, at = described(job)
+    if not at then
+        return ''
+    end
     local headers = struct.unpack('>I4', job, at)
     local length = headers == NONE and 0 or headers
     return string.sub(job, 1, at + 3) .. NO_CELLS .. string.sub(job, at + 20, at + 19 + length)

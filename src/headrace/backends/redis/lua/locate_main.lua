@@ -6,7 +6,7 @@ for i = 1, #ARGV[1] / 16 do
     local id = string.sub(ARGV[1], (i - 1) * 16 + 1, i * 16)
     told[i] = call('HEXISTS', base .. ':j', id) + call('HEXISTS', base .. ':to', id)
     if told[i] == 0 then
-        told[i] = tonumber(call('ZSCORE', base .. ':m', id) or 0)
+        told[i] = call('ZSCORE', base .. ':a', id) and 1 or tonumber(call('ZSCORE', base .. ':m', id) or 0)
     end
 end
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do

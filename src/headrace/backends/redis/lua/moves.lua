@@ -2,6 +2,14 @@
 
 -- Out of the place that it is in, which is counted; ``stays``: it will be AVAILABLE in the same queue.
 local function leave(id, j, stays)
+    if j.unreadable then  -- where it stands, nobody knows: who finds it there removes it
+        local _, _, qid = head(call('HGET', base .. ':j', id))
+        if call('ZREM', base .. ':d:' .. j.state, id) == 1 and qid > 0 then
+            count(qid, j.state, -1)
+        end
+        call('ZREM', base .. ':l', id)
+        return
+    end
     count(j.qid, j.state, -1)
     if j.state == AVAILABLE then
         if j.expires_at > 0 then
@@ -29,8 +37,8 @@ local function make_ready(id, j)
     if j.expires_at > 0 then
         call('ZADD', base .. ':y', number(math.max(j.expires_at, j.run_at)), id)
     end
-    if j.grouped then
-        local group = groups().of(id)
+    local group = j.grouped and groups().of(id)
+    if group then
         if not groups().stand_in_line(id, j, group) then
             put_ready(id, j)
         end

@@ -16,7 +16,7 @@ local holders = {}
 for _, from in ipairs(limit > 0 and {0, math.max(0, over - HOLDERS)} or {}) do
     local some = call('ZRANGE', base .. ':l', from, math.min(over, from + HOLDERS) - 1)
     for _, packed in ipairs(over > 0 and ask('HMGET', base .. ':s', some) or {}) do
-        local holder = string.sub(packed, STATE_SIZE + 1)
+        local holder = string.sub(packed or '', STATE_SIZE + 1)
         if #holders < 2 and holder ~= holders[1] then
             holders[#holders + 1] = holder
         end

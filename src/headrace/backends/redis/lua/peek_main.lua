@@ -89,7 +89,7 @@ local function take(items, from, priority)
         elseif j and j.lost >= lost_below then
             kind = 2
         else
-            size = j and j.size or struct.unpack('>I4', call('HGET', base .. ':j', id), JOB_SIZE_AT)
+            size = j and j.size or select(4, head(call('HGET', base .. ':j', id)))
             taken, room = taken + 1, room - size
         end
         local at = #ids + 1

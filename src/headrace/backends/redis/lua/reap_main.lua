@@ -56,7 +56,7 @@ local function is_outage()
     for _, from in ipairs({0, math.max(0, over - HOLDERS)}) do
         local some = call('ZRANGE', base .. ':l', from, math.min(over, from + HOLDERS) - 1)
         for _, packed in ipairs(ask('HMGET', base .. ':s', some)) do
-            local holder = string.sub(packed, STATE_SIZE + 1)
+            local holder = string.sub(packed or '', STATE_SIZE + 1)
             first = first or holder
             if holder ~= first then
                 return true
@@ -80,15 +80,29 @@ local function answer(id)
 end
 
 local expired = {}
-if limit > #ids then
-    expired = call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids)
-end
-for _, id in ipairs(expired) do
+for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids) or {}) do
     local j = find(id)
-    leave(id, j)
-    finish(id, j, CANCELLED, now, 'expired')
+    if j and j.state == AVAILABLE then
+        leave(id, j)
+        finish(id, j, CANCELLED, now, 'expired')
+        expired[#expired + 1] = id
+    else  -- it cannot be read: the next claim sets it aside
+        call('ZREM', base .. ':y', id)
+    end
 end
-for i, id in ipairs(ids) do
+
+-- A lease of which the job cannot be read.
+local function give_up(id)
+    local _, _, qid = head(call('HGET', base .. ':j', id))
+    call('ZREM', base .. ':l', id)
+    if qid > 0 then
+        count(qid, RUNNING, -1)
+    end
+    set_aside(id, qid)
+    call_groups()
+end
+
+local function take_back(i, id)
     local j = read_state(states[i])
     j.begun = true
     local cancelled = j.cancel == 1
@@ -111,6 +125,14 @@ for i, id in ipairs(ids) do
         end
     end
     answer(id)
+end
+
+for i, id in ipairs(ids) do
+    if is_whole_state(states[i]) and string.byte(states[i]) == RUNNING then
+        take_back(i, id)
+    else
+        give_up(id)
+    end
 end
 for _, id in ipairs(expired) do
     answer(id)

@@ -17,7 +17,7 @@ local function recall(qid, most)
         local group = string.sub(name, #tostring(qid) + 2)
         local called = groups().called_in(qid, group)
         for _, id in ipairs(call('ZRANGE', called, 0, -1)) do
-            local j = find(id)
+            local j = find(id) or read_state(false)
             local bound = j.state ~= AVAILABLE or (keep and j.epoch > 0)
             call('ZADD', called, bound and -1 or number(j.run_at), id)
         end

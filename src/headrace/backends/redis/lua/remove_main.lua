@@ -4,7 +4,8 @@ local removed, freed = 0, 0
 for i = 2, #ARGV, 2 do
     local id = ARGV[i]
     if tonumber(call('ZSCORE', base .. ':d:' .. ARGV[1], id) or -1) == tonumber(ARGV[i + 1]) then
-        local j = find(id)
+        local j = find(id) or read_state(false)
+        j.state = tonumber(ARGV[1])
         leave(id, j)
         forget(id, j)
         removed, freed = removed + 1, freed + j.size

@@ -19,13 +19,7 @@ for i, id in ipairs(ids) do
         local j, job, packed, size = meet(id, sel)
         bytes = bytes + size
         if j then
-            local worker = false
-            if j.state == RUNNING then
-                local listed = call('ZSCORE', base .. ':X', j.text)
-                if listed and tonumber(listed) > now then
-                    worker = cmsgpack.unpack(call('HGET', base .. ':W', j.text))[1]
-                end
-            end
+            local worker = j.state == RUNNING and worker_of(j.text, now)
             known[j.qid] = name_of(j.qid)
             answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at)}
         end

@@ -44,8 +44,8 @@ local function meet(id, sel)
     if j and (math.floor(sel[4] / 2 ^ j.state) % 2 == 0 or (sel[1] and name_of(j.qid) ~= sel[1])) then
         return nil, nil, nil, 0
     end
-    local job = call('HGET', base .. ':j', id)
-    if not job then
+    local job = call('HGET', base .. ':j', id) or ''
+    if job == '' and not call('ZSCORE', base .. ':a', id) then
         return nil, nil, nil, 0
     end
     j = j or fresh(id, job)

@@ -16,9 +16,11 @@ if state == 0 then
         freed = freed + size
         if not dry then
             local j = read_state(call('HGET', base .. ':s', id))
-            j.size = j.size - size
-            save(id, j)
-            weigh(j.state, -size)
+            if not j.unreadable then
+                j.size = j.size - size
+                save(id, j)
+                weigh(j.state, -size)
+            end
             call('HDEL', base .. ':h', id)
             call('ZREM', base .. ':hx', id)
         end
@@ -50,6 +52,7 @@ while not done do
     local states = ask('HMGET', base .. ':s', ids)
     for i, id in ipairs(ids) do
         local j = read_state(states[i])
+        j.state = state
         local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
         if old or #doomed < excess or freed < over then

@@ -618,5 +618,6 @@ end
 
 elsewhere = function(id, job, qid, priority, grouped)
     local listed = is_governed(qid) and turns().score(id, job, qid, priority)
-    return listed or (grouped and call('ZSCORE', base .. ':i:' .. qid .. ':' .. described(job)[7], id))
+    local group = grouped and described(job)[7]
+    return listed or (group and call('ZSCORE', base .. ':i:' .. qid .. ':' .. group, id))
 end

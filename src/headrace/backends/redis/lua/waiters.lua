@@ -8,7 +8,8 @@ local function tell_waiters(id)
     local packed = call('HGET', base .. ':w', id)
     if packed then
         call('HDEL', base .. ':w', id)
-        for _, inbox in ipairs(cmsgpack.unpack(packed)) do
+        local fine, inboxes = pcall(cmsgpack.unpack, packed)
+        for _, inbox in ipairs(fine and type(inboxes) == 'table' and inboxes or {}) do
             tell('inbox', inbox, id)
         end
     end

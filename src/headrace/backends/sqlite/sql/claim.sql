@@ -40,7 +40,7 @@ SELECT
     r.run_at, r.id, r.epoch, r.attempt, r.lost, j.task, j.tenant, j.key, j.enqueued_at, j.max_attempts, j.timeout,
     j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob, j.grp,
     r.size
-FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1 AND r.priority = ?2 AND r.run_at <= ?3 AND (r.dies_at IS NULL OR r.dies_at > ?3) AND r.lost < ?5
 ORDER BY r.run_at, r.id
 LIMIT ?4

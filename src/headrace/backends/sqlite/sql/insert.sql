@@ -23,6 +23,10 @@ INSERT INTO keys (qid, key, seq) VALUES (?1, ?2, ?3) ON CONFLICT (qid, key) DO U
 -- PRIMARY KEY (qid, key); a newer holder keeps it.
 DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND seq = ?3
 
+-- name: drop_key_of
+-- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key); a newer holder keeps it.
+DELETE FROM keys WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1) AND seq = ?1
+
 -- name: wait
 -- PRIMARY KEY (seq, inbox).
 INSERT INTO waiters (seq, inbox) VALUES (?1, ?2) ON CONFLICT DO NOTHING

@@ -40,7 +40,7 @@ DELETE FROM ended WHERE seq IN carray(?1)
 
 -- name: waiters
 -- PRIMARY KEY (seq, inbox), one probe per seq; INTEGER PRIMARY KEY of jobs.
-SELECT w.inbox, j.id
+SELECT CAST(w.inbox AS BLOB), j.id
 FROM carray(?1) AS wanted CROSS JOIN waiters AS w ON w.seq = wanted.value CROSS JOIN jobs AS j ON j.seq = w.seq
 
 -- name: drop_waiters
@@ -49,7 +49,7 @@ DELETE FROM waiters WHERE seq IN carray(?1)
 
 -- name: belongings
 -- INTEGER PRIMARY KEY, one probe per seq; only rows with a key or with far cells come back.
-SELECT j.seq, j.qid, j.key, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
+SELECT j.seq, j.key IS NOT NULL, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob
 FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.seq = wanted.value
 WHERE j.key IS NOT NULL OR j.far
 

@@ -69,7 +69,7 @@ SELECT
     r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
     j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
     j.grp, r.lane
-FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?2
@@ -80,7 +80,7 @@ SELECT
     r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
     j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
     j.grp, r.lane
-FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1 AND (r.priority, r.run_at, r.id) > (?2, ?3, ?4)
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?5
@@ -91,7 +91,7 @@ SELECT
     r.priority, r.run_at, r.id, r.seq, r.epoch, r.attempt, r.lost, r.size, r.dies_at, r.gid, j.key, j.enqueued_at,
     j.max_attempts, j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob,
     j.grp, r.lane
-FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
+FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
 WHERE r.lane = ?1 AND r.priority = ?2 AND (r.run_at, r.id) > (?3, ?4)
 ORDER BY r.run_at, r.id
 LIMIT ?5
