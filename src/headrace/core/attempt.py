@@ -20,6 +20,7 @@ from headrace.core.slot import Slot, StopReason
 from headrace.errors import CodecError, PayloadError, UnknownTask
 from headrace.job import CancelToken, Completion, Job
 from headrace.records import Leased, Settlement
+from headrace.shown import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
 
 log = logging.getLogger("headrace")
@@ -94,8 +95,10 @@ class Attempts:
                 self._settle_stopped(slot, [leased], handler)
                 return
             ended: Ended = error
-        except GeneratorExit:
-            raise
+        except GeneratorExit as error:
+            if slot.abandoned:
+                raise
+            ended = error
         except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
             ended = unwrap(error) or error
         else:
@@ -136,13 +139,18 @@ class Attempts:
                 self._settle_stopped(slot, loaded, handler)
                 return
             endings = [error] * len(jobs)
-        except GeneratorExit:
-            raise
+        except GeneratorExit as error:
+            if slot.abandoned:
+                raise
+            endings = [error] * len(jobs)
         except BaseException as error:
             endings = [error] * len(jobs)
         for leased, ended in zip(loaded, endings, strict=True):
-            outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
-            self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
+            try:
+                outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
+                self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
+            except BaseException as error:  # the others have outcomes of their own
+                self.escaped(leased, error)
 
     def _job(self, slot: Slot, handler: Handler, leased: Leased, payload: Any) -> Job[Any]:
         slot.token = slot.token or CancelToken()
@@ -195,12 +203,11 @@ class Attempts:
             if ending.error is not None and ending.error is not error:
                 return self._judge.refuse(leased, ending.error, settlement.reason), ending.error
         except asyncio.CancelledError as problem:
-            if not slot.stopped:
-                raise
-            self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook was cut short")
-        except GeneratorExit:
-            raise
+            detail = "the after hook was cut short" if slot.stopped else "the after hook failed"
+            self.tell(EventKind.ERROR, leased, error=problem, detail=detail)
         except BaseException as problem:
+            if isinstance(problem, GeneratorExit) and slot.abandoned:
+                raise
             self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
         return settlement, ended
 
@@ -260,12 +267,18 @@ class Attempts:
         """The job is cancelled before it was started."""
         self._conclude(leased, self._judge.cancelled(leased), None)
 
+    def escaped(self, leased: Leased, error: BaseException) -> None:
+        """What came of this job is lost, to an error that should have been dealt with before: the job has failed."""
+        self.tell(EventKind.ERROR, leased, error=error, detail=UNSTORABLE)
+        news = _event(EventKind.FAILED, leased, error=error, detail=UNSTORABLE) if self._observers else None
+        self._settler.add(self._judge.refuse(leased, error, UNSTORABLE), news)
+
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
         """Something happened to this job. An error that nobody observes is logged."""
         if self._observers:
             self._observers.tell(_event(kind, leased, **more))
         elif kind is EventKind.ERROR:
-            log.error("%s: %s", leased.task or leased.queue, more.get("detail"), exc_info=more.get("error"))
+            log.error("%s: %s", shown(leased.task or leased.queue), more.get("detail"), exc_info=more.get("error"))
 
 
 def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:

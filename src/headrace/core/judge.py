@@ -14,9 +14,10 @@ from headrace.core.handler import Handler
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
-from headrace.durations import micros
-from headrace.errors import CodecError, InvalidJob, PayloadError, PayloadTooLarge, Stop
+from headrace.durations import LONGEST, micros
+from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop
 from headrace.records import JobId, Leased, Settlement
+from headrace.shown import shown
 from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
@@ -29,6 +30,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 EXHAUSTED = "retries exhausted"
 UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
+_POLICY_FAILED = "retry policy failed"
 
 
 class Judge:
@@ -63,9 +65,13 @@ class Judge:
     def raised(self, leased: Leased, retry: RetryPolicy, error: BaseException) -> Settlement:
         """The handler raised: another attempt, or the dead letters."""
         failure = _failure(error, leased.attempt + 1, self._clock.now())
-        if not retry.allows(error):
-            return self._fail(leased, failure, GAVE_UP)
-        return self._attempt(leased, retry, failure, None)
+        try:
+            if not retry.allows(error):
+                return self._fail(leased, failure, GAVE_UP)
+            return self._attempt(leased, retry, failure, None)
+        except BaseException as problem:  # of a policy, or an exception class, of the user's own making
+            also = _failure(problem, leased.attempt + 1, self._clock.now())
+            return self._fail(leased, failure, _POLICY_FAILED, also)
 
     def refuse(self, leased: Leased, error: BaseException, reason: str) -> Settlement:
         """The job cannot be run at all: to the dead letters, whatever attempts are left."""
@@ -147,19 +153,19 @@ class Judge:
             leased.epoch,
             self._holder,
             JobState.AVAILABLE,
-            delay=retry.delay(attempt, self._rng) if after is None else after,
+            delay=_checked(retry.delay(attempt, self._rng)) if after is None else after,
             failed_attempt=True,
             error=_remember(leased.error, failure),
         )
 
-    def _fail(self, leased: Leased, failure: Failure, reason: str) -> Settlement:
+    def _fail(self, leased: Leased, failure: Failure, reason: str, *more: Failure) -> Settlement:
         return Settlement(
             leased.id,
             leased.epoch,
             self._holder,
             JobState.FAILED,
             failed_attempt=True,
-            error=_remember(leased.error, failure),
+            error=_remember(leased.error, failure, *more),
             reason=reason,
         )
 
@@ -174,7 +180,7 @@ def failures(error: bytes | None) -> list[Failure]:
         return []
     try:
         return _DECODER.decode(error)
-    except msgspec.DecodeError:
+    except Exception:  # not MessagePack, not text, not even bytes
         return [Failure("Unreadable", "the stored error cannot be decoded")]
 
 
@@ -183,9 +189,17 @@ def unwrap(error: BaseException) -> Outcome | None:
     return error.outcome if isinstance(error, Stop) and isinstance(error.outcome, OUTCOMES) else None
 
 
-def _remember(before: bytes | None, failure: Failure) -> bytes:
+def _remember(before: bytes | None, *now: Failure) -> bytes:
     earlier = [msgspec.structs.replace(f, traceback="") for f in failures(before)]
-    return _ENCODER.encode([*earlier, failure][-_FAILURES_KEPT:])
+    return _ENCODER.encode([*earlier, *now][-_FAILURES_KEPT:])
+
+
+def _checked(delay: object) -> int:
+    if not isinstance(delay, int) or isinstance(delay, bool) or not 0 <= delay <= LONGEST:
+        raise ConfigError(
+            f"RetryPolicy.delay: expected a whole number of microseconds, ten years at most, got {shown(delay)}"
+        )
+    return delay
 
 
 def _failure(error: BaseException, attempt: int, at: int) -> Failure:
@@ -200,7 +214,7 @@ def _plain(value: object) -> str:
     """Any value as text that every store can take: it must never be the reason that an error is lost."""
     try:
         text = str(value)
-    except Exception:
+    except BaseException:
         text = f"<{type(value).__name__} that cannot be shown>"
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 

@@ -36,7 +36,7 @@ class Renewer:
         holder: str,
         worker: str,
         queues: tuple[str, ...],
-        slots: int,
+        slots: Callable[[], int],
         busy: Callable[[], int],
         tell: Callable[[Renewed], None],
     ) -> None:
@@ -146,7 +146,7 @@ class Renewer:
             self._lease_micros,
             leases,
             ttl=2 * self._lease_micros,
-            slots=self._slots,
+            slots=self._slots(),
             busy=self._busy(),
         )
 

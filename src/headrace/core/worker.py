@@ -47,16 +47,18 @@ SCHEDULES = "schedules:all"
 class Health:
     """Whether the worker does its work, not merely whether its process lives."""
 
-    def __init__(self, *, consuming: bool, beating: bool, busy: int, slots: int, detail: str) -> None:
+    def __init__(self, *, consuming: bool, beating: bool, busy: int, slots: int, alive: int, detail: str) -> None:
         self.consuming = consuming
         self.beating = beating
         self.busy = busy
         self.slots = slots
+        self.alive = alive
+        """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
         self.detail = detail
 
     @property
     def ok(self) -> bool:
-        return self.consuming and self.beating
+        return self.consuming and self.beating and self.alive >= self.slots
 
 
 class Worker:
@@ -111,6 +113,7 @@ class Worker:
         self._runner = Runner(
             attempts,
             self._leases,
+            self._settler,
             slots=worker.concurrency,
             last_chance=last_chance,
             nudge=self._nudge,
@@ -135,7 +138,7 @@ class Worker:
             holder=holder,
             worker=self.name,
             queues=self._queues,
-            slots=worker.concurrency,
+            slots=lambda: self._runner.alive,
             busy=lambda: self._runner.busy,
             tell=self._hear_renewed,
         )
@@ -178,7 +181,7 @@ class Worker:
         self._stop.set()
 
     def health(self) -> Health:
-        """Whether claims and heartbeats get through to the store."""
+        """Whether claims and heartbeats get through to the store, and all slots are up."""
         now = asyncio.get_running_loop().time()
         patience = max(3 * micros(self._settings.worker.poll) / 1e6, 5.0)
         claims = max(self._started, *(lane.beat for lane in self._lanes))
@@ -187,14 +190,21 @@ class Worker:
         consuming = full or self._claimer.holding_back or now - claims <= patience
         away = self._renewer.away
         beating = not away and now - beats <= max(self._leases.lease / 2, 1.0)
-        detail = "ok" if beating else f"no heartbeat got through: {away}" if away else "no heartbeat"
-        detail = detail if consuming else "no claim got through"
+        slots, alive = self._settings.worker.concurrency, self._runner.alive
+        problems = []
+        if not consuming:
+            problems.append("no claim got through")
+        if not beating:
+            problems.append(f"no heartbeat got through: {away}" if away else "no heartbeat")
+        if alive < slots:
+            problems.append(f"{slots - alive} of {slots} slots are down, and will be started again")
         return Health(
             consuming=consuming,
             beating=beating,
             busy=self._runner.busy,
-            slots=self._settings.worker.concurrency,
-            detail=detail,
+            slots=slots,
+            alive=alive,
+            detail="; ".join(problems) or "ok",
         )
 
     async def run(self, *, burst: bool = False) -> None:
