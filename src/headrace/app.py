@@ -353,7 +353,7 @@ class App:
             for spec in self._declared.values():
                 await self.schedules.put(spec)
             handlers = self.handlers(threads, processes)
-            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces)
+            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
             if self._stopped:
                 self._worker.stop()
             await self._worker.run(burst=burst)

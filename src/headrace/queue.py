@@ -378,7 +378,9 @@ class Queue(Generic[P, R]):
         return self._result_serde
 
     def _make_worker(self) -> Worker:
-        return self.client.worker({self.name: self._make_handler()}, [self.name], self.settings)
+        return self.client.worker(
+            {self.name: self._make_handler()}, [self.name], self.settings, strays=self._threads.strays
+        )
 
     def _make_handler(self) -> Handler:
         return Handler(
@@ -390,6 +392,7 @@ class Queue(Generic[P, R]):
             timeout=self._timeout,
             call=self._call,
             after=self._after,
+            threaded=self._handler is not None and not (_on_loop(self._handler) or _takes_callback(self._handler)),
         )
 
     def _load(self, leased: Leased) -> P:
@@ -399,12 +402,12 @@ class Queue(Generic[P, R]):
     async def _call(self, job: Job[Any]) -> Outcome:
         handler = self._handler
         assert handler is not None
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        if _on_loop(handler):
             value = await handler(job)
         elif _takes_callback(handler):
             value = await _with_callback(handler, job)
         else:
-            value = await self._threads.run(lambda: handler(job))
+            value = await self._threads.run(lambda: handler(job), self.name)
             value = await value if inspect.isawaitable(value) else value
         return value if isinstance(value, OUTCOMES) else Done(value)
 
@@ -431,6 +434,10 @@ class Queue(Generic[P, R]):
                 listener(*given)
             except Exception:
                 log.exception("a listener to %s raised", name)
+
+
+def _on_loop(handler: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _takes_callback(handler: Callable[..., Any]) -> bool:

@@ -125,7 +125,8 @@ class Task(Generic[P, R]):
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
         """The task made ready to run in one worker."""
         settings = self._owner.client.settings
-        invoke = self._invoke(self._executor or settings.worker.executor, threads, processes)
+        executor = self._executor or settings.worker.executor
+        invoke = self._invoke(executor, threads, processes)
         common: dict[str, Any] = {
             "task": self.name,
             "retry": self._retry,
@@ -134,6 +135,7 @@ class Task(Generic[P, R]):
                 settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
             ),
             "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
+            "threaded": executor == "thread" and not inspect.iscoroutinefunction(self.function),
         }
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
@@ -176,7 +178,9 @@ class Task(Generic[P, R]):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
-                return _awaited(threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs)))
+                return _awaited(
+                    threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs), self.name)
+                )
 
         return run
 

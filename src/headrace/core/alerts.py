@@ -23,6 +23,10 @@ class Alert(StrEnum):
     """A great many schedules were due that nobody had looked at for long."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
+    THREAD_LEFT_BEHIND = "thread_left_behind"
+    """A job was given up on, and its handler's thread goes on."""
+    TOO_MANY_THREADS = "too_many_threads"
+    """So many of those go on that their worker claims nothing more."""
     QUEUE_FULL = "queue_full"
     """A queue, or the store, refused a job."""
 

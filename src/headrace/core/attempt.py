@@ -218,7 +218,7 @@ class Attempts:
         for leased in jobs:
             match slot.reason:
                 case StopReason.TIMED_OUT:
-                    error = TimeoutError(f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s")
+                    error = TimeoutError(_too_long(slot, handler))
                     self._conclude(leased, self._judge.raised(leased, handler.retry, error), error, slot)
                 case StopReason.CANCELLED:
                     self._conclude(leased, self._judge.cancelled(leased), None, slot)
@@ -292,6 +292,12 @@ def _loaded(handler: Handler, leased: Leased) -> Any:
         raise
     except Exception as error:
         raise CodecError(f"the payload cannot be loaded: {error}") from error
+
+
+def _too_long(slot: Slot, handler: Handler) -> str:
+    if handler.threaded:
+        return f"ran longer than its timeout; given up on after {_ran(slot):.3f} s; its thread goes on until it returns"
+    return f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s"
 
 
 def _ran(slot: Slot) -> float:
