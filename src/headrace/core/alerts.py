@@ -23,6 +23,8 @@ class Alert(StrEnum):
     """A great many schedules were due that nobody had looked at for long."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
+    UNKNOWN_TASK = "unknown_task"
+    """A worker claimed a job of a task that it does not know."""
     THREAD_LEFT_BEHIND = "thread_left_behind"
     """A job was given up on, and its handler's thread goes on."""
     TOO_MANY_THREADS = "too_many_threads"

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
 from headrace.core.judge import UNSTORABLE, Judge, failures, unwrap
 from headrace.core.notes import at_most_once, slot_of
 from headrace.core.payloads import Packer
-from headrace.core.retry import exponential
 from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
 from headrace.errors import CodecError, PayloadError, UnknownTask
@@ -24,10 +24,6 @@ from headrace.shown import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
 
 log = logging.getLogger("headrace")
-
-_UNKNOWN = exponential(10, base="10s", cap="10m")
-"""A task that this worker does not know may be known to the next deployment: try for a while."""
-
 
 _UNUSABLE = "payload cannot be used"
 _NOT_AGAIN = "not started again: at most once"
@@ -66,8 +62,15 @@ class Attempts:
     def unknown(self, leased: Leased) -> None:
         """There is no handler for this job here."""
         known = ", ".join(sorted(self.handlers)) or "none"
-        error = UnknownTask(f"this worker knows no task {leased.task!r}; it knows: {known}")
-        self._conclude(leased, self._judge.raised(leased, _UNKNOWN, error), error)
+        error = UnknownTask(f"this worker knows no task {shown(leased.task)}; it knows: {known}")
+        settlement = self._judge.unknown(leased, error)
+        if settlement.state is JobState.FAILED:
+            self._conclude(leased, settlement, error)
+        else:
+            news = _event(EventKind.RELEASED, leased, error=error, detail=str(error)) if self._observers else None
+            self._settler.add(settlement, news)
+        sentence = f"jobs wait for task {shown(leased.task)}, which this worker does not know"
+        self._observers.alert(Alert.UNKNOWN_TASK, leased.task, sentence, queue=leased.queue, task=leased.task)
 
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job."""

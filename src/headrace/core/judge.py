@@ -13,9 +13,9 @@ from headrace.core.codec import annotation, told
 from headrace.core.handler import Handler
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
-from headrace.core.retry import RetryPolicy
+from headrace.core.retry import RetryPolicy, exponential
 from headrace.durations import LONGEST, micros
-from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop
+from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop, UnknownTask
 from headrace.records import JobId, Leased, Settlement
 from headrace.shown import shown
 from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
@@ -31,6 +31,9 @@ EXHAUSTED = "retries exhausted"
 UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
 _POLICY_FAILED = "retry policy failed"
+_NOBODY_KNOWS = "no worker knows its task"
+_UNKNOWN = exponential(10, base="10s", cap="10m")
+"""How often, and for how long, a job waits for a worker that knows its task."""
 
 
 class Judge:
@@ -72,6 +75,17 @@ class Judge:
         except BaseException as problem:  # of a policy, or an exception class, of the user's own making
             also = _failure(problem, leased.attempt + 1, self._clock.now())
             return self._fail(leased, failure, _POLICY_FAILED, also)
+
+    def unknown(self, leased: Leased, error: UnknownTask) -> Settlement:
+        """This worker has no handler for it; one that does may be on its way. Given back for a while, which uses up no
+        attempt: how often so far is kept with the error. Then to the dead letters."""
+        before = failures(leased.error)
+        times = 1 + before.pop().times if before and before[-1].type == type(error).__qualname__ else 1
+        now = msgspec.structs.replace(_failure(error, leased.attempt, self._clock.now()), times=times)
+        settlement = self.release(leased, delay=_UNKNOWN.delay(times, self._rng))
+        if times >= _UNKNOWN.max_attempts:
+            settlement = msgspec.structs.replace(settlement, state=JobState.FAILED, delay=0, reason=_NOBODY_KNOWS)
+        return msgspec.structs.replace(settlement, error=_kept([*before, now]))
 
     def refuse(self, leased: Leased, error: BaseException, reason: str) -> Settlement:
         """The job cannot be run at all: to the dead letters, whatever attempts are left."""
@@ -190,8 +204,14 @@ def unwrap(error: BaseException) -> Outcome | None:
 
 
 def _remember(before: bytes | None, *now: Failure) -> bytes:
-    earlier = [msgspec.structs.replace(f, traceback="") for f in failures(before)]
-    return _ENCODER.encode([*earlier, *now][-_FAILURES_KEPT:])
+    return _kept([*failures(before), *now])
+
+
+def _kept(told: list[Failure]) -> bytes:
+    """The last few, and the traceback of the very last."""
+    last = len(told) - 1
+    kept = [one if i == last else msgspec.structs.replace(one, traceback="") for i, one in enumerate(told)]
+    return _ENCODER.encode(kept[-_FAILURES_KEPT:])
 
 
 def _checked(delay: object) -> int:
