@@ -261,8 +261,6 @@ class App:
 
     def observe(self, observer: W) -> W:
         """Call ``observer(event)`` for everything that happens in this process."""
-        if not callable(observer):
-            raise ConfigError(f"observer: expected a function of an Event, got {shown(observer)}")
         self.client.observers.add(observer)
         return observer
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
 from headrace.core.codec import JSON, JsonSerde
+from headrace.core.functions import check_handler, is_async, written
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose_many
 from headrace.core.names import check_name
@@ -55,8 +56,10 @@ class BatchTask(Generic[T]):
         size: int,
         retry: RetryPolicy,
     ) -> None:
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(f"batch task {name}: expected an async function")
+        if callable(function):
+            check_handler(function, f"batch task {name}")
+        if not is_async(function):
+            raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
         if not isinstance(retry, RetryPolicy):
@@ -126,7 +129,7 @@ class BatchTask(Generic[T]):
 
 def _payload_type(function: Callable[..., Any], name: str) -> Any:
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(written(function))
     except Exception as error:
         raise ConfigError(f"batch task {name}: an annotation cannot be resolved ({error})") from error
     parameters = list(inspect.signature(function).parameters)

@@ -18,6 +18,7 @@ from headrace.connection import connect
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
+from headrace.core.functions import check_handler, check_listener, is_async
 from headrace.core.handler import After, Handler
 from headrace.core.names import check_name
 from headrace.core.retry import RetryPolicy, exponential
@@ -127,6 +128,7 @@ class Queue(Generic[P, R]):
         ``def (job, done)`` which calls ``done(error, result)``."""
         if not callable(handler):
             raise ConfigError(f"a handler is a function; {type(handler).__name__} cannot be called")
+        check_handler(handler, f"queue {self.name}")
         if self._handler is not None:
             raise ConfigError(f"queue {self.name!r} has a handler already")
         self._handler = handler
@@ -148,8 +150,7 @@ class Queue(Generic[P, R]):
         known = sorted(set(_EVENTS.values()))
         if event not in known:
             raise ConfigError(f"unknown event {event!r}; there are: {', '.join(known)}")
-        if not callable(listener):
-            raise ConfigError(f"a listener is called with what happened; {shown(listener)} cannot be")
+        check_listener(listener, "listener")
         if not self._listeners:
             self.client.observers.add(self._tell)
         self._listeners[event].append(listener)
@@ -392,7 +393,7 @@ class Queue(Generic[P, R]):
             timeout=self._timeout,
             call=self._call,
             after=self._after,
-            threaded=self._handler is not None and not (_on_loop(self._handler) or _takes_callback(self._handler)),
+            threaded=self._handler is not None and not (is_async(self._handler) or _takes_callback(self._handler)),
         )
 
     def _load(self, leased: Leased) -> P:
@@ -402,7 +403,7 @@ class Queue(Generic[P, R]):
     async def _call(self, job: Job[Any]) -> Outcome:
         handler = self._handler
         assert handler is not None
-        if _on_loop(handler):
+        if is_async(handler):
             value = await handler(job)
         elif _takes_callback(handler):
             value = await _with_callback(handler, job)
@@ -434,10 +435,6 @@ class Queue(Generic[P, R]):
                 listener(*given)
             except Exception:
                 log.exception("a listener to %s raised", name)
-
-
-def _on_loop(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _takes_callback(handler: Callable[..., Any]) -> bool:

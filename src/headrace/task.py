@@ -11,6 +11,7 @@ from headrace.client import Owner
 from headrace.core.arguments import Arguments
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
+from headrace.core.functions import check_handler, is_async
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose
 from headrace.core.names import check_name
@@ -55,6 +56,7 @@ class Task(Generic[P, R]):
     ) -> None:
         if not callable(function):
             raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
+        check_handler(function, f"task {name}")
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_name(options.queue, "queue")
@@ -74,7 +76,7 @@ class Task(Generic[P, R]):
             function_path(function)
             if self._arguments.takes_job:
                 raise ConfigError(f"task {name}: a job cannot be handed to another process; leave out the parameter")
-        if executor is not None and inspect.iscoroutinefunction(function):
+        if executor is not None and is_async(function):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
             )
@@ -135,7 +137,7 @@ class Task(Generic[P, R]):
                 settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
             ),
             "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
-            "threaded": executor == "thread" and not inspect.iscoroutinefunction(self.function),
+            "threaded": executor == "thread" and not is_async(self.function),
         }
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
@@ -158,7 +160,7 @@ class Task(Generic[P, R]):
         self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor
     ) -> Callable[[Job[Any] | None, Any], Awaitable[Any]]:
         function = self.function
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call

@@ -37,7 +37,7 @@ _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
 _MIN_GAIN = 0.9
 _BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ENCODABLE = (
+ENCODABLE = (
     "what can be stored is None, bool, numbers, text, bytes, dates and times, UUIDs, enums, "
     "lists, tuples, sets and dicts of these, dataclasses, and models of msgspec and Pydantic"
 )
@@ -273,7 +273,7 @@ def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
 def _enc_hook(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {_ENCODABLE}")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {ENCODABLE}")
 
 
 def _dec_hook(type: Any, value: Any) -> Any:

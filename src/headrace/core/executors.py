@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import queue
 import signal
@@ -22,6 +23,7 @@ from headrace.core.child import SIZE, pidfd
 from headrace.core.raised import ChildTraceback, Raised, carried
 from headrace.core.strays import Strays
 from headrace.errors import ConfigError
+from headrace.shown import shown
 
 
 class ThreadExecutor:
@@ -253,6 +255,10 @@ def _command(fd: int) -> list[str]:
 
 def function_path(function: Callable[..., Any]) -> str:
     """Where a child process finds the function; raises if it could not."""
+    if not inspect.isfunction(function) and not inspect.isbuiltin(function):
+        raise ConfigError(
+            f"{shown(function)} cannot be imported by another process; define a function at the top of a module"
+        )
     path = f"{function.__module__}:{function.__qualname__}"
     if function.__module__ in ("__main__", "__mp_main__"):
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from random import Random
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 import msgspec
@@ -54,6 +55,9 @@ class Judge:
                 result = self._sealed(handler, value)
             except Exception as error:
                 return self._unstorable(leased, error)
+        elif isinstance(value, GeneratorType | AsyncGeneratorType):
+            lazy = f"result of {handler.task}(…): a generator, of which nothing has run; return a list"
+            return self._unstorable(leased, CodecError(lazy))
         return Settlement(
             leased.id, leased.epoch, self._holder, JobState.COMPLETED, result=result, result_ttl=ttl
         )  # fmt: skip
