@@ -18,7 +18,7 @@ from headrace.core.retry import RetryPolicy, exponential
 from headrace.durations import LONGEST, micros
 from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop, UnknownTask
 from headrace.records import JobId, Leased, Settlement
-from headrace.shown import shown
+from headrace.shown import shown, without_secrets
 from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
@@ -235,12 +235,13 @@ def _failure(error: BaseException, attempt: int, at: int) -> Failure:
 
 
 def _plain(value: object) -> str:
-    """Any value as text that every store can take: it must never be the reason that an error is lost."""
+    """Any value as text that every store can take, without the secrets of URLs in it: it must never be the reason that
+    an error is lost."""
     try:
         text = str(value)
     except BaseException:
         text = f"<{type(value).__name__} that cannot be shown>"
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return without_secrets(text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0"))
 
 
 def _cut(value: object) -> str:
