@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace import App, EventKind, Job, JobState, Queue, immediate
+from headrace import App, EventKind, Every, Job, JobState, Queue, immediate
+from headrace.core.events import Observers
 from headrace.core.retry import RetryPolicy
 from headrace.core.runner import Runner
 from headrace.protocol import Backend
-from headrace.records import Claim, Selector, Settlement
+from headrace.records import Claim, Leased, Selector, Settlement
 from tests.worker.conftest import Told, working
 
 NOT_UTF8 = b"\x81\xa1\xff\xa1a"
@@ -276,6 +278,31 @@ async def test_a_slot_that_ends_is_started_again_and_shows_until_then(caplog: py
         assert await (await work.enqueue()).result("30s") == 7
         assert health(app).ok
     assert "headrace-slot-0 ended" in caplog.text
+
+
+async def test_names_forge_no_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "headrace")
+    app = App("memory://", worker={"concurrency": 1})
+    forged = "a\nERROR forged \x1b[31m"
+
+    @app.task(name=forged)
+    async def work() -> None: ...
+
+    done = asyncio.Event()
+    app.observe(lambda event: done.set() if event.kind is EventKind.COMPLETED else None)
+    async with working(app):
+        await app.schedules.put(Every("1h", work.job(), name=forged))
+        await app.schedules.run(forged)
+        async with asyncio.timeout(30):
+            await done.wait()
+        attempts = app.worker._runner._attempts  # type: ignore[union-attr]
+        attempts._observers = Observers()
+        leased = Leased(id=b"i" * 16, queue="q", task=forged, cells={}, epoch=1)
+        attempts.tell(EventKind.ERROR, leased, detail="it failed", error=ValueError("x"))
+    told = [record.getMessage() for record in caplog.records if "forged" in record.getMessage()]
+    assert any("started" in line for line in told)
+    assert any("it failed" in line for line in told)
+    assert not [line for line in told if "\n" in line or "\x1b" in line]
 
 
 def health(app: App) -> Any:
