@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
+from headrace.core.apart import decode
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.functions import check_handler, is_async, written
 from headrace.core.handler import Handler
@@ -106,7 +107,7 @@ class BatchTask(Generic[T]):
         """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
         client, wait = self._owner.client, self._options.changed(options).wait
         cell = await client.call(self.job(payload, **options), wait)
-        return client.packer.envelope.decode(cell, _NOTHING, "result")
+        return await decode(client.packer.envelope, cell, _NOTHING, "result")
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task made ready to run in one worker."""

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from headrace.client import Client
+from headrace.core.apart import decode
 from headrace.core.codec import Serde
 from headrace.info import JobInfo
 from headrace.records import Inserted, InsertStatus
@@ -54,7 +55,7 @@ class Handle(Generic[R]):
         none."""
         done = self._inserted.status is InsertStatus.DONE
         cell = self._inserted.result if done else (await self._client.wait(self._inserted.id, wait)).result
-        return self._client.packer.envelope.decode(cell, self._serde, "result")  # type: ignore[no-any-return]
+        return await decode(self._client.packer.envelope, cell, self._serde, "result")
 
     async def info(self) -> JobInfo:
         """All that is known of the job now."""

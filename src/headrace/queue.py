@@ -15,6 +15,7 @@ from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client
 from headrace.config import Settings
 from headrace.connection import connect
+from headrace.core.apart import decode, seal
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
@@ -229,7 +230,7 @@ class Queue(Generic[P, R]):
     ) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
     async def enqueue_and_wait(
@@ -253,9 +254,9 @@ class Queue(Generic[P, R]):
             micros(timeout, "timeout")
         if result_ttl is not None and not micros(result_ttl, "result_ttl"):
             raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         cell = await self.client.call(job, timeout)
-        return self.client.packer.envelope.decode(cell, self._results, "result")
+        return await decode(self.client.packer.envelope, cell, self._results, "result")
 
     # -- managing
 
@@ -307,7 +308,7 @@ class Queue(Generic[P, R]):
             log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
             self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
 
-    def _job(
+    async def _job(
         self,
         id: str,
         payload: P,
@@ -321,7 +322,8 @@ class Queue(Generic[P, R]):
         on_failed: str,
     ) -> NewJob:
         try:
-            cell = self.client.packer.seal_value(payload, self._payloads, "payload")
+            body = self.client.packer.encode(payload, self._payloads, "payload")
+            cell = await seal(self.client.packer.envelope, body, self._payloads.kind, "payload")
         except CodecError as error:
             raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
         return NewJob(

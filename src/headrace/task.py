@@ -8,6 +8,7 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.client import Owner
+from headrace.core.apart import decode, seal
 from headrace.core.arguments import Arguments
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
@@ -105,22 +106,28 @@ class Task(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
         body = self._arguments.encode(args, kwargs)
-        packer = self._owner.client.packer
-        cell = packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
-        return self._options.job(self.name, cell, packer.new_id())
+        return self._made(self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments"))
+
+    async def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """The same, while the event loop goes on if the arguments are large."""
+        body = self._arguments.encode(args, kwargs)
+        return self._made(await seal(self._owner.client.packer.envelope, body, JSON, f"task {self.name}: arguments"))
+
+    def _made(self, cell: bytes) -> NewJob:
+        return self._options.job(self.name, cell, self._owner.client.packer.new_id())
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
-        return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self.results)
+        return Handle(client, await client.enqueue(await self._job(args, kwargs)), self.results)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client = self._owner.client
         if self._options.wait is not None:
             micros(self._options.wait, "wait")
-        cell = await client.call(self.job(*args, **kwargs), self._options.wait)
-        return client.packer.envelope.decode(cell, self.results, "result")  # type: ignore[no-any-return]
+        cell = await client.call(await self._job(args, kwargs), self._options.wait)
+        return await decode(client.packer.envelope, cell, self.results, "result")
 
     # -- for the worker
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from headrace.core.alerts import Alert
+from headrace.core.apart import LARGE, any_large
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
@@ -84,12 +87,16 @@ class Attempts:
         job: Job[Any] | None = None
         usable = False
         try:
-            payload = _loaded(handler, leased)
+            sections = None
+            if any_large(leased.cells):
+                payload, sections = await asyncio.to_thread(self._open, handler, leased)
+            else:
+                payload = _loaded(handler, leased)
             if handler.quick is not None:
                 usable = True
                 value = await handler.quick(payload)
             else:
-                job = self._job(slot, handler, leased, payload)
+                job = self._job(slot, handler, leased, payload, sections)
                 usable = True
                 assert handler.call is not None
                 value = await handler.call(job)
@@ -107,57 +114,97 @@ class Attempts:
         else:
             if not isinstance(value, OUTCOMES):
                 if handler.after is None and not observed and leased.headers is None:
-                    self._settler.add(self._judge.done(leased, handler, value))
+                    settlement = self._judge.done(leased, handler, value)
+                    if settlement.result is not None and len(settlement.result) > LARGE:
+                        settlement = await self._compressed(settlement)
+                    self._settler.add(settlement)
                     return
                 value = Done(value)
             ended = value
         settlement = self._judged(leased, handler, ended, usable=usable)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
             settlement, ended = await self._after(slot, handler, job, leased, ended, settlement)
+        if settlement.result is not None and len(settlement.result) > LARGE:
+            settlement = await self._compressed(settlement)
         self._conclude(leased, settlement, ended, slot)
 
     async def run_batch(self, slot: Slot, handler: Handler) -> None:
         """Run all of the slot's jobs with one call."""
-        loaded: list[Leased] = []
-        jobs: list[Job[Any]] = []
+        started: list[Leased] = []
         for leased in slot.jobs:
             if leased.epoch > 1 and at_most_once(leased):
                 self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
                 continue
             if self._observers:
                 self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
-            try:
-                jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
-                loaded.append(leased)
-            except PayloadError as error:
-                self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
-        if not jobs:
-            return
+            started.append(leased)
         assert handler.batch is not None
         endings: Sequence[Ended]
         try:
-            endings = await handler.batch(jobs)
+            jobs = await self._jobs(slot, handler, started)
+            endings = await handler.batch(jobs) if jobs else []
         except asyncio.CancelledError as error:
             if slot.stopped:
-                self._settle_stopped(slot, loaded, handler)
+                self._settle_stopped(slot, started, handler)
                 return
-            endings = [error] * len(jobs)
+            endings = [error] * len(started)
         except GeneratorExit as error:
             if slot.abandoned:
                 raise
-            endings = [error] * len(jobs)
+            endings = [error] * len(started)
         except BaseException as error:
-            endings = [error] * len(jobs)
-        for leased, ended in zip(loaded, endings, strict=True):
+            endings = [error] * len(started)
+        for leased, ended in zip(started, endings, strict=True):
             try:
                 outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
-                self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
+                settlement = self._judged(leased, handler, outcome)
+                if settlement.result is not None and len(settlement.result) > LARGE:
+                    settlement = await self._compressed(settlement)
+                self._conclude(leased, settlement, outcome, slot)
             except BaseException as error:  # the others have outcomes of their own
+                if isinstance(error, GeneratorExit) and slot.abandoned:
+                    raise
                 self.escaped(leased, error)
 
-    def _job(self, slot: Slot, handler: Handler, leased: Leased, payload: Any) -> Job[Any]:
+    async def _jobs(self, slot: Slot, handler: Handler, started: list[Leased]) -> list[Job[Any]]:
+        """Those of a batch as its handler sees them. Those whose payloads cannot be used are concluded, and started no
+        more."""
+        jobs = []
+        for leased in tuple(started):
+            try:
+                if any_large(leased.cells):
+                    opened = await asyncio.to_thread(self._open, handler, leased)
+                    jobs.append(self._job(slot, handler, leased, *opened))
+                else:
+                    jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
+            except PayloadError as error:
+                started.remove(leased)
+                self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
+        return jobs
+
+    def _open(self, handler: Handler, leased: Leased) -> tuple[Any, dict[str, bytes]]:
+        return _loaded(handler, leased), self._packer.sections(leased.cells)
+
+    async def _compressed(self, settlement: Settlement) -> Settlement:
+        """With its large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
+        changes nothing but the size."""
+        assert settlement.result is not None
+        try:
+            return replace(settlement, result=await asyncio.to_thread(self._packer.compress, settlement.result))
+        except asyncio.CancelledError:
+            return settlement
+
+    def _job(
+        self,
+        slot: Slot,
+        handler: Handler,
+        leased: Leased,
+        payload: Any,
+        sections: dict[str, bytes] | None = None,
+    ) -> Job[Any]:
         slot.token = slot.token or CancelToken()
-        sections = self._packer.sections(leased.cells)
+        if sections is None:
+            sections = self._packer.sections(leased.cells)
         completion = Completion(
             partial(self._complete, leased, handler, slot.token), partial(self._settler.disown, leased.id, leased.epoch)
         )

@@ -218,6 +218,8 @@ class Runner:
                 self._attempts.tell(EventKind.LEASE_LOST, leased, detail="ran out before it was started")
             else:
                 await self._run(slot, leased, loop.time())
+                if slot.closing:  # its cancellation came when the job was through, and was not passed on
+                    return
             if leased.lost >= self._last_chance:
                 self._alone = False
             self._nudge()
