@@ -261,8 +261,6 @@ class App:
 
     def observe(self, observer: W) -> W:
         """Call ``observer(event)`` for everything that happens in this process."""
-        if not callable(observer):
-            raise ConfigError(f"observer: expected a function of an Event, got {shown(observer)}")
         self.client.observers.add(observer)
         return observer
 
@@ -353,7 +351,7 @@ class App:
             for spec in self._declared.values():
                 await self.schedules.put(spec)
             handlers = self.handlers(threads, processes)
-            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces)
+            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
             if self._stopped:
                 self._worker.stop()
             await self._worker.run(burst=burst)

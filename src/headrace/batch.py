@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
+from headrace.core.apart import decode
 from headrace.core.codec import JSON, JsonSerde
+from headrace.core.functions import check_handler, is_async, written
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose_many
 from headrace.core.names import check_name, check_queue
@@ -55,8 +57,10 @@ class BatchTask(Generic[T]):
         size: int,
         retry: RetryPolicy,
     ) -> None:
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(f"batch task {name}: expected an async function")
+        if callable(function):
+            check_handler(function, f"batch task {name}")
+        if not is_async(function):
+            raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
         if not isinstance(retry, RetryPolicy):
@@ -103,7 +107,7 @@ class BatchTask(Generic[T]):
         """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
         client, wait = self._owner.client, self._options.changed(options).wait
         cell = await client.call(self.job(payload, **options), wait)
-        return client.packer.envelope.decode(cell, _NOTHING, "result")
+        return await decode(client.packer.envelope, cell, _NOTHING, "result")
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task made ready to run in one worker."""
@@ -126,7 +130,7 @@ class BatchTask(Generic[T]):
 
 def _payload_type(function: Callable[..., Any], name: str) -> Any:
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(written(function))
     except Exception as error:
         raise ConfigError(f"batch task {name}: an annotation cannot be resolved ({error})") from error
     parameters = list(inspect.signature(function).parameters)

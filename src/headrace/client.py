@@ -27,6 +27,7 @@ from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.planner import Pace
 from headrace.core.room import Rooms
+from headrace.core.strays import Strays
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
 from headrace.core.why import Circumstances, Why, explain
@@ -462,6 +463,7 @@ class Client:
         queues: Sequence[str],
         settings: Settings | None = None,
         paces: Mapping[str, Pace] | None = None,
+        strays: Strays | None = None,
     ) -> Worker:
         """A worker on this store; the client must be open."""
         if self._loop is None:
@@ -478,6 +480,7 @@ class Client:
             heartbeat_thread=self._heartbeat_thread,
             paces=paces,
             guest=self.guest,
+            strays=strays,
         )
 
 

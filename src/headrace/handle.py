@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from headrace.client import Client
+from headrace.core.apart import decode
 from headrace.core.codec import Serde
 from headrace.info import JobInfo
 from headrace.records import Inserted, InsertStatus
@@ -50,10 +51,11 @@ class Handle(Generic[R]):
         return self._inserted.state
 
     async def result(self, wait: Duration | None = "30s") -> R:
-        """Wait for the result. Raises ``WaitTimeout``, or the ``JobError`` that says why there is none."""
+        """Wait for the result; with 0, look once. Raises ``WaitTimeout``, or the ``JobError`` that says why there is
+        none."""
         done = self._inserted.status is InsertStatus.DONE
         cell = self._inserted.result if done else (await self._client.wait(self._inserted.id, wait)).result
-        return self._client.packer.envelope.decode(cell, self._serde, "result")  # type: ignore[no-any-return]
+        return await decode(self._client.packer.envelope, cell, self._serde, "result")
 
     async def info(self) -> JobInfo:
         """All that is known of the job now."""

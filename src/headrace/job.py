@@ -26,7 +26,7 @@ def read_headers(cell: bytes | None) -> dict[str, str]:
     """The notes that travel with a job; none where they cannot be read."""
     try:
         return _HEADERS.decode(cell) if cell else {}
-    except msgspec.DecodeError:
+    except Exception:  # not MessagePack, not text, not even bytes
         return {}
 
 

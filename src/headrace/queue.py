@@ -15,9 +15,11 @@ from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client
 from headrace.config import Settings
 from headrace.connection import connect
+from headrace.core.apart import decode, seal
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
+from headrace.core.functions import check_handler, check_listener, is_async
 from headrace.core.handler import After, Handler
 from headrace.core.names import check_name, check_queue
 from headrace.core.retry import RetryPolicy, exponential
@@ -127,6 +129,7 @@ class Queue(Generic[P, R]):
         ``def (job, done)`` which calls ``done(error, result)``."""
         if not callable(handler):
             raise ConfigError(f"a handler is a function; {type(handler).__name__} cannot be called")
+        check_handler(handler, f"queue {self.name}")
         if self._handler is not None:
             raise ConfigError(f"queue {self.name!r} has a handler already")
         self._handler = handler
@@ -148,8 +151,7 @@ class Queue(Generic[P, R]):
         known = sorted(set(_EVENTS.values()))
         if event not in known:
             raise ConfigError(f"unknown event {event!r}; there are: {', '.join(known)}")
-        if not callable(listener):
-            raise ConfigError(f"a listener is called with what happened; {shown(listener)} cannot be")
+        check_listener(listener, "listener")
         if not self._listeners:
             self.client.observers.add(self._tell)
         self._listeners[event].append(listener)
@@ -228,7 +230,7 @@ class Queue(Generic[P, R]):
     ) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
     async def enqueue_and_wait(
@@ -252,9 +254,9 @@ class Queue(Generic[P, R]):
             micros(timeout, "timeout")
         if result_ttl is not None and not micros(result_ttl, "result_ttl"):
             raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
-        job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         cell = await self.client.call(job, timeout)
-        return self.client.packer.envelope.decode(cell, self._results, "result")
+        return await decode(self.client.packer.envelope, cell, self._results, "result")
 
     # -- managing
 
@@ -306,7 +308,7 @@ class Queue(Generic[P, R]):
             log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
             self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
 
-    def _job(
+    async def _job(
         self,
         id: str,
         payload: P,
@@ -320,7 +322,8 @@ class Queue(Generic[P, R]):
         on_failed: str,
     ) -> NewJob:
         try:
-            cell = self.client.packer.seal_value(payload, self._payloads, "payload")
+            body = self.client.packer.encode(payload, self._payloads, "payload")
+            cell = await seal(self.client.packer.envelope, body, self._payloads.kind, "payload")
         except CodecError as error:
             raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
         return NewJob(
@@ -378,7 +381,9 @@ class Queue(Generic[P, R]):
         return self._result_serde
 
     def _make_worker(self) -> Worker:
-        return self.client.worker({self.name: self._make_handler()}, [self.name], self.settings)
+        return self.client.worker(
+            {self.name: self._make_handler()}, [self.name], self.settings, strays=self._threads.strays
+        )
 
     def _make_handler(self) -> Handler:
         return Handler(
@@ -390,6 +395,7 @@ class Queue(Generic[P, R]):
             timeout=self._timeout,
             call=self._call,
             after=self._after,
+            threaded=self._handler is not None and not (is_async(self._handler) or _takes_callback(self._handler)),
         )
 
     def _load(self, leased: Leased) -> P:
@@ -399,12 +405,12 @@ class Queue(Generic[P, R]):
     async def _call(self, job: Job[Any]) -> Outcome:
         handler = self._handler
         assert handler is not None
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        if is_async(handler):
             value = await handler(job)
         elif _takes_callback(handler):
             value = await _with_callback(handler, job)
         else:
-            value = await self._threads.run(lambda: handler(job))
+            value = await self._threads.run(lambda: handler(job), self.name)
             value = await value if inspect.isawaitable(value) else value
         return value if isinstance(value, OUTCOMES) else Done(value)
 

@@ -8,9 +8,11 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.client import Owner
+from headrace.core.apart import decode, seal
 from headrace.core.arguments import Arguments
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
+from headrace.core.functions import check_handler, is_async
 from headrace.core.handler import Handler
 from headrace.core.middleware import Middleware, compose
 from headrace.core.names import check_name, check_queue
@@ -55,6 +57,7 @@ class Task(Generic[P, R]):
     ) -> None:
         if not callable(function):
             raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
+        check_handler(function, f"task {name}")
         self.function = function
         self.name = check_name(name, "task")
         self.queue = check_queue(options.queue)
@@ -74,7 +77,7 @@ class Task(Generic[P, R]):
             function_path(function)
             if self._arguments.takes_job:
                 raise ConfigError(f"task {name}: a job cannot be handed to another process; leave out the parameter")
-        if executor is not None and inspect.iscoroutinefunction(function):
+        if executor is not None and is_async(function):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
             )
@@ -103,29 +106,36 @@ class Task(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
         body = self._arguments.encode(args, kwargs)
-        packer = self._owner.client.packer
-        cell = packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
-        return self._options.job(self.name, cell, packer.new_id())
+        return self._made(self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments"))
+
+    async def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """The same, while the event loop goes on if the arguments are large."""
+        body = self._arguments.encode(args, kwargs)
+        return self._made(await seal(self._owner.client.packer.envelope, body, JSON, f"task {self.name}: arguments"))
+
+    def _made(self, cell: bytes) -> NewJob:
+        return self._options.job(self.name, cell, self._owner.client.packer.new_id())
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
-        return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self.results)
+        return Handle(client, await client.enqueue(await self._job(args, kwargs)), self.results)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client = self._owner.client
         if self._options.wait is not None:
             micros(self._options.wait, "wait")
-        cell = await client.call(self.job(*args, **kwargs), self._options.wait)
-        return client.packer.envelope.decode(cell, self.results, "result")  # type: ignore[no-any-return]
+        cell = await client.call(await self._job(args, kwargs), self._options.wait)
+        return await decode(client.packer.envelope, cell, self.results, "result")
 
     # -- for the worker
 
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
         """The task made ready to run in one worker."""
         settings = self._owner.client.settings
-        invoke = self._invoke(self._executor or settings.worker.executor, threads, processes)
+        executor = self._executor or settings.worker.executor
+        invoke = self._invoke(executor, threads, processes)
         common: dict[str, Any] = {
             "task": self.name,
             "retry": self._retry,
@@ -134,6 +144,7 @@ class Task(Generic[P, R]):
                 settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
             ),
             "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
+            "threaded": executor == "thread" and not is_async(self.function),
         }
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
@@ -156,7 +167,7 @@ class Task(Generic[P, R]):
         self, executor: str, threads: ThreadExecutor, processes: ProcessExecutor
     ) -> Callable[[Job[Any] | None, Any], Awaitable[Any]]:
         function = self.function
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
@@ -176,7 +187,9 @@ class Task(Generic[P, R]):
 
             def run(job: Job[Any] | None, call: Any) -> Awaitable[Any]:
                 args, kwargs = call
-                return _awaited(threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs)))
+                return _awaited(
+                    threads.run(partial(function, *(args if job is None else (job, *args)), **kwargs), self.name)
+                )
 
         return run
 

@@ -255,3 +255,5 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     at: int = 0
     """Microseconds since 1970, by the worker's clock."""
     traceback: str = ""
+    times: int = 1
+    """How often in a row. Only workers that do not know the task are told of as one; they count as no attempt."""

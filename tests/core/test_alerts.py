@@ -150,7 +150,7 @@ class TestLeases:
             holder="holder",
             worker="w",
             queues=("q",),
-            slots=1,
+            slots=lambda: 1,
             busy=lambda: 1,
             tell=_nobody,
         )

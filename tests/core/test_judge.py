@@ -256,3 +256,18 @@ def test_a_reason_is_made_to_fit(kind: Any, reason: Any) -> None:
 def test_settlements_survive_the_wire() -> None:
     """Flat: a settlement can be encoded as it is."""
     assert msgspec.msgpack.encode(settle(Done({"a": 1}, spawn=[NewJob(task="t")])))
+
+
+@pytest.mark.parametrize("kind", [ValueError, Fail, Retry])
+def test_errors_are_kept_without_the_secrets_of_urls(kind: Any) -> None:
+    """What a driver says of its URL must not be read by everybody who may read jobs."""
+    text = "cannot reach postgresql://ada:hunter2@db/x?password=hunter3 just now"
+    job = leased()
+    try:
+        raise ValueError(text) from OSError(text)
+    except ValueError as error:
+        settlement = JUDGE.raised(job, immediate(), error) if kind is ValueError else settle(kind(error=text))
+    [failure] = failures(settlement.error)
+    assert failure.message == "cannot reach postgresql://***@db/x?password=*** just now"
+    assert "hunter" not in failure.traceback
+    assert "hunter" not in settle(Fail(reason=text)).reason

@@ -89,3 +89,11 @@ def test_a_policy_made_by_hand_is_checked_too() -> None:
     for bad in ({"max_attempts": 0}, {"base": -1}, {"factor": 0.5}, {"factor": float("nan")}, {"cap": -1}):
         with pytest.raises(ConfigError):
             RetryPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_a_whole_factor_is_a_number_like_any_other() -> None:
+    """Never exact powers with a million digits."""
+    policy = RetryPolicy(factor=2, base=1, cap=10**6, jitter=False)  # an int, as people write it
+    assert [policy.delay(n, Random(1)) for n in (1, 4, 10_000_000)] == [1, 8, 10**6]
+    with pytest.raises(ConfigError, match="factor"):
+        RetryPolicy(factor=10**400)

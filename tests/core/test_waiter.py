@@ -242,3 +242,17 @@ def test_a_store_that_cannot_be_listened_to_keeps_nobody_waiting_beyond_his_time
         return world.now()
 
     assert simulate(main, Deaf) == pytest.approx(5, abs=0.001)
+
+
+def test_in_no_time_it_looks_once() -> None:
+    async def main(world: World) -> Any:
+        await world.insert(reply=False)
+        with pytest.raises(WaitTimeout, match="has not ended yet"):
+            await world.waiter.wait(ID, 0, watch=True)
+        await world.finish()
+        record = await world.waiter.wait(ID, 0, watch=True)
+        with pytest.raises(JobNotFound):
+            await world.waiter.wait(b"\2" * 16, 0, watch=True)
+        return record.state, record.result, world.now()
+
+    assert simulate(main) == (JobState.COMPLETED, b"r", 0.0)

@@ -572,13 +572,51 @@ class TestPayloads:
         [inserted] = await world.app.client.insert([NewJob(task="of.tomorrow", args={})])
         await world.app.drain()
         info = await world.app.get(inserted.id)
-        assert (info.state, info.attempt, info.failures[0].type) == (JobState.AVAILABLE, 1, "UnknownTask")
+        assert (info.state, info.attempt, info.failures[0].type) == (JobState.AVAILABLE, 0, "UnknownTask")
         assert "scripted" in info.failures[0].message
         assert info.run_at is not None
-        for _ in range(12):
-            world.clock.advance("10m")
+        assert len(world.events.of(EventKind.RELEASED)) == 1
+
+    @pytest.mark.parametrize("attempts", [1, 3, None])
+    async def test_a_task_that_nobody_gets_to_know_is_a_dead_letter_after_ten_tries(
+        self, store: Store, attempts: int | None
+    ) -> None:
+        world = Scripted(store)
+        job = NewJob(task="of.tomorrow", args={}, max_attempts=attempts)
+        [inserted] = await world.app.client.insert([job])
+        for tried in range(10):
+            assert (await world.app.get(inserted.id)).state is JobState.AVAILABLE, tried
             await world.app.drain()
-        assert (await world.app.get(inserted.id)).state is JobState.FAILED
+            world.clock.advance("10m")
+        info = await world.app.get(inserted.id)
+        assert (info.state, info.attempt, info.reason) == (JobState.FAILED, 0, "no worker knows its task")
+        assert [(one.type, one.times) for one in info.failures] == [("UnknownTask", 10)]
+
+    async def test_workers_that_do_not_know_a_task_use_up_none_of_its_attempts(self, store: Store) -> None:
+        world = Scripted(store)
+        [once] = await world.app.client.insert([NewJob(task="new", args={}, max_attempts=1)])
+        [often] = await world.app.client.insert([NewJob(task="failing", args={})])
+        for _ in range(4):
+            await world.app.drain()
+            world.clock.advance("10m")
+        app = store.app(clock=world.clock)
+
+        @app.task(name="new")
+        async def new() -> int:
+            return 7
+
+        @app.task(name="failing", retry=immediate(2))
+        async def failing() -> None:
+            raise ValueError("really")
+
+        await app.drain()
+        info = await app.get(once.id)
+        assert (info.state, info.result, info.attempt) == (JobState.COMPLETED, 7, 0)
+        info = await app.get(often.id)
+        assert (info.state, info.attempt, info.reason) == (JobState.FAILED, 2, "retries exhausted")
+        assert [(one.type, one.times) for one in info.failures] == [
+            ("UnknownTask", 4), ("ValueError", 1), ("ValueError", 1),
+        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         "cells",

@@ -190,3 +190,49 @@ async def test_a_wrong_number_of_answers_fails_the_attempt(make_app: Callable[..
         await app.drain()
         assert await states(app, handles) == [JobState.FAILED] * 3
     assert sum(runs) == 6
+
+
+@pytest.mark.parametrize("when", ["before", "after", "handler"])
+async def test_a_cancellation_that_was_raised_for_one_job_is_that_job_s(
+    make_app: Callable[..., App], when: str
+) -> None:
+    app = make_app()
+
+    async def moody(job: Job[Any], next: Next) -> Outcome:
+        if when == "before" and job.payload == 2:
+            raise asyncio.CancelledError
+        outcome = await next(job)
+        if when == "after" and job.payload == 2:
+            raise asyncio.CancelledError
+        return outcome
+
+    app.middleware(moody)
+
+    @app.batch(size=10, retry=immediate(1))
+    async def work(jobs: list[Job[int]]) -> list[Any]:
+        return [asyncio.CancelledError() if when == "handler" and job.payload == 2 else job.payload for job in jobs]
+
+    async with app:
+        handles = await app.enqueue_many(work.job(n) for n in (1, 2, 3))
+        await app.drain()
+        infos = [await handle.info() for handle in handles]
+    assert [info.state for info in infos] == [JobState.COMPLETED, JobState.FAILED, JobState.COMPLETED]
+    assert infos[1].failures[0].type == "CancelledError"
+
+
+async def test_a_handler_of_many_that_raises_a_cancellation_has_failed(make_app: Callable[..., App]) -> None:
+    app = make_app(concurrency=1)
+
+    async def plain(job: Job[Any], next: Next) -> Outcome:
+        return await next(job)
+
+    app.middleware(plain)
+
+    @app.batch(retry=immediate(1))
+    async def work(jobs: list[Job[int]]) -> None:
+        raise asyncio.CancelledError
+
+    async with app:
+        handle = await work.enqueue(1)
+        await app.drain()
+        assert (await handle.info()).failures[0].type == "CancelledError"

@@ -81,7 +81,8 @@ def print_job(job: JobInfo, why: Why) -> None:
     )
     for failure in job.failures:
         when = relative(to_datetime(failure.at), at)
-        print(f"\nattempt {failure.attempt}, {when}: {clean(failure.type)}: {clean(failure.message)}")
+        which = f"attempt {failure.attempt}" if failure.times == 1 else f"{failure.times} times in a row"
+        print(f"\n{which}, {when}: {clean(failure.type)}: {clean(failure.message)}")
         if failure.traceback:
             print_block(failure.traceback)
 

@@ -25,6 +25,12 @@ class Alert(StrEnum):
     """No worker plans one of the shares of schedules, and others had to."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
+    UNKNOWN_TASK = "unknown_task"
+    """A worker claimed a job of a task that it does not know."""
+    THREAD_LEFT_BEHIND = "thread_left_behind"
+    """A job was given up on, and its handler's thread goes on."""
+    TOO_MANY_THREADS = "too_many_threads"
+    """So many of those go on that their worker claims nothing more."""
     QUEUE_FULL = "queue_full"
     """A queue, or the store, refused a job."""
 

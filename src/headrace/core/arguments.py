@@ -9,8 +9,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.inspect import CollectionType, CustomType, DictType, TupleType, Type, type_info
 
-from headrace.core.codec import JsonSerde
+from headrace.core.codec import ENCODABLE, JsonSerde
+from headrace.core.functions import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.job import Job
 from headrace.types import OUTCOMES, NewJob
@@ -28,7 +30,7 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
-        signature, hints = inspect.signature(function), _hints(function, name)
+        signature, hints = _signature(function, name), _hints(function, name)
         parameters = list(signature.parameters.values())
         self.takes_job = bool(parameters) and _is_job(hints.get(parameters[0].name))
         if self.takes_job:
@@ -117,9 +119,18 @@ def result_type(function: Callable[..., Any], name: str) -> Any:
     return _result_type(_hints(function, name).get("return", Any))
 
 
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"task {name}: expected a function whose parameters can be told ({error}); call it from one of your own"
+        ) from error
+
+
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(written(function), include_extras=True)
     except Exception as error:
         raise ConfigError(
             f"task {name}: an annotation cannot be resolved ({error}); define its type at the top of a module"
@@ -148,4 +159,30 @@ def _record(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any
         msgspec.json.Decoder(record)
     except TypeError as error:
         raise ConfigError(f"task {name}: {error}") from error
+    for parameter in parameters:
+        if parameter.default is parameter.empty and (hint := hints.get(parameter.name)) is not None:
+            _refuse_unstorable(hint, f"task {name}: {parameter.name}")
     return record
+
+
+def _refuse_unstorable(hint: Any, what: str) -> None:
+    try:
+        info = type_info(hint)
+    except Exception:  # what cannot be told here is told when a job is made
+        return
+    if (kind := _unstorable(info)) is not None:
+        raise ConfigError(f"{what}: {kind.__qualname__} cannot be stored; {ENCODABLE}")
+
+
+def _unstorable(info: Type) -> type | None:
+    """The class in a type that no value of it can be stored for, as far as that can be told without one."""
+    match info:
+        case CustomType(cls):
+            return None if cls is object or hasattr(cls, "model_validate") else cls
+        case CollectionType(item_type):
+            return _unstorable(item_type)
+        case DictType(_, value_type):
+            return _unstorable(value_type)
+        case TupleType(item_types):
+            return next((kind for one in item_types if (kind := _unstorable(one)) is not None), None)
+    return None

@@ -8,25 +8,25 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
+from headrace.core.alerts import Alert
+from headrace.core.apart import LARGE, any_large
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Ended, Ending, Handler
 from headrace.core.judge import UNSTORABLE, Judge, failures, unwrap
 from headrace.core.notes import at_most_once, slot_of
 from headrace.core.payloads import Packer
-from headrace.core.retry import exponential
 from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
 from headrace.errors import CodecError, PayloadError, UnknownTask
 from headrace.job import CancelToken, Completion, Job
 from headrace.records import Leased, Settlement
+from headrace.shown import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
 
 log = logging.getLogger("headrace")
-
-_UNKNOWN = exponential(10, base="10s", cap="10m")
-"""A task that this worker does not know may be known to the next deployment: try for a while."""
-
 
 _UNUSABLE = "payload cannot be used"
 _NOT_AGAIN = "not started again: at most once"
@@ -65,8 +65,15 @@ class Attempts:
     def unknown(self, leased: Leased) -> None:
         """There is no handler for this job here."""
         known = ", ".join(sorted(self.handlers)) or "none"
-        error = UnknownTask(f"this worker knows no task {leased.task!r}; it knows: {known}")
-        self._conclude(leased, self._judge.raised(leased, _UNKNOWN, error), error)
+        error = UnknownTask(f"this worker knows no task {shown(leased.task)}; it knows: {known}")
+        settlement = self._judge.unknown(leased, error)
+        if settlement.state is JobState.FAILED:
+            self._conclude(leased, settlement, error)
+        else:
+            news = _event(EventKind.RELEASED, leased, error=error, detail=str(error)) if self._observers else None
+            self._settler.add(settlement, news)
+        sentence = f"jobs wait for task {shown(leased.task)}, which this worker does not know"
+        self._observers.alert(Alert.UNKNOWN_TASK, leased.task, sentence, queue=leased.queue, task=leased.task)
 
     async def run(self, slot: Slot, handler: Handler) -> None:
         """Run the slot's one job."""
@@ -80,12 +87,16 @@ class Attempts:
         job: Job[Any] | None = None
         usable = False
         try:
-            payload = _loaded(handler, leased)
+            sections = None
+            if any_large(leased.cells):
+                payload, sections = await asyncio.to_thread(self._open, handler, leased)
+            else:
+                payload = _loaded(handler, leased)
             if handler.quick is not None:
                 usable = True
                 value = await handler.quick(payload)
             else:
-                job = self._job(slot, handler, leased, payload)
+                job = self._job(slot, handler, leased, payload, sections)
                 usable = True
                 assert handler.call is not None
                 value = await handler.call(job)
@@ -94,59 +105,106 @@ class Attempts:
                 self._settle_stopped(slot, [leased], handler)
                 return
             ended: Ended = error
-        except GeneratorExit:
-            raise
+        except GeneratorExit as error:
+            if slot.abandoned:
+                raise
+            ended = error
         except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
             ended = unwrap(error) or error
         else:
             if not isinstance(value, OUTCOMES):
                 if handler.after is None and not observed and leased.headers is None:
-                    self._settler.add(self._judge.done(leased, handler, value))
+                    settlement = self._judge.done(leased, handler, value)
+                    if settlement.result is not None and len(settlement.result) > LARGE:
+                        settlement = await self._compressed(settlement)
+                    self._settler.add(settlement)
                     return
                 value = Done(value)
             ended = value
         settlement = self._judged(leased, handler, ended, usable=usable)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
             settlement, ended = await self._after(slot, handler, job, leased, ended, settlement)
+        if settlement.result is not None and len(settlement.result) > LARGE:
+            settlement = await self._compressed(settlement)
         self._conclude(leased, settlement, ended, slot)
 
     async def run_batch(self, slot: Slot, handler: Handler) -> None:
         """Run all of the slot's jobs with one call."""
-        loaded: list[Leased] = []
-        jobs: list[Job[Any]] = []
+        started: list[Leased] = []
         for leased in slot.jobs:
             if leased.begun and at_most_once(leased):
                 self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
                 continue
             if self._observers:
                 self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
-            try:
-                jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
-                loaded.append(leased)
-            except PayloadError as error:
-                self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
-        if not jobs:
-            return
+            started.append(leased)
         assert handler.batch is not None
         endings: Sequence[Ended]
         try:
-            endings = await handler.batch(jobs)
+            jobs = await self._jobs(slot, handler, started)
+            endings = await handler.batch(jobs) if jobs else []
         except asyncio.CancelledError as error:
             if slot.stopped:
-                self._settle_stopped(slot, loaded, handler)
+                self._settle_stopped(slot, started, handler)
                 return
-            endings = [error] * len(jobs)
-        except GeneratorExit:
-            raise
+            endings = [error] * len(started)
+        except GeneratorExit as error:
+            if slot.abandoned:
+                raise
+            endings = [error] * len(started)
         except BaseException as error:
-            endings = [error] * len(jobs)
-        for leased, ended in zip(loaded, endings, strict=True):
-            outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
-            self._conclude(leased, self._judged(leased, handler, outcome), outcome, slot)
+            endings = [error] * len(started)
+        for leased, ended in zip(started, endings, strict=True):
+            try:
+                outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
+                settlement = self._judged(leased, handler, outcome)
+                if settlement.result is not None and len(settlement.result) > LARGE:
+                    settlement = await self._compressed(settlement)
+                self._conclude(leased, settlement, outcome, slot)
+            except BaseException as error:  # the others have outcomes of their own
+                if isinstance(error, GeneratorExit) and slot.abandoned:
+                    raise
+                self.escaped(leased, error)
 
-    def _job(self, slot: Slot, handler: Handler, leased: Leased, payload: Any) -> Job[Any]:
+    async def _jobs(self, slot: Slot, handler: Handler, started: list[Leased]) -> list[Job[Any]]:
+        """Those of a batch as its handler sees them. Those whose payloads cannot be used are concluded, and started no
+        more."""
+        jobs = []
+        for leased in tuple(started):
+            try:
+                if any_large(leased.cells):
+                    opened = await asyncio.to_thread(self._open, handler, leased)
+                    jobs.append(self._job(slot, handler, leased, *opened))
+                else:
+                    jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
+            except PayloadError as error:
+                started.remove(leased)
+                self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
+        return jobs
+
+    def _open(self, handler: Handler, leased: Leased) -> tuple[Any, dict[str, bytes]]:
+        return _loaded(handler, leased), self._packer.sections(leased.cells)
+
+    async def _compressed(self, settlement: Settlement) -> Settlement:
+        """With its large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
+        changes nothing but the size."""
+        assert settlement.result is not None
+        try:
+            return replace(settlement, result=await asyncio.to_thread(self._packer.compress, settlement.result))
+        except asyncio.CancelledError:
+            return settlement
+
+    def _job(
+        self,
+        slot: Slot,
+        handler: Handler,
+        leased: Leased,
+        payload: Any,
+        sections: dict[str, bytes] | None = None,
+    ) -> Job[Any]:
         slot.token = slot.token or CancelToken()
-        sections = self._packer.sections(leased.cells)
+        if sections is None:
+            sections = self._packer.sections(leased.cells)
         completion = Completion(
             partial(self._complete, leased, handler, slot.token), partial(self._settler.disown, leased.id, leased.epoch)
         )
@@ -195,12 +253,11 @@ class Attempts:
             if ending.error is not None and ending.error is not error:
                 return self._judge.refuse(leased, ending.error, settlement.reason), ending.error
         except asyncio.CancelledError as problem:
-            if not slot.stopped:
-                raise
-            self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook was cut short")
-        except GeneratorExit:
-            raise
+            detail = "the after hook was cut short" if slot.stopped else "the after hook failed"
+            self.tell(EventKind.ERROR, leased, error=problem, detail=detail)
         except BaseException as problem:
+            if isinstance(problem, GeneratorExit) and slot.abandoned:
+                raise
             self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
         return settlement, ended
 
@@ -211,7 +268,7 @@ class Attempts:
         for leased in jobs:
             match slot.reason:
                 case StopReason.TIMED_OUT:
-                    error = TimeoutError(f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s")
+                    error = TimeoutError(_too_long(slot, handler))
                     self._conclude(leased, self._judge.raised(leased, handler.retry, error), error, slot)
                 case StopReason.CANCELLED:
                     self._conclude(leased, self._judge.cancelled(leased), None, slot)
@@ -260,12 +317,18 @@ class Attempts:
         """The job is cancelled before it was started."""
         self._conclude(leased, self._judge.cancelled(leased), None)
 
+    def escaped(self, leased: Leased, error: BaseException) -> None:
+        """What came of this job is lost, to an error that should have been dealt with before: the job has failed."""
+        self.tell(EventKind.ERROR, leased, error=error, detail=UNSTORABLE)
+        news = _event(EventKind.FAILED, leased, error=error, detail=UNSTORABLE) if self._observers else None
+        self._settler.add(self._judge.refuse(leased, error, UNSTORABLE), news)
+
     def tell(self, kind: EventKind, leased: Leased, **more: Any) -> None:
         """Something happened to this job. An error that nobody observes is logged."""
         if self._observers:
             self._observers.tell(_event(kind, leased, **more))
         elif kind is EventKind.ERROR:
-            log.error("%s: %s", leased.task or leased.queue, more.get("detail"), exc_info=more.get("error"))
+            log.error("%s: %s", shown(leased.task or leased.queue), more.get("detail"), exc_info=more.get("error"))
 
 
 def _event(kind: EventKind, leased: Leased, **more: Any) -> Event:
@@ -279,6 +342,12 @@ def _loaded(handler: Handler, leased: Leased) -> Any:
         raise
     except Exception as error:
         raise CodecError(f"the payload cannot be loaded: {error}") from error
+
+
+def _too_long(slot: Slot, handler: Handler) -> str:
+    if handler.threaded:
+        return f"ran longer than its timeout; given up on after {_ran(slot):.3f} s; its thread goes on until it returns"
+    return f"ran longer than its timeout; cancelled after {_ran(slot):.3f} s"
 
 
 def _ran(slot: Slot) -> float:

@@ -39,6 +39,7 @@ class Claimer:
         poll: float,
         deliver: Callable[[list[Leased]], None],
         alone: Callable[[], bool],
+        stuck: Callable[[], bool],
         companions: Callable[[], int],
         nudge: Callable[[], None],
     ) -> None:
@@ -51,6 +52,8 @@ class Claimer:
         self._poll = poll
         self._deliver = deliver
         self._alone = alone
+        self._stuck = stuck
+        """Whether so many threads go on whose jobs were given up on that nothing more may be started."""
         self._companions = companions
         self._nudge = nudge
         self._pace = 0.0
@@ -81,7 +84,7 @@ class Claimer:
 
     def want(self) -> int:
         """How many jobs to ask for right now. Those that are being settled make room, those asked for take it."""
-        if not (self.open and self._hungry) or self._alone():
+        if not (self.open and self._hungry) or self._alone() or self._stuck():
             return 0
         if self._making_room:
             return 0 if len(self._leases) or self.asking else 1

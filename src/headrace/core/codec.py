@@ -43,7 +43,7 @@ _PLAIN = frozenset((str, int, bool, type(None), bytes))
 """Nothing is in them, and they are what they look like."""
 _MIN_GAIN = 0.9
 _BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ENCODABLE = (
+ENCODABLE = (
     "what can be stored is None, bool, numbers, text, bytes, dates and times, UUIDs, enums, "
     "lists, tuples, sets and dicts of these, dataclasses, and models of msgspec and Pydantic"
 )
@@ -282,7 +282,7 @@ def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
 def _enc_hook(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {_ENCODABLE}")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {ENCODABLE}")
 
 
 def _dec_hook(type: Any, value: Any) -> Any:

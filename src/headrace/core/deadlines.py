@@ -15,7 +15,9 @@ class Deadlines:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._live: set[int] = set()
         self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._when = 0.0
+        """What the timer is set to. It cannot be asked: uvloop's handle for an instant that has passed has none."""
 
     def add(self, seconds: float, call: Callable[[], None]) -> int:
         """Call ``call`` in ``seconds``, unless the number returned is dropped before."""
@@ -27,7 +29,7 @@ class Deadlines:
             heapify(self._heap)
         self._live.add(number)
         heappush(self._heap, (when, number, call))
-        if self._timer is None or when < self._timer.when():
+        if self._timer is None or when < self._when:
             self._arm(loop)
         return number
 
@@ -46,12 +48,14 @@ class Deadlines:
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(self._heap[0][0], self._fire) if self._heap else None
+        self._timer = None
+        if self._heap:
+            self._when = self._heap[0][0]
+            self._timer = loop.call_at(self._when, self._fire)
 
     def _fire(self) -> None:
         loop = asyncio.get_running_loop()
-        assert self._timer is not None
-        now = max(loop.time(), self._timer.when())  # a loop may be early by the resolution of its clock
+        now = max(loop.time(), self._when)  # a loop may be early by the resolution of its clock
         self._timer = None
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._live):
             _, number, call = heappop(self._heap)

@@ -11,6 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from headrace.core.alerts import Alert, Restraint, moment
+from headrace.core.functions import check_listener
 from headrace.shown import shown
 
 log = logging.getLogger("headrace")
@@ -119,8 +120,7 @@ class Observers:
         return bool(self._observers)
 
     def add(self, observer: Observer) -> None:
-        if not callable(observer):
-            raise TypeError(f"an observer is called with an Event; {type(observer).__name__} cannot be called")
+        check_listener(observer, "observer")
         self._observers.append(observer)
 
     def remove(self, observer: Observer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import queue
 import signal
@@ -20,7 +21,9 @@ from typing import Any
 
 from headrace.core.child import SIZE, pidfd
 from headrace.core.raised import ChildTraceback, Raised, carried
+from headrace.core.strays import Strays
 from headrace.errors import ConfigError
+from headrace.shown import shown
 
 
 class ThreadExecutor:
@@ -28,14 +31,15 @@ class ThreadExecutor:
 
     def __init__(self) -> None:
         self._idle: list[_Lane] = []
+        self.strays = Strays()
 
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """Run ``call`` in a thread, with this task's context variables."""
+    async def run(self, call: Callable[[], Any], task: str = "") -> Any:
+        """Run ``call``, a job of ``task``, in a thread, with this task's context variables."""
         lane = self._idle.pop() if self._idle else _Lane()
         try:
             value = await lane.run(partial(copy_context().run, call))
         except asyncio.CancelledError:
-            lane.leave()
+            lane.leave_behind(self.strays, task)
             raise
         except BaseException:
             self._idle.append(lane)
@@ -55,6 +59,8 @@ class _Lane:
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._strays: Strays | None = None
+        self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._main, name="headrace-thread", daemon=True).start()
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -65,7 +71,18 @@ class _Lane:
     def leave(self) -> None:
         self._calls.put(None)
 
+    def leave_behind(self, strays: Strays, task: str) -> None:
+        """Let it end when its function returns, as one of the strays until then."""
+        self._strays = strays
+        strays.add(self, task)
+        self.leave()
+
     def _main(self) -> None:
+        self._serve()
+        if self._strays is not None:
+            self._strays.remove(self, self._loop)
+
+    def _serve(self) -> None:
         while (item := self._calls.get()) is not None:
             call, future = item
             try:
@@ -238,6 +255,10 @@ def _command(fd: int) -> list[str]:
 
 def function_path(function: Callable[..., Any]) -> str:
     """Where a child process finds the function; raises if it could not."""
+    if not inspect.isfunction(function) and not inspect.isbuiltin(function):
+        raise ConfigError(
+            f"{shown(function)} cannot be imported by another process; define a function at the top of a module"
+        )
     path = f"{function.__module__}:{function.__qualname__}"
     if function.__module__ in ("__main__", "__mp_main__"):
         raise ConfigError(

@@ -61,3 +61,5 @@ class Handler(Struct, frozen=True, kw_only=True):
     """The whole chain of middleware around a handler of many jobs: one ending for each, in order."""
     batch_size: int = 1
     after: After | None = None
+    threaded: bool = False
+    """Whether it runs in a thread, which goes on when its job is given up on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from random import Random
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ from headrace.core.codec import annotation, told
 from headrace.core.handler import Handler
 from headrace.core.names import check_queue
 from headrace.core.payloads import Packer
-from headrace.core.retry import RetryPolicy
-from headrace.durations import micros
-from headrace.errors import CodecError, InvalidJob, PayloadError, PayloadTooLarge, Stop
+from headrace.core.retry import RetryPolicy, exponential
+from headrace.durations import LONGEST, micros
+from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop, UnknownTask
 from headrace.records import JobId, Leased, Settlement
+from headrace.shown import shown, without_secrets
 from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
 
 _FAILURES_KEPT = 5
@@ -29,6 +31,10 @@ _ENCODER = msgspec.msgpack.Encoder()
 EXHAUSTED = "retries exhausted"
 UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
+_POLICY_FAILED = "retry policy failed"
+_NOBODY_KNOWS = "no worker knows its task"
+_UNKNOWN = exponential(10, base="10s", cap="10m")
+"""How often, and for how long, a job waits for a worker that knows its task."""
 
 
 class Judge:
@@ -49,6 +55,9 @@ class Judge:
                 result = self._sealed(handler, value)
             except Exception as error:
                 return self._unstorable(leased, error)
+        elif isinstance(value, GeneratorType | AsyncGeneratorType):
+            lazy = f"result of {handler.task}(…): a generator, of which nothing has run; return a list"
+            return self._unstorable(leased, CodecError(lazy))
         return Settlement(
             leased.id, leased.epoch, self._holder, JobState.COMPLETED, result=result, result_ttl=ttl
         )  # fmt: skip
@@ -63,9 +72,24 @@ class Judge:
     def raised(self, leased: Leased, retry: RetryPolicy, error: BaseException) -> Settlement:
         """The handler raised: another attempt, or the dead letters."""
         failure = _failure(error, leased.attempt + 1, self._clock.now())
-        if not retry.allows(error):
-            return self._fail(leased, failure, GAVE_UP)
-        return self._attempt(leased, retry, failure, None)
+        try:
+            if not retry.allows(error):
+                return self._fail(leased, failure, GAVE_UP)
+            return self._attempt(leased, retry, failure, None)
+        except BaseException as problem:  # of a policy, or an exception class, of the user's own making
+            also = _failure(problem, leased.attempt + 1, self._clock.now())
+            return self._fail(leased, failure, _POLICY_FAILED, also)
+
+    def unknown(self, leased: Leased, error: UnknownTask) -> Settlement:
+        """This worker has no handler for it; one that does may be on its way. Given back for a while, which uses up no
+        attempt: how often so far is kept with the error. Then to the dead letters."""
+        before = failures(leased.error)
+        times = 1 + before.pop().times if before and before[-1].type == type(error).__qualname__ else 1
+        now = msgspec.structs.replace(_failure(error, leased.attempt, self._clock.now()), times=times)
+        settlement = self.release(leased, delay=_UNKNOWN.delay(times, self._rng), unbegun=not leased.begun)
+        if times >= _UNKNOWN.max_attempts:
+            settlement = msgspec.structs.replace(settlement, state=JobState.FAILED, delay=0, reason=_NOBODY_KNOWS)
+        return msgspec.structs.replace(settlement, error=_kept([*before, now]))
 
     def refuse(self, leased: Leased, error: BaseException, reason: str) -> Settlement:
         """The job cannot be run at all: to the dead letters, whatever attempts are left."""
@@ -152,19 +176,19 @@ class Judge:
             leased.epoch,
             self._holder,
             JobState.AVAILABLE,
-            delay=retry.delay(attempt, self._rng) if after is None else after,
+            delay=_checked(retry.delay(attempt, self._rng)) if after is None else after,
             failed_attempt=True,
             error=_remember(leased.error, failure),
         )
 
-    def _fail(self, leased: Leased, failure: Failure, reason: str) -> Settlement:
+    def _fail(self, leased: Leased, failure: Failure, reason: str, *more: Failure) -> Settlement:
         return Settlement(
             leased.id,
             leased.epoch,
             self._holder,
             JobState.FAILED,
             failed_attempt=True,
-            error=_remember(leased.error, failure),
+            error=_remember(leased.error, failure, *more),
             reason=reason,
         )
 
@@ -179,7 +203,7 @@ def failures(error: bytes | None) -> list[Failure]:
         return []
     try:
         return _DECODER.decode(error)
-    except msgspec.DecodeError:
+    except Exception:  # not MessagePack, not text, not even bytes
         return [Failure("Unreadable", "the stored error cannot be decoded")]
 
 
@@ -188,9 +212,23 @@ def unwrap(error: BaseException) -> Outcome | None:
     return error.outcome if isinstance(error, Stop) and isinstance(error.outcome, OUTCOMES) else None
 
 
-def _remember(before: bytes | None, failure: Failure) -> bytes:
-    earlier = [msgspec.structs.replace(f, traceback="") for f in failures(before)]
-    return _ENCODER.encode([*earlier, failure][-_FAILURES_KEPT:])
+def _remember(before: bytes | None, *now: Failure) -> bytes:
+    return _kept([*failures(before), *now])
+
+
+def _kept(told: list[Failure]) -> bytes:
+    """The last few, and the traceback of the very last."""
+    last = len(told) - 1
+    kept = [one if i == last else msgspec.structs.replace(one, traceback="") for i, one in enumerate(told)]
+    return _ENCODER.encode(kept[-_FAILURES_KEPT:])
+
+
+def _checked(delay: object) -> int:
+    if not isinstance(delay, int) or isinstance(delay, bool) or not 0 <= delay <= LONGEST:
+        raise ConfigError(
+            f"RetryPolicy.delay: expected a whole number of microseconds, ten years at most, got {shown(delay)}"
+        )
+    return delay
 
 
 def _failure(error: BaseException, attempt: int, at: int) -> Failure:
@@ -202,12 +240,13 @@ def _failure(error: BaseException, attempt: int, at: int) -> Failure:
 
 
 def _plain(value: object) -> str:
-    """Any value as text that every store can take: it must never be the reason that an error is lost."""
+    """Any value as text that every store can take, without the secrets of URLs in it: it must never be the reason that
+    an error is lost."""
     try:
         text = str(value)
-    except Exception:
+    except BaseException:
         text = f"<{type(value).__name__} that cannot be shown>"
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return without_secrets(text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0"))
 
 
 def _cut(value: object) -> str:

@@ -111,8 +111,10 @@ class _Gathering:
     async def _see_through(self, job: Job[Any]) -> Outcome | BaseException:
         try:
             return await self._walk(job)
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if _cancelled():
+                raise
+            return error
         except BaseException as error:
             return error
         finally:
@@ -136,8 +138,10 @@ class _Gathering:
         arrived = list(self._arrived.values())
         try:
             ends = await self._call([job for job, _ in arrived])
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if _cancelled():
+                raise
+            ends = [error] * len(arrived)
         except BaseException as error:
             ends = [error] * len(arrived)
         for (_, future), end in zip(arrived, ends, strict=True):
@@ -147,3 +151,9 @@ class _Gathering:
                 future.set_exception(end)
             else:
                 future.set_result(end)
+
+
+def _cancelled() -> bool:
+    """Whether somebody cancelled this task. A ``CancelledError`` that code of its own raised is one job's failure."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -14,6 +14,7 @@ from headrace.instants import to_datetime
 from headrace.job import SLOT, read_headers
 from headrace.protocol import TickStore
 from headrace.records import JobId, Leased, Settlement
+from headrace.shown import shown
 from headrace.ticks import TickNote
 from headrace.types import JobState
 
@@ -26,14 +27,14 @@ _KEPT = 10_000
 
 def at_most_once(leased: Leased) -> bool:
     """Whether the job may not be started again if it ever was."""
-    if leased.headers is None or DELIVERY.encode() not in leased.headers:
+    if not _names(leased, DELIVERY):
         return False
     return read_headers(leased.headers).get(DELIVERY) == Delivery.AT_MOST_ONCE
 
 
 def slot_of(leased: Leased) -> str:
     """The schedule and the slot that a job is of, as events tell them; empty for all other jobs."""
-    if leased.headers is None or SLOT.encode() not in leased.headers:
+    if not _names(leased, SLOT):
         return ""
     headers = read_headers(leased.headers)
     try:
@@ -41,6 +42,11 @@ def slot_of(leased: Leased) -> str:
     except (ValueError, OverflowError):
         return ""
     return f"{headers.get(SCHEDULE, '')} {slot.isoformat()}"
+
+
+def _names(leased: Leased, header: str) -> bool:
+    """Whether the name stands in the job's headers; which is found out without reading them."""
+    return isinstance(leased.headers, bytes) and header.encode() in leased.headers
 
 
 class Notes:
@@ -74,7 +80,7 @@ class Notes:
         self.expected[settlement.id, settlement.epoch] = note
         if log.isEnabledFor(logging.DEBUG):
             waited, took = note.waited / 1e6, note.ran / 1e6
-            log.debug("%s: %s, started %.3f s late, ran %.3f s", slot_of(leased), note.state, waited, took)
+            log.debug("%s: %s, started %.3f s late, ran %.3f s", shown(slot_of(leased)), note.state, waited, took)
 
     def answered(self, settlement: Settlement, state: JobState | None) -> None:
         """The store has spoken of it; what it has refused is not noted."""

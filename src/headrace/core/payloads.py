@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.config import PayloadSettings
+from headrace.core.apart import LARGE
 from headrace.core.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.core.ids import IdMaker
 from headrace.core.names import check_name, check_queue
@@ -36,9 +37,9 @@ class Packer:
         self._limits = limits
         self._good_names: set[str] = set()
         self._good_queues: set[str] = set()
-        self.envelope = Envelope(
-            max_size=min(settings.max_size, limits.max_cell - 64), compress_over=settings.compress_over
-        )
+        size = min(settings.max_size, limits.max_cell - 64)
+        self.envelope = Envelope(max_size=size, compress_over=settings.compress_over)
+        self._uncompressed = Envelope(max_size=size, compress_over=None)
 
     def pack(self, job: NewJob, reply_to: str | None = None) -> Row:
         """The row for a new job. Raises before anything is stored."""
@@ -103,19 +104,32 @@ class Packer:
         return {name: None if body is None else self._seal(body, name) for name, body in _changes(patch.sections)}
 
     def seal_result(self, value: T, serde: Serde[T]) -> bytes | None:
-        """A cell that holds what a handler returned; none for JSON's null, which is what most return."""
-        return None if value is None and serde.kind == JSON else self.seal_value(value, serde, "result")
+        """A cell that holds what a handler returned; none for JSON's null, which is what most return. A large one is
+        left as it is, for ``compress``."""
+        if value is None and serde.kind == JSON:
+            return None
+        body = self.encode(value, serde, "result")
+        return (self.envelope if len(body) <= LARGE else self._uncompressed).seal(body, serde.kind, "result")
+
+    def compress(self, cell: bytes) -> bytes:
+        """The same in a cell that is compressed, where that pays; callable from any thread."""
+        kind, body = self._uncompressed.open(cell, "result")
+        return self.envelope.seal(body, kind, "result")
 
     def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
         """A cell that holds an encoded value."""
+        return self.envelope.seal(self.encode(value, serde, what), serde.kind, what)
+
+    def encode(self, value: T, serde: Serde[T], what: str) -> bytes:
+        """The value as bytes, not in a cell yet."""
         try:
-            limited = isinstance(serde, JsonSerde)
-            body = serde.encode(value, self.envelope.max_size) if limited else serde.encode(value)  # type: ignore[call-arg]
+            if isinstance(serde, JsonSerde):
+                return serde.encode(value, self.envelope.max_size)
+            return serde.encode(value)
         except CodecError:
             raise
         except Exception as error:
             raise CodecError(f"{what}: cannot encode {type(value).__name__}: {error}") from error
-        return self.envelope.seal(body, serde.kind, what)
 
     def sections(self, cells: Cells) -> dict[str, bytes]:
         """The bytes of all sections but ``parameters``."""

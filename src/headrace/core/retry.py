@@ -49,7 +49,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     def delay(self, attempt: int, rng: Random) -> int:
         """Microseconds to wait after failed attempt number ``attempt``."""
         try:
-            wait = min(self.base * self.factor ** (attempt - 1), self.cap) if self.base else 0
+            wait = min(self.base * float(self.factor) ** (attempt - 1), self.cap) if self.base else 0
         except OverflowError:
             wait = self.cap
         return round(rng.random() * wait if self.jitter else wait)
@@ -70,7 +70,10 @@ def _length(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _kinds(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
@@ -13,9 +14,13 @@ from headrace.core.attempt import Attempts
 from headrace.core.deadlines import Deadlines
 from headrace.core.events import EventKind
 from headrace.core.leases import Leases
+from headrace.core.settler import Settler
 from headrace.core.slot import Slot, StopReason
 from headrace.core.tasks import Tasks
 from headrace.records import JobId, Leased
+from headrace.shown import shown
+
+log = logging.getLogger("headrace")
 
 _STREAK = 32
 """Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
@@ -23,12 +28,14 @@ _STUBBORN = 0.5
 """Seconds that a handler has to obey its cancellation when the worker stops."""
 
 _LEARNING = 0.3
+_DOWN = 1.0
+"""Seconds until a slot that has ended is started again: not at once, in case that it ends again and again."""
 
 
 def _differs(context: Context, clean: Context) -> bool:
     try:
         return context != clean
-    except Exception:  # a value in it will not be compared
+    except BaseException:  # a value in it will not be compared
         return True
 
 
@@ -39,6 +46,7 @@ class Runner:
         self,
         attempts: Attempts,
         leases: Leases,
+        settler: Settler,
         *,
         slots: int,
         last_chance: int,
@@ -46,6 +54,7 @@ class Runner:
     ) -> None:
         self._attempts = attempts
         self._leases = leases
+        self._settler = settler
         self._slots = slots
         self._last_chance = last_chance
         self._nudge = nudge
@@ -67,6 +76,11 @@ class Runner:
     def busy(self) -> int:
         """Jobs that run right now."""
         return len(self._running)
+
+    @property
+    def alive(self) -> int:
+        """Slots that can run jobs."""
+        return sum(slot.task is not None and not slot.task.done() for slot in self._all)
 
     @property
     def alone(self) -> bool:
@@ -172,6 +186,16 @@ class Runner:
         assert self._clean is not None
         start = partial(self._tasks.start, self._work(slot, number), f"headrace-slot-{number}")
         slot.task = self._clean.copy().run(start)
+        slot.task.add_done_callback(partial(self._slot_ended, slot, number))
+
+    def _slot_ended(self, slot: Slot, number: int, task: asyncio.Task[None]) -> None:
+        if slot.task is task and not slot.closing:
+            log.error("%s ended; it is started again in %g s", task.get_name(), _DOWN)
+            asyncio.get_running_loop().call_later(_DOWN, self._start_again, slot, number)
+
+    def _start_again(self, slot: Slot, number: int) -> None:
+        if not slot.closing:
+            self._start_slot(slot, number)
 
     def _wake(self, count: int) -> None:
         while count and self._idle:
@@ -200,6 +224,8 @@ class Runner:
                 self._attempts.release(leased, "its lease ran out before it was started", begun=False)
             else:
                 await self._run(slot, leased, loop.time())
+                if slot.closing:  # its cancellation came when the job was through, and was not passed on
+                    return
             if leased.lost >= self._last_chance:
                 self._alone = False
             self._nudge()
@@ -214,27 +240,32 @@ class Runner:
                 await asyncio.sleep(0)
 
     async def _run(self, slot: Slot, leased: Leased, now: float) -> None:
-        handler = self._attempts.handlers.get(leased.task)
-        if handler is None:
-            self._attempts.unknown(leased)
-            return
         jobs = [leased]
-        if handler.batch is not None:
-            jobs += self._companions(leased, handler.batch_size - 1)
-        slot.begin(jobs, now)
-        for job in jobs:
-            self._running[job.id] = slot
-        timeout = handler.timeout if leased.timeout is None else leased.timeout
-        if handler.batch is not None:
-            timeout = min((job.timeout for job in jobs if job.timeout is not None), default=timeout)
         deadline = None
-        if timeout is not None:
-            deadline = self._deadlines.add(timeout / 1e6, partial(slot.stop, StopReason.TIMED_OUT))
         try:
+            handler = self._attempts.handlers.get(leased.task)
+            if handler is None:
+                self._attempts.unknown(leased)
+                return
+            if handler.batch is not None:
+                jobs += self._companions(leased, handler.batch_size - 1)
+            slot.begin(jobs, now)
+            for job in jobs:
+                self._running[job.id] = slot
+            timeout = handler.timeout if leased.timeout is None else leased.timeout
+            if handler.batch is not None:
+                timeout = min((job.timeout for job in jobs if job.timeout is not None), default=timeout)
+            if timeout is not None:
+                deadline = self._deadlines.add(timeout / 1e6, partial(slot.stop, StopReason.TIMED_OUT))
             if handler.batch is None:
                 await self._attempts.run(slot, handler)
             else:
                 await self._attempts.run_batch(slot, handler)
+        except BaseException as error:
+            if slot.closing or (isinstance(error, GeneratorExit) and slot.abandoned):
+                raise
+            for job in jobs:
+                self._rescue(job, error)
         finally:
             slot.end()
             if deadline is not None:
@@ -242,6 +273,17 @@ class Runner:
             for job in jobs:
                 if self._running.get(job.id) is slot:
                     del self._running[job.id]
+
+    def _rescue(self, leased: Leased, error: BaseException) -> None:
+        """Nothing that comes of a job ends its slot. The job has failed; if even that cannot be told, its lease is left
+        to run out."""
+        if self._settler.has(leased.id, leased.epoch) or not self._leases.current(leased.id, leased.epoch):
+            return
+        try:
+            self._attempts.escaped(leased, error)
+        except BaseException:
+            log.exception("what came of job %s (%s) is lost; its lease runs out", leased.id.hex(), shown(leased.task))
+            self._leases.drop(leased.id, leased.epoch)
 
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
         """Buffered jobs of the same task whose leases hold, for a handler of many."""

@@ -86,6 +86,10 @@ class Settler:
         (self._apart if entrusted else self._waiting).append(settlement)
         self._nudge()
 
+    def has(self, job_id: JobId, epoch: int) -> bool:
+        """Whether an outcome under this lease waits for its trip."""
+        return any((one.id, one.epoch) == (job_id, epoch) for one in (*self._waiting, *self._apart))
+
     def take_apart(self, limit: int) -> list[Settlement]:
         """The same for a trip with those whose handlers have a transaction of their own, and nothing else."""
         taken, self._apart = self._apart[:limit], self._apart[limit:]

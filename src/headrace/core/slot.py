@@ -51,6 +51,15 @@ class Slot:
             raise asyncio.CancelledError
         return self.reason is not None
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether a ``GeneratorExit`` is that of the slot's own coroutine, which nobody runs any more. One that a
+        handler raised is a failure like any other."""
+        try:
+            return asyncio.current_task() is not self.task
+        except RuntimeError:  # no loop runs
+            return True
+
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to end; the first reason stays."""
         if self.jobs and self.reason is None:

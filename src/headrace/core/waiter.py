@@ -64,7 +64,10 @@ class Waiter:
         await self._listening.wait()
 
     async def wait(self, job_id: JobId, seconds: float | None, *, watch: bool) -> Record:
-        """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so."""
+        """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so. In no
+        time at all it looks once."""
+        if watch and seconds == 0:
+            return await self._now(job_id)
         future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
         self._waits[job_id].add(future)
         try:
@@ -83,6 +86,15 @@ class Waiter:
             self._waits[job_id].discard(future)
             if not self._waits[job_id]:
                 del self._waits[job_id]
+
+    async def _now(self, job_id: JobId) -> Record:
+        record = await self._fetches.submit(job_id)
+        if record is None:
+            raise _not_found()
+        if not record.state.terminal:
+            name = str(UUID(bytes=job_id))
+            raise WaitTimeout(f"job {name} has not ended yet, and nobody waited for it", job_id=name)
+        return record
 
     def close(self) -> None:
         """Nobody will be told any more: say so to those who wait."""
@@ -117,7 +129,7 @@ class Waiter:
             if future.done():
                 continue
             if record is None:
-                future.set_exception(JobNotFound("no such job: it never was, or it ended and its record is gone"))
+                future.set_exception(_not_found())
             else:
                 future.set_result(record)
 
@@ -127,3 +139,7 @@ class Waiter:
 
     async def _fetch(self, ids: list[JobId]) -> list[Record | None]:
         return await self._backend.fetch(ids, _WANT, self._clock.stamp())
+
+
+def _not_found() -> JobNotFound:
+    return JobNotFound("no such job: it never was, or it ended and its record is gone")

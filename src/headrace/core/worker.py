@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 
 from headrace.config import Settings
+from headrace.core.alerts import Alert
 from headrace.core.attempt import Attempts
 from headrace.core.claimer import Claimer
 from headrace.core.clock import Clock
@@ -31,17 +32,21 @@ from headrace.core.renewer import Renewer, RenewerThread
 from headrace.core.retention import Retention
 from headrace.core.runner import Runner
 from headrace.core.settler import Settler
+from headrace.core.strays import Strays
 from headrace.core.tasks import Tasks
 from headrace.durations import micros
 from headrace.errors import ConfigError
 from headrace.protocol import Backend
 from headrace.records import Claim, Hint, JobId, Renewed
+from headrace.shown import shown
 
 log = logging.getLogger("headrace")
 
 _PARTING = 2.0
 """Seconds that the store has to take back what a worker holds that is cancelled."""
 _ALL = sys.maxsize
+_STRAYS_PER_SLOT = 4
+"""Threads that go on although their jobs were given up on. With more of them a worker claims nothing."""
 SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
 
@@ -49,16 +54,22 @@ SCHEDULES = "schedules:all"
 class Health:
     """Whether the worker does its work, not merely whether its process lives."""
 
-    def __init__(self, *, consuming: bool, beating: bool, busy: int, slots: int, detail: str) -> None:
+    def __init__(
+        self, *, consuming: bool, beating: bool, busy: int, slots: int, alive: int, strays: int, detail: str
+    ) -> None:
         self.consuming = consuming
         self.beating = beating
         self.busy = busy
         self.slots = slots
+        self.alive = alive
+        """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
+        self.strays = strays
+        """Threads that go on although their jobs were given up on."""
         self.detail = detail
 
     @property
     def ok(self) -> bool:
-        return self.consuming and self.beating
+        return self.consuming and self.beating and self.alive >= self.slots
 
 
 class Worker:
@@ -83,6 +94,7 @@ class Worker:
         heartbeat_thread: bool = True,
         paces: Mapping[str, Pace] | None = None,
         guest: bool = False,
+        strays: Strays | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
@@ -100,6 +112,8 @@ class Worker:
         self._started = 0.0
         self._burst = False
         self._tasks = Tasks()
+        self._strays = Strays() if strays is None else strays
+        self._most_strays = _STRAYS_PER_SLOT * settings.worker.concurrency
         self._planner = (
             None
             if backend.ticks is None or guest
@@ -119,6 +133,7 @@ class Worker:
         self._runner = Runner(
             attempts,
             self._leases,
+            self._settler,
             slots=worker.concurrency,
             last_chance=last_chance,
             nudge=self._nudge,
@@ -134,6 +149,7 @@ class Worker:
             poll=micros(poll) / 1e6,
             deliver=self._runner.deliver,
             alone=lambda: self._runner.alone,
+            stuck=lambda: self._stuck,
             companions=self._runner.companions,
             nudge=self._nudge,
         )
@@ -143,12 +159,14 @@ class Worker:
             holder=holder,
             worker=self.name,
             queues=self._queues,
-            slots=worker.concurrency,
+            slots=lambda: self._runner.alive,
             busy=lambda: self._runner.busy,
             tell=self._hear_renewed,
             doubted=self._runner.doubt,
         )
         self._lanes = self._make_lanes(judge)
+        self._strays.came, self._strays.stays = self._stray_came, self._stray_stays
+        self._strays.gone = self._nudge
         self._reaper = Reaper(
             self._backend,
             self._clock,
@@ -197,23 +215,33 @@ class Worker:
         self._stop.set()
 
     def health(self) -> Health:
-        """Whether claims and heartbeats get through to the store."""
+        """Whether claims and heartbeats get through to the store, and all slots are up."""
         now = asyncio.get_running_loop().time()
         patience = max(3 * micros(self._settings.worker.poll) / 1e6, 5.0)
         claims = max(self._started, *(lane.beat for lane in self._lanes))
         beats = max(self._started, self._renewer.beat)
         full = self._runner.busy >= self._settings.worker.concurrency
-        consuming = full or self._claimer.holding_back or now - claims <= patience
+        consuming = not self._stuck and (full or self._claimer.holding_back or now - claims <= patience)
         away = self._renewer.away
         beating = not away and now - beats <= max(self._leases.lease / 2, 1.0)
-        detail = "ok" if beating else f"no heartbeat got through: {away}" if away else "no heartbeat"
-        detail = detail if consuming else "no claim got through"
+        slots, alive = self._settings.worker.concurrency, self._runner.alive
+        problems = []
+        if self._stuck:
+            problems.append(f"{_gone_on(len(self._strays))}; nothing is claimed until some of them end")
+        elif not consuming:
+            problems.append("no claim got through")
+        if not beating:
+            problems.append(f"no heartbeat got through: {away}" if away else "no heartbeat")
+        if alive < slots:
+            problems.append(f"{slots - alive} of {slots} slots are down, and will be started again")
         return Health(
             consuming=consuming,
             beating=beating,
             busy=self._runner.busy,
-            slots=self._settings.worker.concurrency,
-            detail=detail,
+            slots=slots,
+            alive=alive,
+            strays=len(self._strays),
+            detail="; ".join(problems) or (f"ok; {_gone_on(len(self._strays))}" if len(self._strays) else "ok"),
         )
 
     async def run(self, *, burst: bool = False) -> None:
@@ -258,6 +286,7 @@ class Worker:
                     await beat
         except (Exception, asyncio.CancelledError) as error:
             self._claimer.close()
+            self._runner.give_back()
             await self._runner.close()
             await self._leave_behind()
             raise _cause(error) from None
@@ -327,6 +356,20 @@ class Worker:
         for lane in self._lanes:
             lane.nudge()
 
+    @property
+    def _stuck(self) -> bool:
+        return len(self._strays) >= self._most_strays
+
+    def _stray_came(self) -> None:
+        if self._stuck:
+            self._runner.give_back()
+            sentence = f"{_gone_on(len(self._strays))}; worker {self.name} claims nothing until some of them end"
+            self._observers.alert(Alert.TOO_MANY_THREADS, self.name, sentence, worker=self.name)
+
+    def _stray_stays(self, task: str) -> None:
+        sentence = f"a job of task {shown(task)} was given up on, and its thread goes on; {_gone_on(len(self._strays))}"
+        self._observers.alert(Alert.THREAD_LEFT_BEHIND, task, sentence, task=task, worker=self.name)
+
     def _idle(self) -> None:
         if self._burst:
             self._claimer.wake()
@@ -363,16 +406,24 @@ class Worker:
             self._runner.cancel(job_id)
         if renewed.paused:
             self._runner.give_back(frozenset(renewed.paused))
-        if strays := [lease for lease in renewed.held if not self._leases.current(*lease)]:
-            self._tasks.start(self._give_back(strays), "headrace-strays")
+        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease)]:
+            self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
 
-    async def _give_back(self, strays: Sequence[tuple[JobId, int]]) -> None:
+    async def _give_back(self, unknown: Sequence[tuple[JobId, int]]) -> None:
         """Leases that no claim has told of, once every claim that was under way has been answered."""
         for lane in self._lanes:
             await lane.landed.wait()
-        for job_id, epoch in strays:
+        for job_id, epoch in unknown:
             if not self._leases.current(job_id, epoch):
                 self._settler.add(self._judge.give_back(job_id, epoch))
+
+
+def _gone_on(count: int) -> str:
+    return (
+        "1 thread goes on whose job was given up on"
+        if count == 1
+        else f"{count} threads go on whose jobs were given up on"
+    )
 
 
 def _cause(error: BaseException) -> BaseException:
