@@ -11,7 +11,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from chaos import freeze_workers, fsync_window, kill_holders, kill_planners, kill_server, kill_workers, poison
+from chaos import (
+    freeze_workers,
+    fsync_window,
+    kill_holders,
+    kill_planners,
+    kill_server,
+    kill_workers,
+    passing_errors,
+    poison,
+)
 from chaos.outcome import Outcome
 from chaos.stores import SERVERS, STORES
 
@@ -23,6 +32,7 @@ SCENARIOS = {
     "fsync_window": ("valkey",),
     "kill_planners": STORES,
     "kill_holders": STORES,
+    "passing_errors": ("postgres",),
 }
 """On which stores each is run."""
 
@@ -78,6 +88,8 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
             return kill_planners.run(
                 folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few
             )
+        case "passing_errors":
+            return passing_errors.run(folder, **common, processes=given.processes or 2)
         case _:
             return fsync_window.run(folder, cuts=given.cuts, **few)
 

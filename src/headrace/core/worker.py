@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 from headrace.config import Settings
 from headrace.core.attempt import Attempts
@@ -163,9 +164,12 @@ class Worker:
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
         line = self._backend, self._clock, self._rng, self._observers, Outage(self._observers)
-        lanes = [Lane(*line, settler=settler, claimer=claimer, refused=judge.refused) for settler, claimer in pairs]
+        more: dict[str, Any] = {
+            "refused": judge.refused, "lease": self._leases.lease, "beat": lambda: self._renewer.beat
+        }  # fmt: skip
+        lanes = [Lane(*line, settler=settler, claimer=claimer, **more) for settler, claimer in pairs]
         if self._backend.tx is not None:
-            lanes.append(Lane(*line, settler=self._settler, claimer=None, refused=judge.refused, apart=True))
+            lanes.append(Lane(*line, settler=self._settler, claimer=None, apart=True, **more))
         return lanes
 
     @property

@@ -23,7 +23,9 @@ from headrace.backends.postgres.policies import PostgresPolicies
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
+from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
+from headrace.errors import ConfigError, SchemaMismatch
 from headrace.records import (
     Altered,
     Beat,
@@ -122,6 +124,9 @@ class PostgresBackend:
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
+        self._served: set[str] = set()
+        """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
+        may be there again."""
         self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
         self.limits = Limits(
@@ -136,7 +141,7 @@ class PostgresBackend:
         return self._listener
 
     def sibling(self) -> PostgresBackend:
-        return type(self)(
+        other = type(self)(
             self._url,
             where=self._where,
             schema=self._schema,
@@ -145,6 +150,8 @@ class PostgresBackend:
             prepare=self._prepare,
             migrate=self._migrate,
         )
+        other._served = self._served
+        return other
 
     async def open(self) -> None:
         if self._opened:
@@ -166,7 +173,14 @@ class PostgresBackend:
             await self._connections.close()
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
-        return await self._connections.rows(self._sql[name], params)
+        try:
+            rows = await self._connections.rows(self._sql[name], params)
+        except NotLetIn as error:
+            raise error if name in self._served else ConfigError(str(error)) from error.__cause__
+        except SchemaMismatch as error:
+            raise NotThere(str(error)) if name in self._served else error from error.__cause__
+        self._served.add(name)
+        return rows
 
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]

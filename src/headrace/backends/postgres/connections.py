@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, AsyncCursor, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.pq import TransactionStatus
 
 from headrace.backends.postgres.arrays import register
-from headrace.backends.postgres.translate import translated
+from headrace.backends.postgres.translate import REMEMBERED, translated
 from headrace.errors import ConfigError, Unavailable
 
 T = TypeVar("T")
@@ -130,7 +129,8 @@ class Connections:
     a session, so that a pooler in transaction mode may stand between.
 
     A call that cannot be made fails at once, or after its limit: whether it is tried again is for others to decide. A
-    connection to a server that has become read-only, or is gone, is never used again.
+    connection is never used again when the server is gone, or has said what it may say only because of what the session
+    remembers.
     """
 
     def __init__(self, conninfo: str, where: str, *, size: int, prepare: bool) -> None:
@@ -187,7 +187,7 @@ class Connections:
                     self._give(session)
         except TimeoutError as error:
             raise Unavailable(f"{self.where}: no answer in {limit:.3g} s") from error
-        except ReadOnlySqlTransaction as error:
+        except REMEMBERED as error:
             self._forget()
             raise translated(error, self.where) from error
         except Exception as error:
