@@ -14,6 +14,7 @@ from typing import Any
 from chaos import (
     freeze_workers,
     fsync_window,
+    impatient_callers,
     kill_holders,
     kill_planners,
     kill_server,
@@ -33,6 +34,7 @@ SCENARIOS = {
     "kill_planners": STORES,
     "kill_holders": STORES,
     "passing_errors": ("postgres",),
+    "impatient_callers": ("postgres",),
 }
 """On which stores each is run."""
 
@@ -90,6 +92,8 @@ def _scenario(name: str, store: str, folder: Path, given: argparse.Namespace) ->
             )
         case "passing_errors":
             return passing_errors.run(folder, **common, processes=given.processes or 2)
+        case "impatient_callers":
+            return impatient_callers.run(folder, **few)
         case _:
             return fsync_window.run(folder, cuts=given.cuts, **few)
 
