@@ -9,7 +9,7 @@ _LONGEST = 80
 _WORD = re.compile(r"\S+")
 _AUTHORITY = re.compile("://(?!/)")
 _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
-_SECRET = re.compile(r"(?i)(password|passwd|token|secret|api[_-]?key)$")
+_SECRET = re.compile(r"(?i)(pass(word|wd|wrd|phrase)?|pwd|auth|token|secret|api[_-]?key)$")
 _KEY = re.compile(r"(?i)key$")
 _AFTER = "'\"),;.:]}"
 """What may stand after a URL that is part of a sentence."""

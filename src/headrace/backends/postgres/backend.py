@@ -166,6 +166,13 @@ class PostgresBackend:
             self._sql = _statements(self._schema, confined=True)
         self._opened = True
 
+    async def checks(self, kept: int = 0) -> list[tuple[str, str, str, str]]:
+        """What is worth knowing of the way to the server, for those who look after it."""
+        if mode := self._connections.in_clear:
+            what = f"sslmode={mode}: what is sent to another machine may go in clear, the password too"
+            return [("warn", "transport", what, "leave sslmode out of the URL, if the server speaks TLS")]
+        return []
+
     async def close(self) -> None:
         if self._opened:
             self._opened = False

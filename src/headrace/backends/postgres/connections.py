@@ -18,6 +18,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.translate import REMEMBERED, translated
+from headrace.backends.postgres.transport import in_clear, secured
 from headrace.errors import ConfigError, Unavailable
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ def _completed(conninfo: str, where: str) -> str:
     unsaid: dict[str, Any] = {
         name: value for name, value in _DEFAULTS.items() if _ENVIRONMENT.get(name, "") not in os.environ
     }  # fmt: skip
-    return make_conninfo("", **(unsaid | given | _FIXED))
+    return make_conninfo("", **(unsaid | secured(given) | given | _FIXED))
 
 
 class Session(AsyncConnection[Any]):
@@ -189,6 +190,11 @@ class Connections:
         self._behind: set[asyncio.Task[Any]] = set()
         """What goes on after its caller has given up."""
         self._open = False
+
+    @property
+    def in_clear(self) -> str:
+        """The ``sslmode`` by which others may listen in; empty where they cannot."""
+        return in_clear(conninfo_to_dict(self.conninfo))
 
     async def open(self) -> None:
         """Connect; raises when the server cannot be reached."""

@@ -21,13 +21,16 @@ _CONTENT = ("22", "23", "54")
 _FATAL = ("FATAL", "PANIC")
 """After which the connection is gone."""
 _USER = "Look at the user and password in the URL"
+_NO_TLS = "Turn TLS on there; or, if nobody can listen in on the way, add sslmode=disable to the URL"
+_AUTHORITY = "Name the host as its certificate does, and in sslrootcert=PATH the authority that signed it"
 _REFUSALS = {
     r"no pg_hba\.conf entry|pg_hba\.conf rejects": "Let this host, user and database in: in the server's pg_hba.conf",
     r'database ".*" does not exist|no such database': "Look at the database in the URL, or create it: createdb NAME",
     r"permission denied for database": "Let the role in: GRANT CONNECT ON DATABASE NAME TO ROLE",
     r'role ".*" (does not exist|is not permitted to log in)|no such user': _USER,
     r"authentication failed|no password supplied": _USER,
-    r"SSL, but SSL was required": "Look at sslmode in the URL",
+    r"SSL, but SSL was required": _NO_TLS,
+    r"certificate verify failed|root certificate file .* does not exist|does not match host name": _AUTHORITY,
     r"invalid \w+ value|invalid port number|could not match \d+ ": "Look at the port and the options in the URL",
 }
 """What libpq tells of a login in vain, for which it has no codes, and what to do about it."""

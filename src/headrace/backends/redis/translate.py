@@ -75,6 +75,6 @@ def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
             )
         case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
             if prefix and re.search("access .*(key|channel)", said):
-                login = f"Add to its ACL: ~{prefix}* &{prefix}*"
+                login = f"Add to its ACL: ~{prefix}{{* &{prefix}:*"
             return NotLetIn(f"{where} refuses this user: {said}. {login}")
     return Unavailable(f"{where} cannot serve just now: {said}")
