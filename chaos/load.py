@@ -15,8 +15,8 @@ PRODUCERS = 2
 CHUNK = 50
 LONG = 40
 """Every so many jobs comes one that takes two seconds: longer than the server needs to come back."""
-WEIGHT = 1_500_000
-"""Bytes of a heavy job: PostgreSQL gets it in two statements of one transaction."""
+WEIGHT = 1_200_000
+"""Bytes of a heavy job when it is packed: PostgreSQL gets it in two statements of one transaction."""
 
 
 class Load:
@@ -46,7 +46,7 @@ class Load:
         while not self.enough:
             batch = [walk.job(40) if number % LONG == 0 else work.job(number) for number in range(CHUNK)]
             if self._heavy:
-                batch.append(carry.job(random.randbytes(WEIGHT // 2).hex()))
+                batch.append(carry.job(random.randbytes(WEIGHT).hex()))
             self.asked |= {job.id for job in batch}
             try:
                 stored = await self._app.client.insert(batch)

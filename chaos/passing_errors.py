@@ -24,7 +24,7 @@ from chaos.ledger import Ledger, latest
 from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, postgres
-from chaos.troubles import TROUBLES, Server, Trouble
+from chaos.troubles import SAID, TROUBLES, Server, Trouble
 from chaos.worker import LEASE, make_app
 from headrace import App, JobState
 
@@ -88,7 +88,7 @@ async def run(
                 codes = fleet.stop()
                 codes.append(supervisor.wait())
             records = await records_of(owner, list(load.acknowledged))
-        integrity = store.integrity()
+        integrity, log = store.integrity(), store.server.log()
     ledger = Ledger(ledger_folder)
     found = Findings(list(load.acknowledged), records, ledger, asked=load.asked)
     dead = sum(record is not None and record.state is JobState.FAILED for record in records)
@@ -98,6 +98,7 @@ async def run(
         "dead letters of work that succeeded": dead,
         "workers that ended by themselves": crashed + started_again,
         "seconds until everybody worked again": {each.name: each.recovery for each in passed},
+        "errors that the server told": {said: log.count(said) for said in SAID},
         "attempts burnt": found.burnt,
         "enqueues that were given up": load.given_up,
         "enqueues that were refused": len(load.refused),

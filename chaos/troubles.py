@@ -80,19 +80,18 @@ async def _flickering(
     yield
 
 
-async def _setting(server: Server, lasting: float, name: LiteralString, value: LiteralString) -> None:
-    async with _flickering(lasting, lambda: server.set(name, value), lambda: server.set(name, None)):
-        return
-
-
 async def transactions_end(server: Server, lasting: float) -> None:
     """25P04: no transaction may last longer than a moment."""
-    await _setting(server, lasting, "transaction_timeout", "1ms")
+    name: LiteralString = "transaction_timeout"
+    async with _flickering(lasting, lambda: server.set(name, "1ms"), lambda: server.set(name, None)):
+        return
 
 
 async def idle_transactions_end(server: Server, lasting: float) -> None:
     """25P03: none may wait for its next statement."""
-    await _setting(server, lasting, "idle_in_transaction_session_timeout", "1ms")
+    await server.set("idle_in_transaction_session_timeout", "1ms")
+    await asyncio.sleep(lasting)
+    await server.set("idle_in_transaction_session_timeout", None)
 
 
 async def sessions_end(server: Server, lasting: float) -> None:
@@ -145,7 +144,7 @@ async def plans_change(server: Server, lasting: float) -> None:
         "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)"
         " FROM pg_attribute WHERE attrelid = 'headrace.claim_row'::regclass AND attnum > 0"
     )
-    functions = [one for one in await server.functions() if "SETOF headrace.claim_row" in one.made_by]
+    functions = [one for one in await server.functions() if re.search(r"SETOF (headrace\.)?claim_row", one.made_by)]
 
     async def widen() -> None:
         for one in functions:
@@ -190,3 +189,9 @@ TROUBLES: Sequence[Trouble] = (
     transactions_end, idle_transactions_end, sessions_end, functions_fail, functions_go, plans_change, rights_go,
     statements_end,
 )  # fmt: skip
+SAID = (
+    "due to transaction timeout", "due to idle-in-transaction timeout", "due to administrator command",
+    "tuple concurrently updated", "does not exist", "cached plan must not change", "permission denied for schema",
+    "due to statement timeout",
+)  # fmt: skip
+"""What the server says to whoever meets each."""

@@ -11,6 +11,6 @@ from chaos import passing_errors
 async def test_errors_that_pass_cost_no_work_and_end_no_worker(tmp_path: Path) -> None:
     """C12, C16: alone and under a supervisor."""
     outcome = await passing_errors.run(
-        tmp_path, processes=1, seed=5, lasting=0.8, rate=200, lease=2.0, recovered=15.0, budget=200
+        tmp_path, processes=1, seed=5, lasting=0.6, rate=100, lease=2.0, recovered=15.0, budget=200
     )
     assert outcome.ok, outcome.show()
