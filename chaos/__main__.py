@@ -17,10 +17,12 @@ from chaos import (
     freeze_workers,
     fsync_window,
     hang_store,
+    impatient_callers,
     kill_holders,
     kill_planners,
     kill_server,
     kill_workers,
+    passing_errors,
     poison,
 )
 from chaos.outcome import Outcome
@@ -36,6 +38,8 @@ SCENARIOS = {
     "fsync_window": ("valkey",),
     "kill_planners": STORES,
     "kill_holders": STORES,
+    "passing_errors": ("postgres",),
+    "impatient_callers": ("postgres",),
 }
 """On which stores each is run."""
 
@@ -109,6 +113,10 @@ def _scenario(name: str, store: str, given: argparse.Namespace, folder: Path) ->
             return kill_planners.run(
                 folder, schedules=given.schedules, interval=60.0, seconds=180.0, pause=10.0, backend=store, **few
             )
+        case "passing_errors":
+            return passing_errors.run(folder, **common, processes=given.processes or 2)
+        case "impatient_callers":
+            return impatient_callers.run(folder, **few)
         case _:
             return fsync_window.run(folder, cuts=given.cuts, **few)
 

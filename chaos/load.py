@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import Any
 
 from headrace import App
-from headrace.errors import Unavailable
+from headrace.errors import HeadraceError, Unavailable
 from headrace.records import JobId
 
 PRODUCERS = 2
 CHUNK = 50
 LONG = 40
 """Every so many jobs comes one that takes two seconds: longer than the server needs to come back."""
+WEIGHT = 1_200_000
+"""Bytes of a heavy job when it is packed: PostgreSQL gets it in two statements of one transaction."""
 
 
 class Load:
     """``rate`` jobs a second, for as long as nobody says that it is enough."""
 
-    def __init__(self, app: App, rate: float) -> None:
+    def __init__(self, app: App, rate: float, *, heavy: bool = False) -> None:
         self._app = app
+        self._heavy = heavy
         self._pause = PRODUCERS * CHUNK / rate
         self.acknowledged: dict[JobId, int] = {}
         """When the store said that it has each job, by the machine's monotonic clock, in nanoseconds."""
         self.asked: set[JobId] = set()
         self.given_up = 0
+        self.refused: list[HeadraceError] = []
         self.enough = False
         self.answers: list[int] = []
         """When it said so at all."""
@@ -37,13 +42,18 @@ class Load:
     async def _produce(self) -> None:
         work: Any = self._app.tasks["work"]
         walk: Any = self._app.tasks["walk"]
+        carry: Any = self._app.tasks["carry"]
         while not self.enough:
             batch = [walk.job(40) if number % LONG == 0 else work.job(number) for number in range(CHUNK)]
+            if self._heavy:
+                batch.append(carry.job(random.randbytes(WEIGHT).hex()))
             self.asked |= {job.id for job in batch}
             try:
                 stored = await self._app.client.insert(batch)
             except Unavailable:
                 self.given_up += 1
+            except HeadraceError as error:
+                self.refused.append(error)
             else:
                 self.answers.append(time.monotonic_ns())
                 self.acknowledged |= {answer.id: self.answers[-1] for answer in stored}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Migrator
 
 _REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
+_SPECIAL = "{}*?[]^\\"
+"""What a prefix cannot have: keys are told apart by braces, and the rest means other prefixes too in an ACL."""
 _ENCODE = (
     'Percent-encode what is special in a password or name: "/" is %2F, "%" is %25, "?" is %3F, "#" is %23, "@" is %40'
 )
@@ -65,7 +67,7 @@ def open_backend(url: str) -> Backend:
             backend = _sqlite(parts.netloc, parts.path, options, url)
         case "postgresql" | "postgres":
             backend = _postgres(options, url)
-        case scheme if _REDIS.fullmatch(scheme):
+        case scheme if _REDIS.fullmatch(scheme) and "://" in url:
             backend = _redis(options, url)
         case _:
             raise ConfigError(
@@ -124,9 +126,10 @@ def _postgres(options: dict[str, str], url: str) -> Backend:
         ) from error
 
     schema = options.pop("schema", "headrace")
-    if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
+    if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_") or schema == "$user":
         raise ConfigError(
-            f"schema: expected a name of at most 63 bytes that does not begin with pg_, got {shown(schema)}"
+            "schema: expected a name of at most 63 bytes that does not begin with pg_ and is not $user, got "
+            + shown(schema)
         )
     pooled = _switch(options, "pooled", False)
     listen = _switch(options, "listen", not pooled)
@@ -155,8 +158,8 @@ def _redis(options: dict[str, str], url: str) -> Backend:
     if "@" in query:
         raise _unreadable(url)
     prefix = options.pop("prefix", "headrace")
-    if not prefix or any(c in "{}" or not c.isprintable() for c in prefix):
-        raise ConfigError(f"prefix: expected printable text without braces, got {shown(prefix)}")
+    if not prefix or any(c in _SPECIAL or not c.isprintable() for c in prefix):
+        raise ConfigError(f"prefix: expected printable text without braces and without *?[]^\\, got {shown(prefix)}")
     listen = _switch(options, "listen", True)
     place = parse(base, options, without_secrets(base))
     shards = options.pop("shards", None) if place.mode is Mode.CLUSTER else None
@@ -177,6 +180,8 @@ def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
 
     try:
         given = conninfo_to_dict(conninfo)
+    except UnicodeDecodeError:
+        raise _unreadable(url, ": what is percent-encoded in it is not UTF-8") from None
     except ProgrammingError:
         known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
         if "@" not in url.partition("?")[2]:
@@ -213,7 +218,8 @@ def _among(known: Iterable[str] = (), more: str = "") -> _Told:
 def _no_more(options: dict[str, str], url: str, told: _Told) -> None:
     if options:
         name = min(options)
-        raise ConfigError(f"{without_secrets(url)!r}: {told(name, options[name])}")
+        # Whatever is not known may be a secret: a password under a name that was mistyped.
+        raise ConfigError(f"{without_secrets(url.partition('?')[0])!r}: {told(name, options[name])}")
 
 
 def without_secrets(url: str) -> str:
@@ -221,5 +227,10 @@ def without_secrets(url: str) -> str:
 
     >>> without_secrets("redis://ada:secret@db:6379/0")
     'redis://***@db:6379/0'
+    >>> without_secrets("redis:ada:secret@db:6379/0")
+    '***@db:6379/0'
     """
+    login, at, rest = url.rpartition("@")
+    if at and "://" not in login:
+        url = f"***@{rest}"
     return hidden("".join("%20" if c.isspace() else c for c in url))

@@ -11,6 +11,7 @@
     ├─ BackendError              the store
     │  ├─ Unavailable            not now; the core retries it
     │  │  └─ StoreFull           no room left, on the disk or in the server's memory
+    │  ├─ Rejected               what it was given, now and later
     │  ├─ SchemaMismatch         made by another version, or not ours
     │  └─ Corrupt                its bytes do not add up
     ├─ LeaseLost                 the job is another worker's by now
@@ -130,6 +131,10 @@ class Unavailable(BackendError):
 
 class StoreFull(Unavailable):
     """The store has no room left; nothing was written. Free some space: work goes on by itself."""
+
+
+class Rejected(BackendError):
+    """The store does not take what it was given, and will not take it later; nothing of it was stored."""
 
 
 class SchemaMismatch(BackendError):

@@ -8,6 +8,10 @@ A stranger should be able to write a backend from this file, :mod:`headrace.reco
   Rows of one batch are independent of each other: none fails because its neighbour did.
 * **Durable.** When the call returns, its effects survive what ``limits.durable`` says they survive. When it raises
   :class:`~headrace.errors.Unavailable`, they may or may not have happened: every operation is safe to repeat.
+* **Honest about faults.** What only the content can cause, and always will, is :class:`~headrace.errors.Rejected` or
+  :class:`~headrace.errors.PayloadTooLarge`: nothing was stored, and a worker fails a job whose outcome is refused
+  so. Whatever may pass is ``Unavailable``: connections, locks, limits of time, rights and tables that were there
+  before. Any other :class:`~headrace.errors.BackendError` blames nobody, and is waited out as well.
 * **Fenced.** A write by a lease holder names ``(id, epoch, holder)``. It takes effect only while the job is RUNNING
   under exactly these; otherwise it changes nothing, and the answer says so. An expired lease that nobody has reaped
   yet is still the holder's.

@@ -11,7 +11,7 @@ _WORD = re.compile(r"\S+")
 _ALL = re.compile(r".+", re.DOTALL)
 _AUTHORITY = re.compile("://(?!/)")
 _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
-_SECRET = re.compile(r"(?i)(password|passwd|token|secret|api[_-]?key)$")
+_SECRET = re.compile(r"(?i)(pass(word|wd|wrd|phrase)?|pwd|auth|token|secret|api[_-]?key)$")
 _KEY = re.compile(r"(?i)key$")
 _AFTER = "'\"),;.:]}"
 """What may stand after a URL that is part of a sentence."""

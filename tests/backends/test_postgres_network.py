@@ -252,7 +252,7 @@ async def test_an_answer_that_is_arriving_is_waited_for(
 
 async def test_the_kernel_watches_over_connections(far: PostgresBackend, line: Proxy) -> None:
     """A machine that vanishes sends no goodbye: without these, the kernel would wait for hours."""
-    session = await far._connections._take()
+    session = await far._connections._take(asyncio.get_running_loop().time() + 30)
     with socket.socket(fileno=socket.dup(session.pgconn.socket)) as raw:
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5

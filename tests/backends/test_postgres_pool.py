@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -198,3 +200,65 @@ def test_a_url_that_cannot_be_read_is_told_without_its_password() -> None:
     with pytest.raises(ConfigError, match="colour") as told:
         PostgresBackend("postgresql://ada:secret@h/db?colour=blue", where="postgresql://***@h/db")
     assert "secret" not in str(told.value)
+
+
+async def test_a_call_that_was_given_up_is_ended_on_the_server(store: PostgresBackend) -> None:
+    with psycopg.connect(server().url()) as other:
+        other.execute(f"LOCK TABLE {SCHEMA}.jobs IN ACCESS EXCLUSIVE MODE")
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        call = asyncio.ensure_future(store.insert([row(1)], T0))
+        async with asyncio.timeout(30):
+            while not other.execute(waiting).fetchone():
+                await asyncio.sleep(0.01)
+            call.cancel()
+            while other.execute(waiting).fetchone():
+                await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_cannot_be_told_keeps_its_places_and_no_more(store: PostgresBackend) -> None:
+    """Backends that stand still hear of no cancellation; nobody connects past them, and all is well when they go on."""
+    backend = PostgresBackend(f"{server().url()}?application_name=still", schema=SCHEMA, size=2)
+    await backend.open()
+    await asyncio.gather(*(backend.stats(T0) for _ in range(4)))
+    with psycopg.connect(server().url(), autocommit=True) as other:
+        look = "SELECT pid FROM pg_stat_activity WHERE application_name = 'still'"
+        pids = [pid for [pid] in other.execute(look)]
+        assert len(pids) == 2
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(6):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await backend.stats(T0)
+            assert {pid for [pid] in other.execute(look)} == set(pids)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+    await backend.stats(T0)
+    await backend.close()
+
+
+async def test_a_connection_that_was_not_waited_for_is_used_by_the_next(
+    store: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gives up faster than the server lets him in would otherwise never get in."""
+    backend = store.sibling()
+    await backend.open()
+    backend._connections._forget()
+    connect, made = backend._connections._connect, asyncio.Event()
+
+    async def slowly(*, prepare: bool) -> Any:
+        session = await connect(prepare=prepare)
+        await made.wait()
+        return session
+
+    monkeypatch.setattr(backend._connections, "_connect", slowly)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await backend.stats(T0)
+    made.set()
+    async with asyncio.timeout(20):
+        while not sessions(backend):
+            await asyncio.sleep(0.01)
+    await backend.close()

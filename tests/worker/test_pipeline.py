@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import App, Done, EventKind, JobState, immediate
+from headrace.backends.refusal import NotLetIn
 from headrace.config import RetentionSettings
-from headrace.errors import ConfigError, Unavailable
+from headrace.errors import BackendError, ConfigError, SchemaMismatch, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claim, Claimed, Reap, Row, Settlement, Stamp
 from tests.worker.conftest import Told, working
@@ -355,6 +356,69 @@ class Refusing(Plain):
         if any(b"poison" in (settlement.result or b"") for settlement in batch):
             raise ValueError("no such outcome")
         return await self._inner.finish(batch, at)
+
+
+class Stumbling(Plain):
+    """Fails to store outcomes a few times, or those with a certain result for ever."""
+
+    def __init__(self, inner: Backend, error: Exception, times: int = 0) -> None:
+        super().__init__(inner)
+        self._error = error
+        self.times = times
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        if self.times or any(b"poison" in (settlement.result or b"") for settlement in batch):
+            self.times = max(0, self.times - 1)
+            raise self._error
+        return await self._inner.finish(batch, at)
+
+
+@pytest.mark.parametrize(
+    "error", [BackendError("a passing one"), SchemaMismatch("gone"), ConfigError("no right"), NotLetIn("no right")]
+)
+async def test_an_outcome_is_not_blamed_for_what_may_pass(
+    make_app: Callable[..., App], store: Backend, error: Exception
+) -> None:
+    """C12: only errors of the content are the content's."""
+    app = make_app(Stumbling(store.sibling(), error, times=3), concurrency=4, lease="60s")
+    runs: list[int] = []
+
+    @app.task
+    async def work(number: int) -> None:
+        runs.append(number)
+
+    async with app:
+        handles = await app.enqueue_many([work.job(n) for n in range(4)])
+        await app.drain()
+        infos = [await handle.info() for handle in handles]
+    assert [info.state for info in infos] == [JobState.COMPLETED] * 4
+    assert sorted(runs) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("error", [BackendError("again and again"), Unavailable("again and again")])
+async def test_an_outcome_that_is_refused_for_ever_holds_up_no_other(
+    make_app: Callable[..., App], store: Backend, error: Exception
+) -> None:
+    """It is nobody's fault as far as anybody knows: after a while its lease is left to run out."""
+    app = make_app(Stumbling(store.sibling(), error), concurrency=4, lease="600ms", max_lost=0)
+    told = Told()
+    app.observe(told)
+
+    @app.task
+    async def work(text: str) -> str:
+        return text
+
+    async with working(app):
+        handles = await app.enqueue_many([work.job("poison" if n == 2 else "fine") for n in range(4)])
+        for _ in range(20):
+            handles.append(await work.enqueue("fine"))
+            await asyncio.sleep(0.05)  # others come to their end meanwhile
+        for number, handle in enumerate(handles):
+            if number != 2:
+                assert await handle.result("20s") == "fine"
+        await told.wait_for(EventKind.FAILED)
+        info = await handles[2].info()
+    assert (info.state, info.reason) == (JobState.FAILED, "lost")
 
 
 async def test_an_outcome_that_the_store_refuses_takes_no_other_along(

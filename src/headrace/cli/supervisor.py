@@ -71,6 +71,7 @@ class Supervisor:
         """Keep the child at this place running; the exit code of the last one."""
         loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE
+        proven = False
         while not self._stop.is_set():
             began, version = loop.time(), self._version
             code = await self._run_child(place)
@@ -79,9 +80,11 @@ class Supervisor:
             if self._watched:
                 await self._until_changed(version, code)
                 continue
-            if code in (OK, USAGE):  # a usage error would only come back
+            healthy = loop.time() - began > _HEALTHY
+            proven = proven or healthy
+            if code == OK or (code == USAGE and not proven):  # a usage error from the start would only come back
                 return code
-            pause = _FIRST_PAUSE if loop.time() - began > _HEALTHY else pause
+            pause = _FIRST_PAUSE if healthy else pause
             log.error("worker %d %s; restarting in %g s", place + 1, _ending(code), pause)
             await self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

@@ -13,9 +13,9 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.outage import Outage
 from headrace.core.settler import Settler
-from headrace.errors import BackendError, ConfigError, Unavailable
+from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
 from headrace.protocol import Backend
-from headrace.records import Claimed, Record, Settlement
+from headrace.records import Claimed, JobId, Record, Settlement
 from headrace.types import JobState
 
 log = logging.getLogger("headrace")
@@ -25,7 +25,9 @@ class Lane:
     """Makes a trip whenever there is a reason. Where the store offers ``turn``, every lane does both ways, and there
     are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other.
 
-    What waits for handlers' own transactions goes by a lane ``apart``, so that nothing else waits for those."""
+    ``refused`` makes the failure of an outcome that the store will not take, and ``beat`` tells when it last answered a
+    heartbeat. What waits for handlers' own transactions goes by a lane ``apart``, so that nothing else waits for
+    those."""
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class Lane:
         claimer: Claimer | None,
         refused: Callable[[Settlement, Exception], Settlement],
         doubt: Callable[[], None],
+        lease: float,
+        beat: Callable[[], float],
         apart: bool = False,
     ) -> None:
         self._take = None if settler is None else settler.take_apart if apart else settler.take
@@ -52,6 +56,8 @@ class Lane:
         self._refused = refused
         self._doubt = doubt
         """Called when a claim may have been carried out whose answer is lost."""
+        self._lease = lease
+        self._beat = beat
         self._reason = asyncio.Event()
         self.landed = asyncio.Event()
         """Set while no claim is under way."""
@@ -80,12 +86,20 @@ class Lane:
                 await self._reason.wait()
 
     async def _trip(self, batch: list[Settlement], want: int) -> None:
-        repeated = False
+        repeated, loop = False, asyncio.get_running_loop()
+        hold_out = loop.time() + self._lease
         while True:
-            sent_at, since = asyncio.get_running_loop().time(), self._clock.elapsed()
+            sent_at, since = loop.time(), self._clock.elapsed()
             try:
                 states, claimed = await self._send(batch, want, repeated=repeated)
-            except Unavailable as error:
+            except Exception as error:
+                if batch and (_blames(error) or self._stumbles(hold_out)):
+                    await self._settle_one_by_one(batch, repeated=repeated)
+                    return
+                if not isinstance(error, Unavailable):
+                    if isinstance(error, ConfigError) and not self._outage.ever_answered:
+                        raise  # this worker may not claim, and never could
+                    log.exception("a trip failed in a way that the store should not fail; it is tried again")
                 repeated = True
                 if want:
                     self._doubt()
@@ -94,20 +108,11 @@ class Lane:
                     return
                 want = self._claimer.want() if self._claimer and want else 0
                 continue
-            except Exception as error:
-                if batch:
-                    await self._settle_one_by_one(batch)
-                elif isinstance(error, ConfigError):  # this worker may not claim, and never will
-                    raise
-                else:
-                    log.exception("a claim failed in a way that the store should not fail; it is tried again")
-                    await self._stay_away(error)
-                return
             finally:
                 self.landed.set()
             break
         self._backoff.reset()
-        self._outage.ends()
+        self._outage.ends(settled=bool(batch))
         self.beat = sent_at
         if batch and self._settler:
             self._settler.answered(batch, states)
@@ -122,34 +127,53 @@ class Lane:
         self._outage.begins(error)
         await asyncio.sleep(self._backoff.pause())
 
-    async def _settle_one_by_one(self, batch: list[Settlement]) -> None:
-        """The store refuses the batch for what is in it: find out for which, so that the others are stored. Those that
-        have their answer leave the batch."""
+    def _stumbles(self, hold_out: float) -> bool:
+        """Whether the store, which has refused a batch until then, answers everything else."""
+        now = asyncio.get_running_loop().time()
+        return now > hold_out and max(self._outage.answered, self._beat()) > now - self._lease / 2
+
+    async def _settle_one_by_one(self, batch: list[Settlement], *, repeated: bool) -> None:
+        """The store refuses the batch, for what is in it or again and again: find out for which, so that the others are
+        stored. Those that have their answer leave the batch.
+
+        An outcome that is at fault becomes a failure. Any other error may pass, and is waited out; but not for ever
+        while the store takes others: then the lease of that job runs out by itself."""
         assert self._settler is not None
+        hold_out = asyncio.get_running_loop().time() + self._lease
+        sent = {settlement.id for settlement in batch} if repeated else set()
+        blamed: set[JobId] = set()
         while batch:
             settlement = batch[0]
             state = None
             try:
-                [state] = await self._finish_patiently(settlement)
+                [state] = await self._finish([settlement], repeated=settlement.id in sent)
             except Exception as error:
-                log.exception("the outcome of job %s was refused", settlement.id.hex())
-                self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
-                settlement = self._refused(settlement, error)
-                try:
-                    [state] = await self._finish_patiently(settlement)
-                except Exception:
+                if not _blames(error):
+                    if not self._hopeless(error, hold_out):
+                        sent.add(settlement.id)
+                        batch.append(batch.pop(0))
+                        await self._stay_away(error)
+                        continue
+                    log.error("the outcome of job %s was refused for %g s", settlement.id.hex(), self._lease)
+                elif settlement.id not in blamed:
+                    log.exception("the outcome of job %s was refused", settlement.id.hex())
+                    self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
+                    blamed.add(settlement.id)
+                    sent.discard(settlement.id)
+                    batch[0] = self._refused(settlement, error)
+                    continue
+                else:
                     log.exception("so was its failure; its lease runs out by itself")
+            else:
+                self._backoff.reset()
+                self._outage.ends(settled=True)
             del batch[0]
             self._settler.answered([settlement], [state])
 
-    async def _finish_patiently(self, settlement: Settlement) -> list[JobState | None]:
-        repeated = False
-        while True:
-            try:
-                return await self._finish([settlement], repeated=repeated)
-            except Unavailable as error:
-                repeated = True
-                await self._stay_away(error)
+    def _hopeless(self, error: Exception, hold_out: float) -> bool:
+        """Whether an outcome has been refused for a lease, in which the store took others or said that it is there."""
+        now = asyncio.get_running_loop().time()
+        return now > hold_out and (self._outage.settled > hold_out - self._lease or not isinstance(error, Unavailable))
 
     async def _send(
         self, batch: list[Settlement], want: int, *, repeated: bool
@@ -194,6 +218,11 @@ class Lane:
             elif repeated and (not settlement.state.terminal or _ended(record, settlement.state, settlement.epoch)):
                 states[i] = settlement.state
         return states
+
+
+def _blames(error: Exception) -> bool:
+    """Whether an error says that what was sent is at fault. All else that a store says may pass."""
+    return isinstance(error, Rejected) or not isinstance(error, BackendError | ConfigError)
 
 
 def _ended(record: Record | None, state: JobState, epoch: int) -> bool:

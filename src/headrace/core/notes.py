@@ -60,6 +60,8 @@ class Notes:
         """Of settlements that the store has not answered yet."""
         self._ready: list[TickNote] = []
         self._woken = asyncio.Event()
+        self._forbidden = False
+        """Whether the store says that this worker may not."""
 
     def ended(self, leased: Leased, settlement: Settlement, ran: float) -> None:
         """A run of the job is over."""
@@ -105,11 +107,14 @@ class Notes:
             while self._ticks is not None and (batch := self._ready[:_BATCH]):
                 await self._ticks.note(batch, self._clock.stamp())
                 del self._ready[: len(batch)]
+                self._forbidden = False
         except Unavailable:
             return False
         except ConfigError as error:
-            log.warning("this worker notes nothing of schedules' jobs: %s", error)
-            self._ticks = None
+            if not self._forbidden:
+                log.warning("this worker notes nothing of schedules' jobs: %s", error)
+            self._forbidden = True
+            self._ready.clear()
         except Exception:
             log.exception("notes of schedules' jobs could not be written down")
             self._ready.clear()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+
 from headrace.core.events import Event, EventKind, Observers
 
 
@@ -11,6 +14,14 @@ class Outage:
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
         self._on = False
+        self.answered = -math.inf
+        """When a trip last got through, by the loop's clock."""
+        self.settled = -math.inf
+        """When one did that had outcomes on board."""
+
+    @property
+    def ever_answered(self) -> bool:
+        return self.answered > -math.inf
 
     def begins(self, error: Exception) -> None:
         """A trip failed."""
@@ -18,8 +29,11 @@ class Outage:
             self._on = True
             self._observers.tell(Event(EventKind.STORE_AWAY, error=error, detail=str(error)))
 
-    def ends(self) -> None:
-        """A trip got through."""
+    def ends(self, *, settled: bool) -> None:
+        """A trip got through, with outcomes on board or without."""
+        self.answered = asyncio.get_running_loop().time()
+        if settled:
+            self.settled = self.answered
         if self._on:
             self._on = False
             self._observers.tell(Event(EventKind.STORE_BACK))

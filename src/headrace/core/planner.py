@@ -41,6 +41,8 @@ _SHORTEST = 1_000_000
 """No slots come closer than this."""
 _AGAIN = 1_000_000
 """When a store is asked again that did not answer."""
+_SELDOM = 64
+"""Beats between two looks of a worker that may not plan, in the end."""
 _FRUITLESS = 3
 """Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
 _BEHIND = 100
@@ -84,17 +86,22 @@ class Planner:
         self._help_at = 0.0
         """When to look for shares that nobody looks after, by the loop's clock."""
         self._woken = asyncio.Event()
-        self._allowed = True
+        self._forbidden = 0
+        """Looks in a row after which the store said that this worker may not plan."""
 
     def wake(self) -> None:
         """A schedule has changed: look now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Plan until cancelled, the first time at once."""
-        while self._allowed:
+        """Plan until cancelled, the first time at once. One who may not looks more and more seldom whether he may by
+        now."""
+        while True:
             self._woken.clear()
             next_in = await self.look()
+            if self._forbidden:
+                await asyncio.sleep(self._every * min(2**self._forbidden, _SELDOM))
+                continue
             pause = self._every * (0.75 + self._rng.random() / 2)
             if next_in is not None:
                 pause = min(pause, next_in / 1e6 + self._rng.random() * _STAGGER)
@@ -109,12 +116,15 @@ class Planner:
     async def look(self) -> int | None:
         """Plan what must be planned, as far as the store and its rights allow; microseconds until the next look."""
         try:
-            return await self.plan_due()
+            next_in = await self.plan_due()
+            self._forbidden = 0
+            return next_in
         except Unavailable:
             return _AGAIN
         except ConfigError as error:
-            self._allowed = False
-            log.warning("this worker does not plan schedules: %s", error)
+            if not self._forbidden:
+                log.warning("this worker does not plan schedules: %s", error)
+            self._forbidden += 1
         except Exception:
             log.exception("planning failed; the next look comes")
         return None

@@ -19,6 +19,8 @@ log = logging.getLogger("headrace")
 
 _FAILURES = 3
 """Sweeps that fail in a row until somebody should look at it."""
+_SELDOM = 64
+"""Beats between two tries of a worker that may not sweep, in the end."""
 
 
 class Retention:
@@ -45,23 +47,25 @@ class Retention:
         ]
 
     async def run(self) -> None:
-        """Sweep until cancelled, or until the store says that this worker may not."""
-        failures = 0
+        """Sweep until cancelled. One who may not looks more and more seldom whether he may by now."""
+        failures = forbidden = 0
         while True:
-            await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
+            await asyncio.sleep(self._every * min(2**forbidden, _SELDOM) * (0.75 + self._rng.random() / 2))
             problem: Exception
             try:
                 await self.sweep()
             except Unavailable as error:
                 problem = error
             except ConfigError as error:
-                log.warning("this worker does not sweep: %s", error)
-                return
+                if not forbidden:
+                    log.warning("this worker does not sweep: %s", error)
+                forbidden += 1
+                continue
             except Exception as error:
                 log.exception("a sweep failed; the next one comes")
                 problem = error
             else:
-                failures = 0
+                failures = forbidden = 0
                 continue
             failures += 1
             if failures == _FAILURES:

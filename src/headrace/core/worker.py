@@ -199,6 +199,8 @@ class Worker:
             Outage(self._observers),
             refused=judge.refused,
             doubt=self._renewer.doubt,
+            lease=self._leases.lease,
+            beat=lambda: self._renewer.beat,
         )
         lanes = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
         if self._backend.tx is not None:

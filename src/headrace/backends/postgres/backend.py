@@ -24,8 +24,9 @@ from headrace.backends.postgres.policies import PostgresPolicies
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
+from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
-from headrace.errors import BackendError
+from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.records import (
     CENSUS,
     Altered,
@@ -127,6 +128,9 @@ class PostgresBackend:
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
+        self._served: set[str] = set()
+        """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
+        may be there again."""
         self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
         self.limits = Limits(
@@ -141,7 +145,7 @@ class PostgresBackend:
         return self._listener
 
     def sibling(self) -> PostgresBackend:
-        return type(self)(
+        other = type(self)(
             self._url,
             where=self._where,
             schema=self._schema,
@@ -150,6 +154,8 @@ class PostgresBackend:
             prepare=self._prepare,
             migrate=self._migrate,
         )
+        other._served = self._served
+        return other
 
     async def open(self) -> None:
         if self._opened:
@@ -164,6 +170,13 @@ class PostgresBackend:
             self._sql = _statements(self._schema, confined=True)
         self._opened = True
 
+    async def checks(self, kept: int = 0) -> list[tuple[str, str, str, str]]:
+        """What is worth knowing of the way to the server, for those who look after it."""
+        if mode := self._connections.in_clear:
+            what = f"sslmode={mode}: what is sent to another machine may go in clear, the password too"
+            return [("warn", "transport", what, "leave sslmode out of the URL, if the server speaks TLS")]
+        return []
+
     async def close(self) -> None:
         if self._opened:
             self._opened = False
@@ -171,7 +184,14 @@ class PostgresBackend:
             await self._connections.close()
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
-        return await self._connections.rows(self._sql[name], params)
+        try:
+            rows = await self._connections.rows(self._sql[name], params)
+        except NotLetIn as error:
+            raise error if name in self._served else ConfigError(str(error)) from error.__cause__
+        except SchemaMismatch as error:
+            raise NotThere(str(error)) if name in self._served else error from error.__cause__
+        self._served.add(name)
+        return rows
 
     async def _go_on(self, name: str, at: Stamp, *params: Any) -> list[Any]:
         """Call what must not fail for a single job: where one cannot be read, it is set aside; then call again."""

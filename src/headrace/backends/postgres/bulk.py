@@ -38,6 +38,7 @@ class Bulk:
         self._connections = connections
         self._sql = sql
         self._allowed = True
+        self._proven = False
 
     def takes(self, rows: Sequence[Row]) -> bool:
         """Whether these rows are for it."""
@@ -56,12 +57,14 @@ class Bulk:
             try:
                 async with session.transaction():
                     await give_time(session, sent)
-                    return await self._copy(session, rows, at)
+                    done = await self._copy(session, rows, at)
             except UniqueViolation:
                 return False
             except InsufficientPrivilege:
-                self._allowed = False
+                self._allowed = self._proven
                 return False
+        self._proven = True
+        return done
 
     async def _copy(self, connection: AsyncConnection[Any], rows: Sequence[Row], at: Stamp) -> bool:
         counts = Counter(row.queue for row in rows)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, ProgrammingError, waiting
+from psycopg import AsyncConnection, AsyncCursor, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import ReadOnlySqlTransaction
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from headrace.backends.postgres.arrays import register
-from headrace.backends.postgres.translate import translated
+from headrace.backends.postgres.translate import REMEMBERED, translated
+from headrace.backends.postgres.transport import in_clear, secured
 from headrace.errors import ConfigError, Unavailable
 
 T = TypeVar("T")
+
+log = logging.getLogger("headrace")
 
 _LIMIT = 30.0
 """Seconds that a call may take. The server ends the statement then, so that nothing of it is left behind."""
@@ -32,6 +35,8 @@ _GRACE = 1.0
 """Seconds more until a server that does not say anything at all counts as vanished."""
 _STALL = 5.0
 """Seconds that an answer may pause which has begun to arrive."""
+_CANCELLING = 5.0
+"""Seconds that the server has to take a request to end a statement."""
 _SPARE = 60.0
 """Seconds that a connection may lie unused; the last one stays."""
 _LIFETIME = 3_600.0
@@ -50,6 +55,8 @@ _DEFAULTS: dict[str, str | int] = {
 one that takes writes is found; and none of what a standby says is ever heard."""
 _ENVIRONMENT = {"connect_timeout": "PGCONNECT_TIMEOUT", "target_session_attrs": "PGTARGETSESSIONATTRS"}
 
+_COPYING = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
+
 _FIXED = {"client_encoding": "UTF8"}
 """What it says is not asked."""
 
@@ -57,8 +64,12 @@ _SETTINGS = """
     SELECT set_config('default_transaction_isolation', 'read committed', false), (
         SELECT set_config('statement_timeout', %s, false) FROM pg_catalog.pg_settings
         WHERE name = 'statement_timeout' AND setting::bigint NOT BETWEEN 1 AND %s
+    ), (
+        SELECT set_config('client_connection_check_interval', '2s', false) FROM pg_catalog.pg_settings
+        WHERE name = 'client_connection_check_interval' AND setting = '0' AND version() LIKE '%%linux%%'
     )
 """
+"""A statement whose process has been killed ends in two seconds, where the server can see that."""
 
 
 def _completed(conninfo: str, where: str) -> str:
@@ -69,17 +80,21 @@ def _completed(conninfo: str, where: str) -> str:
     unsaid: dict[str, Any] = {
         name: value for name, value in _DEFAULTS.items() if _ENVIRONMENT.get(name, "") not in os.environ
     }  # fmt: skip
-    return make_conninfo("", **(unsaid | given | _FIXED))
+    return make_conninfo("", **(unsaid | secured(given) | given | _FIXED))
 
 
 class Session(AsyncConnection[Any]):
-    """One connection. A call that is broken off ends it: its answer may still be under way, and must not be taken for
-    that of the next call."""
+    """One connection. It is never used again after a call that was broken off: its answer may still be under way, and
+    must not be taken for that of the next call."""
 
     born = 0.0
     unused_since = 0.0
     limit: asyncio.Timeout | None = None
-    """Of the call that is under way."""
+    """Of the call that is under way; None on a connection that is for one caller alone."""
+    given_up = False
+    """Whether a call was broken off that the server may still be busy with."""
+    _sending = False
+    """Whether some of the last call may not have been sent."""
 
     @cached_property
     def cursor_of_rows(self) -> AsyncCursor[Any]:
@@ -87,11 +102,16 @@ class Session(AsyncConnection[Any]):
         return self.cursor(binary=True)
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        if self.given_up:  # whatever follows, such as a rollback, is broken off too
+            gen.close()
+            raise asyncio.CancelledError
         more = {} if timeout is None else {"timeout": timeout}
         try:
             return await waiting.wait_async(self._hearing(gen), self.pgconn.socket, interval, **more)
         except asyncio.CancelledError:
-            self.end()
+            self.given_up = self.limit is not None and not self._sending
+            if not self.given_up:  # the server waits for us, if for anybody
+                self.end()
             raise
 
     def _hearing(self, gen: PQGen[T]) -> PQGen[T]:
@@ -99,6 +119,7 @@ class Session(AsyncConnection[Any]):
         try:
             state = next(gen)
             while True:
+                self._sending = bool(state & waiting.WAIT_W)
                 ready = yield state
                 if self.limit is not None and ready & waiting.READY_R:
                     soon = asyncio.get_running_loop().time() + _STALL
@@ -120,6 +141,27 @@ class Session(AsyncConnection[Any]):
         unasked.register(self.pgconn.socket, select.POLLIN)
         return not unasked.poll(0)
 
+    async def abandon(self) -> None:
+        """Have the server end what was given up, and return when it has; or when it has hung up."""
+        try:
+            await self.cancel_safe(timeout=_CANCELLING)
+        except Error as error:
+            log.debug("a statement that was given up could not be cancelled: %s", error)
+        try:
+            await waiting.wait_async(self._discard(), self.pgconn.socket, interval=1.0)
+        except Error as error:
+            log.debug("a connection that was given up is gone: %s", error)
+
+    def _discard(self) -> PQGen[None]:
+        """Read whatever the server has to say, up to the end of its answer."""
+        while True:
+            self.pgconn.consume_input()
+            while not self.pgconn.is_busy():
+                result = self.pgconn.get_result()
+                if result is None or result.status in _COPYING:
+                    return
+            yield waiting.WAIT_R
+
     def end(self) -> None:
         """Hang up, without a word to the server."""
         self.pgconn.finish()
@@ -130,7 +172,11 @@ class Connections:
     a session, so that a pooler in transaction mode may stand between.
 
     A call that cannot be made fails at once, or after its limit: whether it is tried again is for others to decide. A
-    connection to a server that has become read-only, or is gone, is never used again.
+    connection is never used again when the server is gone, or has said what it may say only because of what the session
+    remembers.
+
+    A call that is given up keeps its place until the server is done with it, which it is asked to be at once: so there
+    are never more sessions than places, however impatient the callers are.
     """
 
     def __init__(self, conninfo: str, where: str, *, size: int, prepare: bool) -> None:
@@ -141,7 +187,14 @@ class Connections:
         self._idle: list[Session] = []
         """The one that was used last comes last, and is used next."""
         self._tidying: asyncio.TimerHandle | None = None
+        self._behind: set[asyncio.Task[Any]] = set()
+        """What goes on after its caller has given up."""
         self._open = False
+
+    @property
+    def in_clear(self) -> str:
+        """The ``sslmode`` by which others may listen in; empty where they cannot."""
+        return in_clear(conninfo_to_dict(self.conninfo))
 
     async def open(self) -> None:
         """Connect; raises when the server cannot be reached."""
@@ -159,6 +212,12 @@ class Connections:
             self._tidying.cancel()
             self._tidying = None
         self._forget()
+        loop = asyncio.get_running_loop()
+        behind = [task for task in self._behind if task.get_loop() is loop]
+        for task in behind:
+            task.cancel()
+        if behind:
+            await asyncio.wait(behind)
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         """All rows of one statement."""
@@ -178,16 +237,20 @@ class Connections:
         limit = _LIMIT + sent / _SLOWEST + _GRACE
         try:
             async with asyncio.timeout(limit) as session_limit:
-                session = await self._take()
+                deadline = asyncio.get_running_loop().time() + limit
+                session = await self._take(deadline)
                 session.limit = session_limit
                 try:
                     yield session
                 finally:
                     session.limit = None
-                    self._give(session)
+                    if session.given_up:
+                        self._leave(session, deadline)
+                    else:
+                        self._give(session)
         except TimeoutError as error:
             raise Unavailable(f"{self.where}: no answer in {limit:.3g} s") from error
-        except ReadOnlySqlTransaction as error:
+        except REMEMBERED as error:
             self._forget()
             raise translated(error, self.where) from error
         except Exception as error:
@@ -226,18 +289,52 @@ class Connections:
         register(session)
         return session
 
-    async def _take(self) -> Session:
+    async def _take(self, deadline: float) -> Session:
         await self._places.acquire()
+        while self._idle:
+            session = self._idle.pop()
+            if session.silent:
+                return session
+            session.end()
+        making = self._go_on(self._new())
         try:
-            while self._idle:
-                session = self._idle.pop()
-                if session.silent:
-                    return session
-                session.end()
-            return await self._new()
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_at(deadline, making.cancel)
+            making.add_done_callback(self._made)
+            raise
         except BaseException:
             self._places.release()
             raise
+
+    def _made(self, making: asyncio.Task[Session]) -> None:
+        """A connection is there, or not, which nobody waits for any more: the next one who calls finds it."""
+        if making.cancelled() or making.exception() is not None:
+            self._places.release()
+        else:
+            self._give(making.result())
+
+    def _leave(self, session: Session, deadline: float) -> None:
+        """Keep the place of a call that was given up until the server is done with it; at the deadline it is."""
+
+        async def abandon() -> None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await session.abandon()
+            except TimeoutError:
+                log.debug("%s: no answer to a call that was given up", self.where)
+
+        def abandoned(_: asyncio.Task[None]) -> None:
+            session.end()
+            self._places.release()
+
+        self._go_on(abandon()).add_done_callback(abandoned)
+
+    def _go_on(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name="headrace-connection")
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+        return task
 
     async def _new(self) -> Session:
         session = await self._connect(prepare=self._prepare)

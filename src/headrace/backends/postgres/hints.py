@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, sql
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.translate import translated
-from headrace.errors import Unavailable
+from headrace.errors import HeadraceError, Unavailable
 from headrace.records import Hint, JobId
 
 log = logging.getLogger("headrace")
@@ -77,7 +77,7 @@ class Notifier:
             channels, payloads = [list(part) for part in zip(*batch, strict=True)]
             try:
                 await self._connections.rows(_NOTIFY, (texts(channels), texts(payloads)))
-            except Unavailable as error:
+            except HeadraceError as error:
                 log.debug("hints were lost: %s", error)
             await asyncio.sleep(_APART)
 

@@ -7,29 +7,41 @@ import re
 import psycopg
 from psycopg import errors as pg
 
-from headrace.backends.refusal import NotLetIn
-from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
+from headrace.backends.refusal import NotLetIn, NotTaken
+from headrace.errors import BackendError, ConfigError, Corrupt, Rejected, SchemaMismatch, StoreFull, Unavailable
 
 _SCHEMA = (pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedObject)
 _LOGIN = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName)
-_PASSING = (
-    psycopg.OperationalError, psycopg.InterfaceError, pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable,
-    pg.QueryCanceled, pg.OutOfMemory,
-)  # fmt: skip
+_DAMAGED = (pg.DataCorrupted, pg.IndexCorrupted)
+_PASSING = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, psycopg.NotSupportedError)
+"""All that says nothing of what was asked: of connections, resources, locks, transactions and timeouts, of the server's
+own mistakes, and of plans that no longer fit (``NotSupportedError``). Trying again may help."""
+_CONTENT = ("22", "23", "54")
+"""Classes of errors that only what was sent can cause: values, constraints, and limits of the program."""
+_FATAL = ("FATAL", "PANIC")
+"""After which the connection is gone."""
 _USER = "Look at the user and password in the URL"
+_NO_TLS = "Turn TLS on there; or, if nobody can listen in on the way, add sslmode=disable to the URL"
+_AUTHORITY = "Name the host as its certificate does, and in sslrootcert=PATH the authority that signed it"
 _REFUSALS = {
     r"no pg_hba\.conf entry|pg_hba\.conf rejects": "Let this host, user and database in: in the server's pg_hba.conf",
     r'database ".*" does not exist|no such database': "Look at the database in the URL, or create it: createdb NAME",
     r"permission denied for database": "Let the role in: GRANT CONNECT ON DATABASE NAME TO ROLE",
     r'role ".*" (does not exist|is not permitted to log in)|no such user': _USER,
     r"authentication failed|no password supplied": _USER,
-    r"SSL, but SSL was required": "Look at sslmode in the URL",
+    r"SSL, but SSL was required": _NO_TLS,
+    r"certificate verify failed|root certificate file .* does not exist|does not match host name": _AUTHORITY,
     r"invalid \w+ value|invalid port number|could not match \d+ ": "Look at the port and the options in the URL",
 }
 """What libpq tells of a login in vain, for which it has no codes, and what to do about it."""
 _PASSES = re.compile(r"the database system is|too many (clients|connections)|connection slots|timeout expired")
 """Where one of several servers says so, the refusals of others are not the last word."""
+_RAISED = "exec_stmt_raise"
+"""Where an error comes from that one of our functions raised, about what was asked of it."""
 _POOLED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
+REMEMBERED = (pg.ReadOnlySqlTransaction, pg.QueryCanceled, pg.FeatureNotSupported, *_POOLED)
+"""What a session may say only because of what it remembers: settings of the role when it began, and shapes of answers
+that have changed since."""
 
 _PARTS = {
     "producer": (
@@ -77,12 +89,17 @@ def translated(error: Exception, where: str) -> Exception:
         told, remedy = refused
         return NotLetIn(f"{where}: no login: {told}. {remedy}")
     if isinstance(error, pg.InsufficientPrivilege):
-        return ConfigError(f"{where} refuses this role: {said}. {error.diag.message_hint or _remedy(said)}")
+        kind = ConfigError if error.diag.source_function == _RAISED else NotLetIn
+        return kind(f"{where} refuses this role: {said}. {error.diag.message_hint or _remedy(said)}")
     if isinstance(error, pg.InvalidParameterValue):
-        return ConfigError(". ".join(filter(None, (f"{where}: {said}", error.diag.message_hint))))
+        return NotTaken(". ".join(filter(None, (f"{where}: {said}", error.diag.message_hint))))
     if isinstance(error, psycopg.ProgrammingError) and "connect_timeout" in said:
         return ConfigError(f"{where}: {said}. Expected whole seconds")
-    if isinstance(error, _PASSING):
+    if isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _CONTENT:
+        return Rejected(f"{where} does not take this: {said}")
+    if isinstance(error, _DAMAGED):
+        return Corrupt(f"{where} is damaged: {said}. Stop all workers and restore a backup")
+    if isinstance(error, _PASSING) or error.diag.severity_nonlocalized in _FATAL:
         return Unavailable(f"{where} cannot serve just now: {said}")
     return BackendError(f"{where}: {said}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from headrace.backends.redis.checks import Fact, facts
+from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
@@ -49,7 +49,7 @@ class RedisBackend(Shard):
         """What is worth knowing of the server, for those who look after it; ``kept`` is how many bytes of ended jobs
         retention may keep."""
         try:
-            return await facts(partial(self._lines.call, self._base), kept)
+            return transport(self._place) + await facts(partial(self._lines.call, self._base), kept)
         except Refused as error:
             raise translated(error, self._place.where) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.backends.redis.opening import read_info
+from headrace.backends.redis.place import Place
 from headrace.backends.redis.translate import Refused
 
 SETTINGS = ("appendfsync", "save")
@@ -35,6 +36,14 @@ class Fact(NamedTuple):
     check: str
     what: str
     advice: str = ""
+
+
+def transport(place: Place) -> list[Fact]:
+    """What others may hear on the way to the servers that the URL names."""
+    if not any(map(place.in_clear, place.addresses)):
+        return []
+    what = "plaintext=yes: what is sent to another machine goes in clear, the password too"
+    return [Fact("warn", "transport", what, f"write {place.twin} if the server speaks TLS")]
 
 
 async def facts(call: Callable[..., Awaitable[Any]], kept: int = 0) -> list[Fact]:

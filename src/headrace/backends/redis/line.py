@@ -187,6 +187,11 @@ async def connect(place: Place, address: Address, *, limit: float) -> Line:
     """A new connection, logged in; raises what the core understands."""
     loop = asyncio.get_running_loop()
     where = place.where
+    if place.in_clear(address) and not place.plaintext:
+        raise ConfigError(
+            f"{where}: expected TLS on the way to another machine, {address}: write {place.twin} if the server speaks "
+            "it. Where nobody can listen in, plaintext=yes in the URL does without"
+        )
     unheard = "" if place.tls or address.path else f". If it speaks TLS, its URL begins with {place.twin}"
     try:
         async with asyncio.timeout(_CONNECT):

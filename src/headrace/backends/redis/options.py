@@ -16,7 +16,7 @@ def unknown(scheme: str, name: str, value: str) -> str:
     """What to tell somebody who gives an option that URLs with this scheme do not have.
 
     >>> unknown("redis", "db", "3")
-    "unknown option 'db': write its number after the host, like redis://host/3. Known here: listen, prefix"
+    "unknown option 'db': write its number after the host, like redis://host/3. Known here: listen, plaintext, prefix"
     """
     advice = _advice(scheme, name, value)
     return f"unknown option {shown(name)}{advice and f': {advice}'}. Known here: {', '.join(sorted(_known(scheme)))}"
@@ -26,7 +26,7 @@ def _known(scheme: str) -> tuple[str, ...]:
     family, _, kind = scheme.partition("+")
     secure = family in _SECURE
     own = {"sentinel": _SENTINEL, "cluster": ("shards",), "unix": ("database",)}.get(kind, ())
-    return (*_ALWAYS, *own, *(_TLS if secure else ()))
+    return (*_ALWAYS, *own, *(_TLS if secure else () if kind == "unix" else ("plaintext",)))
 
 
 def _advice(scheme: str, name: str, value: str) -> str:

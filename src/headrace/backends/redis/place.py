@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from headrace.backends.nearness import is_near
 from headrace.backends.redis.translate import LOGIN
 from headrace.errors import ConfigError
 from headrace.shown import shown
@@ -65,6 +66,8 @@ class Place:
     watcher: tuple[str | None, str] | None = field(default=None, repr=False)
     """User and password at the sentinels, where they ask for any."""
     tls: Tls | None = None
+    plaintext: bool = False
+    """Whether other machines may be talked to without it."""
     login: str = LOGIN
     """What to do if the user is not let in."""
     secret: str = "the password"
@@ -77,6 +80,10 @@ class Place:
         return replace(
             self, where=where, user=user, password=password, database=0, login=_AT_SENTINELS, secret="sentinel_password"
         )
+
+    def in_clear(self, address: Address) -> bool:
+        """Whether others can listen in on the way there."""
+        return self.tls is None and address.path is None and not is_near(address.host)
 
     @property
     def twin(self) -> str:
@@ -133,7 +140,8 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
         if secure or hosts or not path:
             raise ConfigError(f"expected {family}+unix:///path/of/the/socket, got {where}")
         return Place(
-            where, (Address("", 0, "/" + unquote(path)),), Mode.ONE, _text(user), _text(password) if at else None,
+            where, (Address("", 0, "/" + unquote(path)),), Mode.ONE, _text(user, where),
+            _text(password, where) if at else None,
             _database(options.pop("database", ""), where),
         )  # fmt: skip
     mode = Mode(kind) if kind else Mode.ONE
@@ -157,13 +165,25 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
             raise ConfigError(f"{where}: sentinel_user: expected sentinel_password beside it")
         watcher = (name, secret) if secret else None
     return Place(
-        where, addresses, mode, _text(user), _text(password) if at else None, database, master, watcher,
-        _tls(options, where) if secure else None,
+        where, addresses, mode, _text(user, where), _text(password, where) if at else None, database, master, watcher,
+        _tls(options, where) if secure else None, not secure and _switch(options, "plaintext", "no", where),
     )  # fmt: skip
 
 
-def _text(encoded: str) -> str | None:
-    return unquote(encoded) or None
+def _switch(options: dict[str, str], name: str, default: str, where: str) -> bool:
+    given = options.pop(name, default)
+    if given not in ("yes", "no"):
+        raise ConfigError(f"{where}: {name}: expected yes or no, got {shown(given)}")
+    return given == "yes"
+
+
+def _text(encoded: str, where: str) -> str | None:
+    try:
+        return unquote(encoded, errors="strict") or None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{where}: expected UTF-8 in what is percent-encoded of the user and the password, got other bytes"
+        ) from None
 
 
 def _address(text: str, port: int, where: str) -> Address:
@@ -186,10 +206,8 @@ def _database(text: str, where: str) -> int:
 
 
 def _tls(options: dict[str, str], where: str) -> Tls:
-    verify = options.pop("verify", "yes")
-    if verify not in ("yes", "no"):
-        raise ConfigError(f"{where}: verify: expected yes or no, got {shown(verify)}")
-    tls = Tls(options.pop("ca", None), options.pop("cert", None), options.pop("key", None), verify == "yes")
+    verify = _switch(options, "verify", "yes", where)
+    tls = Tls(options.pop("ca", None), options.pop("cert", None), options.pop("key", None), verify)
     if tls.key is not None and tls.cert is None:
         raise ConfigError(f"{where}: key: expected cert beside it, the certificate that it belongs to")
     return tls

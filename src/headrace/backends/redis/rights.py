@@ -30,5 +30,5 @@ async def lacking(call: Callable[..., Awaitable[Any]], base: str) -> list[str]:
 
 def _rule(lacking: str, prefix: str) -> str:
     if lacking in ("~", "&"):
-        return f"{lacking}{prefix}*"
+        return f"~{prefix}{{*" if lacking == "~" else f"&{prefix}:*"
     return "+" + lacking.lower().replace(" ", "|")

@@ -6,14 +6,15 @@ import re
 from ssl import SSLError
 
 from headrace.backends.refusal import NotLetIn
-from headrace.errors import BackendError, ConfigError, SchemaMismatch, StoreFull, Unavailable
+from headrace.errors import BackendError, ConfigError, PayloadTooLarge, SchemaMismatch, StoreFull, Unavailable
 
 LOGIN = "Look at the user and password in the URL, and at its ACL"
 _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
     (
         "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ACL failure", "ASK", "BUSY", "CLUSTERDOWN", "LOADING",
-        "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE",
-        "WRONGTYPE", "max number of clients", "unknown command",
+        "IOERR", "INPROG", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED",
+        "UNKILLABLE", "WRONGTYPE", "max number of clients", "unknown command", "[Ss]cript killed",
+        "string exceeds maximum allowed size", "invalid bulk length",
     )
 ) + r")\b")  # fmt: skip
 """What kind of refusal it is; one from within a script may come with words before the server's own."""
@@ -60,6 +61,8 @@ def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
                 f"{where}: what answers there does not know a command that Headrace needs: {said}. If it is a "
                 "sentinel, its URL begins with redis+sentinel:// and has ?master=NAME"
             )
+        case "string exceeds maximum allowed size" | "invalid bulk length":
+            return PayloadTooLarge(f"{where} takes no cell of this size; nothing was stored: {said}")
         case "OOM":
             return StoreFull(
                 f"{where} is full: the server has reached its maxmemory. Nothing was stored; work goes on by itself "
@@ -72,6 +75,6 @@ def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
             )
         case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
             if prefix and re.search("access .*(key|channel)", said):
-                login = f"Add to its ACL: ~{prefix}* &{prefix}*"
+                login = f"Add to its ACL: ~{prefix}{{* &{prefix}:*"
             return NotLetIn(f"{where} refuses this user: {said}. {login}")
     return Unavailable(f"{where} cannot serve just now: {said}")

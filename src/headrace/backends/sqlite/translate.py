@@ -12,6 +12,7 @@ from headrace.errors import (
     Corrupt,
     HeadraceError,
     PayloadTooLarge,
+    Rejected,
     SchemaMismatch,
     StoreFull,
     Unavailable,
@@ -54,6 +55,8 @@ def translate(error: apsw.Error, path: str, system_errno: int = 0) -> HeadraceEr
         )
     if isinstance(error, apsw.TooBigError):
         return PayloadTooLarge(f"a cell is bigger than SQLite takes; nothing was stored. ({said})")
+    if isinstance(error, apsw.ConstraintError | apsw.MismatchError | apsw.RangeError):
+        return Rejected(f"{path} does not take this: it does not fit the tables; nothing was stored. ({said})")
     if isinstance(error, apsw.SQLError | apsw.SchemaChangeError):
         return SchemaMismatch(
             f"{path} does not have the tables that this version of Headrace made: something else changed its "

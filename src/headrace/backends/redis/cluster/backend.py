@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.backends.redis.checks import Fact, facts
+from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
 from headrace.backends.redis.cluster.fleet import Fleet
 from headrace.backends.redis.cluster.policies import ClusterPolicies
@@ -101,7 +101,8 @@ class ClusterBackend:
             found = [(address, await facts(line.call, kept // len(owners))) for address, line in owners]
         except Refused as error:
             raise translated(error, self._place.where) from error
-        return [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]
+        each = [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]
+        return transport(self._place) + each
 
     async def close(self) -> None:
         await self._lines.close()

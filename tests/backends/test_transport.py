@@ -1,0 +1,120 @@
+"""Nothing goes in clear to another machine unless somebody has said so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from headrace.backends.postgres import PostgresBackend, transport
+from headrace.backends.redis import place
+from headrace.connection import open_backend
+from headrace.errors import ConfigError
+from tests import valkey
+
+ASK_FOR_TLS = b"\x00\x00\x00\x08\x04\xd2\x16/"
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PGSSLMODE", "PGSSLROOTCERT", "PGHOST", "PGHOSTADDR", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def everything_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests reach no other machine than this one."""
+    for module in (transport, place):
+        monkeypatch.setattr(module, "is_near", lambda host: False)
+
+
+def said(url: str) -> tuple[object, object]:
+    backend = open_backend(url)
+    assert isinstance(backend, PostgresBackend)
+    given = conninfo_to_dict(backend._connections.conninfo)
+    return given.get("sslmode"), given.get("sslrootcert")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://db/x", "postgresql://10.0.0.1/x", "postgresql://localhost,db/x", "postgresql:///x?host=db",
+     "postgresql://localhost/x?hostaddr=10.0.0.1", "postgresql://[fd00::1]/x"],
+)  # fmt: skip
+def test_another_machine_has_to_show_who_it_is(url: str) -> None:
+    mode, authorities = said(url)
+    assert mode == "verify-full"
+    assert authorities == "system" or Path(str(authorities)).is_file()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql:///x", "postgresql://localhost/x", "postgresql://127.0.0.1,[::1]/x", "postgresql:///x?host=/run/pg",
+     "postgresql://db/x?hostaddr=127.0.0.1"],
+)  # fmt: skip
+def test_this_machine_does_not(url: str) -> None:
+    assert said(url) == (None, None)
+
+
+def test_what_somebody_says_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert said("postgresql://db/x?sslmode=disable") == ("disable", None)
+    assert said("postgresql://db/x?sslrootcert=/ours.pem") == ("verify-full", "/ours.pem")
+    assert said("postgresql://db/x?service=shop") == (None, None)
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "root.crt").touch()
+    assert said("postgresql://db/x") == ("verify-full", None)
+    monkeypatch.setenv("PGHOST", "db")
+    assert said("postgresql:///x")[0] == "verify-full"
+    monkeypatch.setenv("PGSSLMODE", "prefer")
+    assert said("postgresql://db/x") == (None, None)
+
+
+async def test_a_postgres_without_tls_gets_no_password(everything_is_far: None) -> None:
+    heard = bytearray()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.extend(await reader.read(8))
+        writer.write(b"N")
+        heard.extend(await reader.read())
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConfigError, match=r"SSL was required.*sslmode=disable"):
+            await open_backend(f"postgresql://ada:secret@127.0.0.1:{port}/x?gssencmode=disable").open()
+    assert bytes(heard) == ASK_FOR_TLS
+
+
+async def test_a_doctor_says_what_others_can_hear(everything_is_far: None) -> None:
+    quiet, loud = open_backend("postgresql://db/x"), open_backend("postgresql://db/x?sslmode=prefer")
+    assert isinstance(quiet, PostgresBackend)
+    assert isinstance(loud, PostgresBackend)
+    assert await quiet.checks() == []
+    [(level, check, what, _)] = await loud.checks()
+    assert (level, check) == ("warn", "transport")
+    assert "in clear" in what
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+async def test_a_valkey_on_another_machine_is_talked_to_by_tls(scheme: str, everything_is_far: None) -> None:
+    url = valkey.server().url().replace("redis", scheme, 1)
+    with pytest.raises(ConfigError, match=rf"{scheme}s://.*plaintext=yes"):
+        await open_backend(url).open()
+    loud = open_backend(url + "?plaintext=yes")
+    await loud.open()
+    facts = await loud.checks()  # type: ignore[attr-defined]
+    await loud.close()
+    assert ("warn", "transport") in [fact[:2] for fact in facts]
+
+
+@pytest.mark.parametrize("url", ["postgresql://%ff@h/x", "postgresql://a:%ff@h/x", "redis://a:%ff@h"])
+def test_what_is_no_text_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="UTF-8"):
+        open_backend(url)
+
+
+def test_a_schema_that_would_be_somebody_elses() -> None:
+    with pytest.raises(ConfigError, match=r"is not \$user"):
+        open_backend("postgresql://localhost/x?schema=$user")
