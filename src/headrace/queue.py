@@ -15,6 +15,7 @@ from headrace.answers import Completed, Duplicate, JobStatus, Queued, state_word
 from headrace.client import Client
 from headrace.config import Settings
 from headrace.connection import connect
+from headrace.core.awaited import awaited
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
@@ -212,6 +213,7 @@ class Queue(Generic[P, R]):
 
     # -- producing
 
+    @awaited()
     async def enqueue(
         self,
         id: str,
@@ -231,6 +233,7 @@ class Queue(Generic[P, R]):
         job = self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
+    @awaited()
     async def enqueue_and_wait(
         self,
         id: str,
@@ -258,6 +261,7 @@ class Queue(Generic[P, R]):
 
     # -- managing
 
+    @awaited()
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""

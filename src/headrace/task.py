@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.client import Owner
 from headrace.core.arguments import Arguments
+from headrace.core.awaited import awaited
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.core.handler import Handler
@@ -107,11 +108,13 @@ class Task(Generic[P, R]):
         cell = packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
         return self._options.job(self.name, cell, packer.new_id())
 
+    @awaited("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(*args, **kwargs)), self.results)
 
+    @awaited("SyncApp(app).call(task, …)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client = self._owner.client
