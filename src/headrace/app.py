@@ -346,6 +346,11 @@ class App:
         return sorted({queue for pair in pairs for queue in pair if queue is not None})
 
     @property
+    def working(self) -> bool:
+        """Whether a worker runs in this process, or is about to."""
+        return self._working is not None
+
+    @property
     def worker(self) -> Worker | None:
         """The worker that runs in this process now."""
         return self._worker
