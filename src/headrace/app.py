@@ -16,6 +16,7 @@ from headrace.client import AnyId, Client
 from headrace.config import Settings
 from headrace.connection import connect
 from headrace.core.awaited import awaited
+from headrace.core.checks import check_jobs
 from headrace.core.codec import JsonSerde
 from headrace.core.events import Observer
 from headrace.core.executors import ProcessExecutor, ThreadExecutor
@@ -295,7 +296,7 @@ class App:
     @awaited("SyncApp(app).enqueue_many(jobs)")
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
-        given = list(jobs)
+        given = check_jobs(jobs)
         plain: JsonSerde[Any] = JsonSerde()
         serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
         answers = await self.client.insert(given)
@@ -332,9 +333,9 @@ class App:
         return await self.client.why(job_id)
 
     @awaited("SyncApp(app).cancel(id)")
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in; None if there is no such job."""
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
 
     # -- working

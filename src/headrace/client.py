@@ -16,7 +16,7 @@ from headrace.config import Settings
 from headrace.core.backoff import Backoff
 from headrace.core.batcher import Batcher
 from headrace.core.checks import AnyId as AnyId
-from headrace.core.checks import check_change, check_limit, check_selector, check_which, raw_id, repeatable
+from headrace.core.checks import check_change, check_jobs, check_limit, check_selector, check_which, raw_id, repeatable
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.gate import Admission, Gate
@@ -280,8 +280,8 @@ class Client:
         queue has no room for: ``QueueFull`` tells which. Repeating the call with the same jobs (and ids) after an error
         stores nothing twice.
         """
+        given = check_jobs(jobs)
         await self._open_patiently()
-        given = list(jobs)
         rows = [self.packer.pack(job) for job in given]
         answers: list[Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
@@ -342,7 +342,7 @@ class Client:
         """All that is known of a job. Raises ``JobNotFound``."""
         record = await self.fetch(job_id)
         if record is None:
-            raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+            raise _not_found(job_id)
         return job_info(record, self.packer.envelope)
 
     async def fetch(self, job_id: AnyId | JobKey, want: frozenset[str] = DETAILS) -> Record | None:
@@ -393,7 +393,7 @@ class Client:
         now = await self._store_now()
         record = await self.fetch(job_id, frozenset({"error"}))
         if record is None:
-            raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+            raise _not_found(job_id)
         policies, queue = self._backend.policies, record.queue
         told = failures(record.error)
         seen = Circumstances(record, await self.stats(), now, failure=told[-1] if told else None)
@@ -433,13 +433,15 @@ class Client:
 
     # -- change
 
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in; None if there is no such job."""
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
         name = check_which(job_id)
         sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
         altered = await self.alter(sel, Cancel())
-        return altered[0].after if altered else None
+        if not altered or altered[0].after is None:
+            raise _not_found(job_id)
+        return altered[0].after
 
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
@@ -535,6 +537,10 @@ def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
         asked = "asked again, the store has not answered yet: whether the job was stored is unknown"
         return f"in {seconds} s no room was made in queue {full}, or in the store; {asked}"
     return f"in {seconds} s no room was made in queue {full}, or in the store: the job was not stored"
+
+
+def _not_found(job_id: AnyId | JobKey) -> JobNotFound:
+    return JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from headrace.app import App
 from headrace.client import AnyId, Client
+from headrace.core.checks import check_jobs
 from headrace.core.why import Why
 from headrace.errors import ConfigError, Unavailable
 from headrace.handle import Handle
@@ -57,8 +58,8 @@ class SyncHandle(Generic[R]):
         """All that is known of the job now."""
         return self._owner._do(self._handle._client, self._handle.info, "handle.info()")
 
-    def cancel(self) -> JobState | None:
-        """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
+    def cancel(self) -> JobState:
+        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
         return self._owner._do(self._handle._client, self._handle.cancel, "handle.cancel()")
 
     def __repr__(self) -> str:
@@ -170,7 +171,8 @@ class SyncApp:
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
-        handles = self._do(self.app.client, lambda: self.app.enqueue_many(jobs), "app.enqueue_many(…)")
+        given = check_jobs(jobs)
+        handles = self._do(self.app.client, lambda: self.app.enqueue_many(given), "app.enqueue_many(…)")
         return [SyncHandle(self, handle) for handle in handles]
 
     def get(self, job_id: AnyId | JobKey) -> JobInfo:
@@ -181,8 +183,8 @@ class SyncApp:
         """In one sentence, why the job is not running. Raises ``JobNotFound``."""
         return self._do(self.app.client, lambda: self.app.why(job_id), "app.why(…)")
 
-    def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
-        """Cancel a waiting job, or ask a running one to stop: the state that it is in now, None if it is unknown."""
+    def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop: the state that it is in now. Raises ``JobNotFound``."""
         return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
