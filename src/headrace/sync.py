@@ -12,13 +12,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from headrace.app import App
+from headrace.batch import BatchTask
 from headrace.client import AnyId, Client
 from headrace.core.checks import check_jobs
 from headrace.core.why import Why
-from headrace.errors import ConfigError, Unavailable
+from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.records import JobKey, Selector, Stats
+from headrace.shown import shown
 from headrace.task import Task
 from headrace.types import Duration, JobState, NewJob
 
@@ -142,8 +144,7 @@ class SyncApp:
             pass
         else:
             raise ConfigError(f"SyncApp would block the event loop that runs here; await {instead} here")
-        if self._closed:
-            raise ConfigError("this SyncApp is closed; make another, or enter it again")
+        self._check_open()
         loop = client.home
         if loop is None:
             own = self._start()
@@ -154,20 +155,25 @@ class SyncApp:
             raise ConfigError("the app is open on an event loop that does not run; close it there first")
         return loop
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this SyncApp is closed; make another, or enter it again")
+
     def _start(self) -> _Loop:
         with self._lock:
+            self._check_open()
             if self._own is None or not self._own.usable:
                 self._own = _Loop()
             return self._own
 
     def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         """Store a job; returns when it is durable."""
-        handle = self._do(task._owner.client, lambda: task.enqueue(*args, **kwargs), f"{_short(task)}.enqueue(…)")
+        handle = self._do(_client_of(task), lambda: task.enqueue(*args, **kwargs), f"{_short(task)}.enqueue(…)")
         return SyncHandle(self, handle)
 
     def call(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result."""
-        return self._do(task._owner.client, lambda: task.call(*args, **kwargs), f"{_short(task)}.call(…)")
+        return self._do(_client_of(task), lambda: task.call(*args, **kwargs), f"{_short(task)}.call(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
@@ -235,10 +241,12 @@ class _Loop:
 
     def end(self, app: App) -> None:
         """Stop a worker, finish what was submitted, disconnect, wake those who wait, and end."""
-        asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        try:
+            asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
 
     async def _leave(self, app: App) -> None:
         for client in self.clients:
@@ -249,6 +257,12 @@ class _Loop:
         await asyncio.gather(*rest, return_exceptions=True)
         await self.loop.shutdown_asyncgens()
         await self.loop.shutdown_default_executor()
+
+
+def _client_of(task: Task[Any, Any]) -> Client:
+    if not isinstance(task, Task | BatchTask):
+        raise InvalidJob(f"expected a task and its arguments, got {shown(task)}; for jobs use enqueue_many")
+    return task._owner.client
 
 
 def _short(task: Task[Any, Any]) -> str:

@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock, patch
 import pytest
 
 from headrace import App, Job, JobState, NewJob, Queue, SyncApp, never
-from headrace.errors import ConfigError, HeadraceError, WaitTimeout
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, WaitTimeout
 from headrace.records import JobKey
 from tests.facades.harness import STORES, Store, script, within
 
@@ -457,6 +457,13 @@ class TestWithoutALoop:
 
         with SyncApp(app) as jobs, pytest.raises(WaitTimeout):
             jobs.call(nobody_runs_this.options(wait="10ms"))
+
+
+def test_what_is_no_task(memory: Any) -> None:
+    with SyncApp(memory.app()) as jobs:
+        for use in (jobs.enqueue, jobs.call):
+            with pytest.raises(InvalidJob, match="expected a task and its arguments, got"):
+                use(NewJob(task="t"))  # type: ignore[operator]
 
 
 def test_jobs_without_a_task(place: Store) -> None:
