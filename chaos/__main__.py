@@ -80,9 +80,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def _scenarios(
-    name: str, store: str, given: argparse.Namespace
-) -> list[Callable[[Path], Coroutine[Any, Any, Outcome]]]:
+def _scenarios(name: str, store: str, given: argparse.Namespace) -> list[Scenario]:
     """One for each way of the scenario on that store."""
     if name != "hang_store":
         return [partial(_scenario, name, store, given)]

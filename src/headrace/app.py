@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -15,6 +15,8 @@ from headrace.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConne
 from headrace.client import AnyId, Client
 from headrace.config import Settings
 from headrace.connection import connect
+from headrace.core.awaited import awaited
+from headrace.core.checks import check_jobs
 from headrace.core.codec import JsonSerde
 from headrace.core.events import Observer
 from headrace.core.executors import ProcessExecutor, ThreadExecutor
@@ -76,8 +78,9 @@ class App:
         self.policies = Policies(self, self.tasks)
         self._middleware = list(middleware)
         self._worker: Worker | None = None
-        self._working = False
-        self._stopped = False
+        self._working: asyncio.Event | None = None
+        self._guest = False
+        self._stops = 0
 
     # -- registering
 
@@ -267,20 +270,37 @@ class App:
     # -- using
 
     async def __aenter__(self) -> App:
-        await self.client.open()
+        guest = self._working is not None
+        if await self.client.enter():
+            self._guest = guest
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.client.close()
+        if self.client.exit() and not (self._guest and self._working is not None):
+            await self.close()
 
+    async def close(self) -> None:
+        """Stop the worker that runs on this loop, wait for it, and disconnect. ``async with app`` ends with it, unless
+        the worker was there before the block. The app opens itself again when it is used again."""
+        if self.client.home not in (None, asyncio.get_running_loop()):
+            return
+        self.stop()
+        try:
+            if self._working is not None:
+                await self._working.wait()
+        finally:
+            await self.client.close()
+
+    @awaited("SyncApp(app).enqueue_many(jobs)")
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
-        given = list(jobs)
+        given = check_jobs(jobs)
         plain: JsonSerde[Any] = JsonSerde()
         serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
         answers = await self.client.insert(given)
         return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
+    @awaited()
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Any) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
         found = self.tasks.get(task) if isinstance(task, str) else None
@@ -310,9 +330,10 @@ class App:
         """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
         return await self.client.why(job_id)
 
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+    @awaited("SyncApp(app).cancel(id)")
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in; None if there is no such job."""
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
 
     # -- working
@@ -322,6 +343,11 @@ class App:
         """The queues of all tasks, and those that they overflow to."""
         pairs = ((task.queue, task.overflow) for task in self.tasks.values())
         return sorted({queue for pair in pairs for queue in pair if queue is not None})
+
+    @property
+    def working(self) -> bool:
+        """Whether a worker runs in this process, or is about to."""
+        return self._working is not None
 
     @property
     def worker(self) -> Worker | None:
@@ -338,13 +364,19 @@ class App:
             for name, task in self.tasks.items()
         }
 
-    async def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
-        """Run a worker until ``stop``; with ``burst``, until nothing is due any more."""
-        if self._working:
+    def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> Coroutine[Any, Any, None]:
+        """Run a worker until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call
+        on, though the worker begins when it is awaited."""
+        return self._work(queues, burst, self._stops)
+
+    async def _work(self, queues: Sequence[str] | None, burst: bool, stops: int) -> None:
+        if self._working is not None:
             raise ConfigError("a worker of this app runs already in this process")
         if isinstance(queues, str):
             raise ConfigError(f"queues: expected a list of names, got the text {shown(queues)}")
-        self._working, self._stopped = True, False
+        if self._stops != stops:
+            return
+        self._working = ended = asyncio.Event()
         threads, processes = ThreadExecutor(), ProcessExecutor()
         try:
             await self.client.open()
@@ -352,22 +384,25 @@ class App:
                 await self.schedules.put(spec)
             handlers = self.handlers(threads, processes)
             self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
-            if self._stopped:
+            if self._stops != stops:
                 self._worker.stop()
             await self._worker.run(burst=burst)
         finally:
             self._worker = None
-            self._working = False
-            await threads.close()
-            await processes.close()
+            try:
+                await threads.close()
+                await processes.close()
+            finally:
+                self._working = None
+                ended.set()
 
-    async def drain(self, queues: Sequence[str] | None = None) -> None:
+    def drain(self, queues: Sequence[str] | None = None) -> Coroutine[Any, Any, None]:
         """Run everything that is due, then return."""
-        await self.work(queues, burst=True)
+        return self.work(queues, burst=True)
 
     def stop(self) -> None:
         """Ask the running worker for a graceful stop."""
-        self._stopped = True
+        self._stops += 1
         if self._worker is not None:
             self._worker.stop()
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.client import Owner
 from headrace.core.apart import decode
+from headrace.core.awaited import awaited
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.functions import check_handler, is_async, written
 from headrace.core.handler import Handler
@@ -98,11 +99,13 @@ class BatchTask(Generic[T]):
         cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
         return self._options.changed(options).job(self.name, cell, packer.new_id())
 
+    @awaited("SyncApp(app).enqueue_many([task.job(…)])")
     async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
+    @awaited()
     async def call(self, payload: T, **options: Any) -> Any:
         """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
         client, wait = self._owner.client, self._options.changed(options).wait

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.batch import BatchTask
 from headrace.client import Client, chunks
+from headrace.core.checks import check_jobs
 from headrace.core.codec import JsonSerde
 from headrace.core.gate import Admission
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
@@ -71,7 +72,7 @@ class Bound:
         """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
         the first is sent. Raises ``QueueFull`` when a queue has no room for some, whatever their ``when_full``; the
         others are stored if you commit all the same."""
-        given = list(jobs)
+        given = check_jobs(jobs)
         rows = self._binding.rows(given)
         answers = [one for part in self._binding.parts(rows) for one in self._joined.insert(part)]
         admission = Admission(given, rows, answers)
@@ -122,7 +123,7 @@ class AsyncBound:
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """See ``Bound.enqueue_many``."""
-        given = list(jobs)
+        given = check_jobs(jobs)
         rows = self._binding.rows(given)
         answers = [one for part in self._binding.parts(rows) for one in await self._joined.insert(part)]
         admission = Admission(given, rows, answers)

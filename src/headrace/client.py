@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Protocol
@@ -15,7 +16,7 @@ from headrace.config import Settings
 from headrace.core.backoff import Backoff
 from headrace.core.batcher import Batcher
 from headrace.core.checks import AnyId as AnyId
-from headrace.core.checks import check_change, check_limit, check_selector, check_which, raw_id, repeatable
+from headrace.core.checks import check_change, check_jobs, check_limit, check_selector, check_which, raw_id, repeatable
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.gate import Admission, Gate
@@ -102,7 +103,10 @@ class Client:
         """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._pid = 0
+        self._inside = 0
+        self._lock = threading.Lock()
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._prepare()
 
@@ -122,18 +126,43 @@ class Client:
 
     # -- opening and closing
 
+    @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that has the client open or is about to; only there it can be used. May be asked in any thread."""
+        found = self._home
+        return None if found is None or found[0] != os.getpid() or found[1].is_closed() else found[1]
+
+    def settle(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        """Make this loop its home, unless it has one; the one that it has. May be called in any thread."""
+        with self._lock:
+            home = self.home
+            if home is None:
+                self._home = (os.getpid(), loop)
+            return home or loop
+
+    def _unsettle(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            if self.home is loop:
+                self._home = None
+
     async def open(self) -> None:
         """Connect now instead of on first use, to see at once whether the store is there."""
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._pid == os.getpid():
             return
+        self._settle_here(loop)
         if self._opening is None or self._opening[0] is not loop:
             self._opening = (loop, asyncio.Lock())
         async with self._opening[1]:
             if self._loop is loop and self._pid == os.getpid():
                 return
-            await self._leave_old_loop()
-            await self._backend.open()
+            self._settle_here(loop)
+            try:
+                await self._leave_old_loop()
+                await self._backend.open()
+            except BaseException:
+                self._unsettle(loop)
+                raise
             self._tasks = Tasks()
             self._closed = asyncio.Event()
             self._waiter = Waiter(self._backend, self.clock, self._rng, self._tasks)
@@ -156,7 +185,14 @@ class Client:
                 patience=micros(self.settings.patience) / 1e6,
                 name="headrace-alter",
             )
-            self._loop, self._pid = loop, os.getpid()
+            self._loop, self._pid, self._inside = loop, os.getpid(), 0
+
+    def _settle_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.settle(loop) is not loop:
+            raise ConfigError(
+                "this client is in use on another event loop; make one client per loop, or close it there first: by "
+                "leaving `async with app`, or by the close() of the SyncApp that has it open. Threads use SyncApp(app)"
+            )
 
     async def _open_patiently(self) -> None:
         """Open for an enqueue, which waits for a store that is away."""
@@ -176,8 +212,6 @@ class Client:
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
             return
-        if self._pid == os.getpid() and not self._loop.is_closed():
-            raise ConfigError("this client is in use on another event loop; make one client per loop, or use SyncApp")
         old, self._backend = self._backend, self._backend.sibling()
         if self._pid == os.getpid():
             await old.close()
@@ -185,7 +219,8 @@ class Client:
 
     async def close(self) -> None:
         """Finish what was submitted and disconnect. The client opens itself again when it is used again."""
-        if self._loop is None or self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._pid != os.getpid():
             return
         self._closed.set()
         await self._inserts.flush()
@@ -193,14 +228,27 @@ class Client:
         await self._tasks.close()
         old, self._backend = self._backend, self._backend.sibling()
         self._loop = None
+        self._unsettle(loop)
         await old.close()
 
     async def __aenter__(self) -> Client:
-        await self.open()
+        await self.enter()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+        if self.exit():
+            await self.close()
+
+    async def enter(self) -> bool:
+        """Open it for a block; whether no other block has it open."""
+        await self.open()
+        self._inside += 1
+        return self._inside == 1
+
+    def exit(self) -> bool:
+        """Leave a block; whether it was the last, and the client is to be closed."""
+        self._inside -= 1
+        return self._inside <= 0
 
     async def backend(self) -> Backend:
         """The opened store, for tools that speak its protocol."""
@@ -235,8 +283,8 @@ class Client:
         queue has no room for: ``QueueFull`` tells which. Repeating the call with the same jobs (and ids) after an error
         stores nothing twice.
         """
+        given = check_jobs(jobs)
         await self._open_patiently()
-        given = list(jobs)
         rows = [self.packer.pack(job) for job in given]
         answers: list[Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
@@ -297,7 +345,7 @@ class Client:
         """All that is known of a job. Raises ``JobNotFound``."""
         record = await self.fetch(job_id)
         if record is None:
-            raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+            raise _not_found(job_id)
         return job_info(record, self.packer.envelope)
 
     async def fetch(self, job_id: AnyId | JobKey, want: frozenset[str] = DETAILS) -> Record | None:
@@ -348,7 +396,7 @@ class Client:
         now = await self.store_now()
         record = await self.fetch(job_id, frozenset({"error"}))
         if record is None:
-            raise JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+            raise _not_found(job_id)
         policies, queue = self._backend.policies, record.queue
         told = failures(record.error)
         seen = Circumstances(record, await self.stats(), now, failure=told[-1] if told else None)
@@ -388,13 +436,15 @@ class Client:
 
     # -- change
 
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in; None if there is no such job."""
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
         name = check_which(job_id)
         sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
         altered = await self.alter(sel, Cancel())
-        return altered[0].after if altered else None
+        if not altered or altered[0].after is None:
+            raise _not_found(job_id)
+        return altered[0].after
 
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
@@ -493,6 +543,10 @@ def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
         asked = "asked again, the store has not answered yet: whether the job was stored is unknown"
         return f"in {seconds} s no room was made in queue {full}, or in the store; {asked}"
     return f"in {seconds} s no room was made in queue {full}, or in the store: the job was not stored"
+
+
+def _not_found(job_id: AnyId | JobKey) -> JobNotFound:
+    return JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:

@@ -61,8 +61,8 @@ class Handle(Generic[R]):
         """All that is known of the job now."""
         return await self._client.get(self._inserted.id)
 
-    async def cancel(self) -> JobState | None:
-        """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
+    async def cancel(self) -> JobState:
+        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
         return await self._client.cancel(self._inserted.id)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -16,6 +16,7 @@ from headrace.client import Client
 from headrace.config import Settings
 from headrace.connection import connect
 from headrace.core.apart import decode, seal
+from headrace.core.awaited import awaited
 from headrace.core.codec import JsonSerde, Serde, check_serde
 from headrace.core.events import Event, EventKind
 from headrace.core.executors import ThreadExecutor
@@ -120,6 +121,7 @@ class Queue(Generic[P, R]):
         self._listeners: defaultdict[str, list[Callable[..., None]]] = defaultdict(list)
         self._worker: Worker | None = None
         self._work: asyncio.Task[None] | None = None
+        self._stops = 0
         self._threads = ThreadExecutor()
 
     # -- lifecycle
@@ -158,8 +160,9 @@ class Queue(Generic[P, R]):
 
     async def start(self) -> None:
         """Connect and, if there is a handler, begin to work. Starting twice is harmless."""
-        await self.client.open()
-        if self._handler is None or (self._work is not None and not self._work.done()):
+        if not await self._open(self._stops) or self._handler is None:
+            return
+        if self._work is not None and not self._work.done():
             return
         self._worker = self._make_worker()
         self._work = asyncio.ensure_future(self._worker.run())
@@ -167,6 +170,7 @@ class Queue(Generic[P, R]):
 
     async def stop(self) -> None:
         """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
+        self._stops += 1
         worker, work = self._worker, self._work
         if worker is not None and work is not None:
             worker.stop()
@@ -176,13 +180,25 @@ class Queue(Generic[P, R]):
         if self._owns_client:
             await self.client.close()
 
-    async def work(self, *, burst: bool = False) -> None:
-        """Work until ``stop``; with ``burst``, until nothing is due any more."""
+    async def _open(self, stops: int) -> bool:
+        """Connect; whether nobody has asked for a stop meanwhile."""
+        await self.client.open()
+        if self._stops != stops and self._owns_client:
+            await self.client.close()
+        return self._stops == stops
+
+    def work(self, *, burst: bool = False) -> Coroutine[Any, Any, None]:
+        """Work until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call on,
+        though the work begins when it is awaited."""
+        return self._serve(burst, self._stops)
+
+    async def _serve(self, burst: bool, stops: int) -> None:
         if self._handler is None:
             raise ConfigError(f"queue {self.name!r} has no handler; register one with @queue.execute")
         if self._work is not None and not self._work.done():
             raise ConfigError(f"queue {self.name!r} is worked already in this process")
-        await self.client.open()
+        if self._stops != stops or not await self._open(stops):
+            return
         self._worker = self._make_worker()
         self._work = asyncio.ensure_future(self._worker.run(burst=burst))
         try:
@@ -202,6 +218,7 @@ class Queue(Generic[P, R]):
                 await self.work(burst=burst)
 
     def _ask_to_stop(self) -> None:
+        self._stops += 1
         if self._worker is not None:
             self._worker.stop()
 
@@ -214,6 +231,7 @@ class Queue(Generic[P, R]):
 
     # -- producing
 
+    @awaited()
     async def enqueue(
         self,
         id: str,
@@ -233,6 +251,7 @@ class Queue(Generic[P, R]):
         job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
         return self._answer(await self.client.enqueue(job))
 
+    @awaited()
     async def enqueue_and_wait(
         self,
         id: str,
@@ -260,6 +279,7 @@ class Queue(Generic[P, R]):
 
     # -- managing
 
+    @awaited()
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""

@@ -1,26 +1,34 @@
-"""For code without an event loop: the same app, on one background loop thread."""
+"""For code without an event loop: the same app, on the loop that has it open or else on one in the background."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from headrace.app import App
-from headrace.client import AnyId
+from headrace.batch import BatchTask
+from headrace.client import AnyId, Client
+from headrace.core.checks import check_jobs
 from headrace.core.why import Why
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.handle import Handle
 from headrace.info import JobInfo
 from headrace.records import JobKey, Selector, Stats
+from headrace.shown import shown
 from headrace.task import Task
 from headrace.types import Duration, JobState, NewJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_GLANCE = 0.5
+"""Seconds after which a thread that waits looks whether the loop that works for it still runs."""
 
 
 class SyncHandle(Generic[R]):
@@ -46,22 +54,25 @@ class SyncHandle(Generic[R]):
 
     def result(self, wait: Duration | None = "30s") -> R:
         """Wait for the result."""
-        return self._owner.wait_for(self._handle.result(wait))
+        return self._owner._do(self._handle._client, lambda: self._handle.result(wait), "handle.result(…)")
 
     def info(self) -> JobInfo:
         """All that is known of the job now."""
-        return self._owner.wait_for(self._handle.info())
+        return self._owner._do(self._handle._client, self._handle.info, "handle.info()")
 
-    def cancel(self) -> JobState | None:
-        """Cancel the job, or ask for it if it runs: the state that it is in now, None if its record is gone."""
-        return self._owner.wait_for(self._handle.cancel())
+    def cancel(self) -> JobState:
+        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
+        return self._owner._do(self._handle._client, self._handle.cancel, "handle.cancel()")
 
     def __repr__(self) -> str:
         return f"Sync{self._handle!r}"
 
 
 class SyncApp:
-    """An app for threads: every call runs on one background loop and returns when it is done. Thread-safe.
+    """An app for threads: every call runs on an event loop and returns when it is done. Thread-safe.
+
+    Where the app is open, that is on the loop that has it open: of the worker whose plain task calls, or of the web
+    server. Elsewhere it is on a loop of its own, in a background thread. Make one for the process.
 
     >>> app = App("memory://")
     >>> @app.task
@@ -74,95 +85,200 @@ class SyncApp:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._own: _Loop | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> SyncApp:
-        self.wait_for(self.app.client.open())
+        self._closed = False
+        self._do(self.app.client, self.app.client.open, "app.client.open()")
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _start(self) -> asyncio.AbstractEventLoop:
+    def close(self) -> None:
+        """Let the loop of its own finish, disconnect and end, if there is one. The app stays as it is elsewhere."""
+        if self._own is not None and self._own.here:
+            raise ConfigError("SyncApp.close() waits for the loop that it was called on; call it from another thread")
         with self._lock:
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="headrace-sync", daemon=True
-                )  # fmt: skip
-                self._thread.start()
-            return self._loop
+            self._closed = True
+            own, self._own = self._own, None
+        if own is not None and own.usable:
+            own.end(self.app)
 
     def wait_for(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine of the app on the background loop, and wait for it."""
+        """Run a coroutine of the app, and wait for it."""
+
+        async def call() -> R:
+            return await work
+
+        try:
+            return self._do(self.app.client, call, "it")
+        finally:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def _do(self, client: Client, call: Callable[[], Coroutine[Any, Any, R]], instead: str) -> R:
+        """Run what ``call`` gives where the client is at home, and wait for it. Where a loop runs, ``instead`` is what
+        to await."""
+
+        async def work() -> R:
+            return await call()
+
+        while True:
+            loop, begun = self._loop_of(client, instead), work()
+            try:
+                future = asyncio.run_coroutine_threadsafe(begun, loop)
+            except RuntimeError:
+                begun.close()
+                if not loop.is_closed():
+                    raise
+            else:
+                return _outcome(future, loop)
+
+    def _loop_of(self, client: Client, instead: str) -> asyncio.AbstractEventLoop:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            loop = self._start()
+            pass
         else:
-            work.close()
-            raise ConfigError("this would block the running event loop; await the app itself instead of SyncApp")
-        future: Future[R] = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
+            raise ConfigError(f"SyncApp would block the event loop that runs here; await {instead} here")
+        self._check_open()
+        loop = client.home
+        if loop is None:
+            own = self._start()
+            loop = client.settle(own.loop)
+            if loop is own.loop:
+                own.clients.add(client)
+        if not loop.is_running():
+            raise ConfigError("the app is open on an event loop that does not run; close it there first")
+        return loop
 
-    def close(self) -> None:
-        """Finish, disconnect, and end the thread."""
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this SyncApp is closed; make another, or enter it again")
+
+    def _start(self) -> _Loop:
         with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self.app.client.close(), loop).result()
-        asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            self._check_open()
+            if self._own is None or not self._own.usable:
+                self._own = _Loop()
+            return self._own
 
     def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         """Store a job; returns when it is durable."""
-        return SyncHandle(self, self.wait_for(task.enqueue(*args, **kwargs)))
+        handle = self._do(_client_of(task), lambda: task.enqueue(*args, **kwargs), f"{_short(task)}.enqueue(…)")
+        return SyncHandle(self, handle)
 
     def call(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result."""
-        return self.wait_for(task.call(*args, **kwargs))
+        return self._do(_client_of(task), lambda: task.call(*args, **kwargs), f"{_short(task)}.call(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
         """Store many jobs in as few trips as possible."""
-        return [SyncHandle(self, handle) for handle in self.wait_for(self.app.enqueue_many(jobs))]
+        given = check_jobs(jobs)
+        handles = self._do(self.app.client, lambda: self.app.enqueue_many(given), "app.enqueue_many(…)")
+        return [SyncHandle(self, handle) for handle in handles]
 
     def get(self, job_id: AnyId | JobKey) -> JobInfo:
         """All that is known of a job. Raises ``JobNotFound``."""
-        return self.wait_for(self.app.get(job_id))
+        return self._do(self.app.client, lambda: self.app.get(job_id), "app.get(…)")
 
     def why(self, job_id: AnyId | JobKey) -> Why:
         """In one sentence, why the job is not running. Raises ``JobNotFound``."""
-        return self.wait_for(self.app.why(job_id))
+        return self._do(self.app.client, lambda: self.app.why(job_id), "app.why(…)")
 
-    def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
-        """Cancel a waiting job, or ask a running one to stop: the state that it is in now, None if it is unknown."""
-        return self.wait_for(self.app.cancel(job_id))
+    def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop: the state that it is in now. Raises ``JobNotFound``."""
+        return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first."""
-        return self.wait_for(self.app.client.list_jobs(sel, limit))
+        client = self.app.client
+        return self._do(client, lambda: client.list_jobs(sel, limit), "app.client.list_jobs(…)")
 
     def stats(self) -> Stats:
         """The store in numbers."""
-        return self.wait_for(self.app.client.stats())
+        return self._do(self.app.client, self.app.client.stats, "app.client.stats()")
 
     def pause(self, queue: str, lasts: Duration | None = None) -> None:
         """No worker claims from the queue for so long, or until it is resumed."""
-        self.wait_for(self.app.client.pause(queue, lasts))
+        client = self.app.client
+        self._do(client, lambda: client.pause(queue, lasts), "app.client.pause(…)")
 
     def resume(self, queue: str) -> None:
         """Workers may claim from the queue again."""
-        self.wait_for(self.app.client.resume(queue))
+        client = self.app.client
+        self._do(client, lambda: client.resume(queue), "app.client.resume(…)")
 
     def drain(self, queues: Sequence[str] | None = None) -> None:
         """Run everything that is due, then return."""
-        self.wait_for(self.app.drain(queues))
+        self._do(self.app.client, lambda: self.app.drain(queues), "app.drain()")
+
+
+class _Loop:
+    """An event loop in a thread of its own, and the clients that are at home there."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clients: set[Client] = set()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="headrace-sync", daemon=True)
+        running = threading.Event()
+        self.loop.call_soon(running.set)
+        self._thread.start()
+        running.wait()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs: a process that was forked has none of its parent's threads."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    @property
+    def here(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def end(self, app: App) -> None:
+        """Stop a worker, finish what was submitted, disconnect, wake those who wait, and end."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+    async def _leave(self, app: App) -> None:
+        for client in self.clients:
+            await (app.close() if client is app.client else client.close())
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+        await self.loop.shutdown_default_executor()
+
+
+def _client_of(task: Task[Any, Any]) -> Client:
+    if not isinstance(task, Task | BatchTask):
+        raise InvalidJob(f"expected a task and its arguments, got {shown(task)}; for jobs use enqueue_many")
+    return task._owner.client
+
+
+def _short(task: Task[Any, Any]) -> str:
+    return task.name.rpartition(".")[2]
+
+
+def _outcome(future: Future[R], loop: asyncio.AbstractEventLoop) -> R:
+    """What comes of the work, for as long as its loop runs."""
+    try:
+        while not wait((future,), _GLANCE).done:
+            if not loop.is_running():
+                raise CancelledError
+        return future.result()
+    except CancelledError:
+        raise Unavailable(
+            "the event loop that had the app open has ended, or the SyncApp was closed; whether it was done is unknown"
+        ) from None
+    finally:
+        future.cancel()

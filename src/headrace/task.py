@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from headrace.client import Owner
 from headrace.core.apart import decode, seal
 from headrace.core.arguments import Arguments
+from headrace.core.awaited import awaited
 from headrace.core.codec import JSON, JsonSerde
 from headrace.core.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.core.functions import check_handler, is_async
@@ -116,11 +117,13 @@ class Task(Generic[P, R]):
     def _made(self, cell: bytes) -> NewJob:
         return self._options.job(self.name, cell, self._owner.client.packer.new_id())
 
+    @awaited("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(await self._job(args, kwargs)), self.results)
 
+    @awaited("SyncApp(app).call(task, …)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client = self._owner.client

@@ -25,6 +25,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidJob,
     JobFailed,
+    JobNotFound,
     Unavailable,
     UnknownTask,
     WaitTimeout,
@@ -347,6 +348,22 @@ class TestEnqueueAndCall:
         with pytest.raises(UnknownTask, match=r"mail\.welcome"):
             await app.enqueue_named("mail.farewell", {})
 
+    async def test_cancelling_what_is_not_there(self, store: Store) -> None:
+        """As looking at it: told."""
+        app = store.app()
+
+        @app.task
+        async def note() -> None: ...
+
+        for unknown in ("01900000-0000-7000-8000-000000000000", JobKey("default", "k")):
+            for ask in (app.cancel, app.get, app.why):
+                with pytest.raises(JobNotFound, match="no job"):
+                    await ask(unknown)  # type: ignore[operator]
+        handle = await note.enqueue()
+        await app.client.alter(Selector(ids=[handle.id.bytes]), Delete())
+        with pytest.raises(JobNotFound, match="no job"):
+            await handle.cancel()
+
     async def test_cancel(self, store: Store) -> None:
         app = store.app()
 
@@ -356,7 +373,6 @@ class TestEnqueueAndCall:
 
         handle, keyed = await never_run.enqueue(), await never_run.options(key="k").enqueue()
         assert await handle.cancel() is await app.cancel(JobKey("default", "k")) is JobState.CANCELLED
-        assert await app.cancel("01900000-0000-7000-8000-000000000000") is None
         await app.drain()
         assert (await keyed.info()).state is JobState.CANCELLED
 

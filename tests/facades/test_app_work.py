@@ -200,7 +200,10 @@ class TestWorkAndStop:
                 print("finished")
 
             import asyncio
-            asyncio.run(last.enqueue())
+            async def enqueue():
+                await last.enqueue()
+
+            asyncio.run(enqueue())
             app.run()
             print("ended")
         """)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +28,7 @@ from headrace import (
     Queued,
     Sections,
     Settings,
+    SyncApp,
     connect,
     content_id,
     exponential,
@@ -555,7 +558,32 @@ class TestLooking:
         client = store.client()
         assert await client.fetch(UUID(int=1)) is None
         assert await client.fetch(JobKey("q", "k")) is None
-        assert await client.cancel(UUID(int=1)) is None
+        with pytest.raises(JobNotFound):
+            await client.cancel(UUID(int=1))
+
+
+class TestManyJobs:
+    @pytest.mark.parametrize("one", [NewJob(task="t"), None, 5], ids=["a job", "None", "a number"])
+    async def test_are_given_as_several(self, memory: Store, one: Any) -> None:
+        app = memory.app()
+        with pytest.raises(InvalidJob, match=r"expected jobs, like \[task\.job\(…\)\], got "):
+            await app.enqueue_many(one)
+        with pytest.raises(InvalidJob, match="expected jobs"):
+            await app.client.insert(one)
+        with pytest.raises(InvalidJob, match="expected jobs"):
+            await asyncio.to_thread(SyncApp(app).enqueue_many, one)
+
+    def test_are_made_in_the_thread_that_enqueues_them(self, memory: Any) -> None:
+        """A generator may read a database that the thread of the loop must not touch."""
+        app, made_in = memory.app(), []
+
+        def jobs() -> Iterator[NewJob]:
+            made_in.append(threading.current_thread())
+            yield NewJob(task="t")
+
+        with SyncApp(app) as plainly:
+            assert len(plainly.enqueue_many(jobs())) == 1
+        assert made_in == [threading.current_thread()]
 
 
 GOOD_NAMES = [

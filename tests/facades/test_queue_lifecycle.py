@@ -258,7 +258,9 @@ class TestWork:
                 print("ran")
                 return 1
             import asyncio
-            asyncio.run(queue.enqueue("a", 1))
+            async def enqueue():
+                await queue.enqueue("a", 1)
+            asyncio.run(enqueue())
             queue.run()
             print(asyncio.run(queue.result("a")))
             """

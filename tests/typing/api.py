@@ -158,6 +158,8 @@ async def tasks() -> None:
     assert_type(await configured.options(group="g", when_full="block", overflow="other").enqueue(42), Handle[str])
     assert_type(await app.enqueue_many([bare.job(1), plain.job(2)]), list[Handle[Any]])
     assert_type(await app.enqueue_named("x", {"a": 1}), Handle[Any])
+    assert_type(await app.cancel("x"), JobState)
+    assert_type(await app.close(), None)
 
     await bare.enqueue()  # type: ignore[call-arg]
     await bare.enqueue("one")  # type: ignore[arg-type]
@@ -474,6 +476,7 @@ def sync(job_id: UUID) -> None:
         assert_type(jobs.call(configured.options(wait="5s"), 42, template="x"), str)
         assert_type(jobs.enqueue(bare, 1).result(), bytes)
         assert_type(jobs.enqueue(bare, 1).id, UUID)
+        assert_type(jobs.enqueue(bare, 1).cancel(), JobState)
         assert_type(jobs.get(job_id), JobInfo)
         assert_type(jobs.why(job_id), Why)
         assert_type(jobs.pause("mail", lasts="1h"), None)

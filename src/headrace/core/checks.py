@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar, get_args
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from headrace.records import (
     Watch,
 )
 from headrace.shown import shown
-from headrace.types import JobState
+from headrace.types import JobState, NewJob
 
 AnyId = UUID | str | bytes
 T = TypeVar("T")
@@ -62,6 +62,20 @@ def check_key(key: object) -> JobKey:
 def check_which(job: AnyId | JobKey) -> JobId | JobKey:
     """A job's name, by id or by key."""
     return check_key(job) if isinstance(job, JobKey) else raw_id(job)
+
+
+def check_jobs(jobs: Iterable[NewJob]) -> list[NewJob]:
+    """Several jobs, as a list.
+
+    >>> check_jobs(NewJob(task="mail"))
+    Traceback (most recent call last):
+    headrace.errors.InvalidJob: expected jobs, like [task.job(…)], got one NewJob; put it in a list
+    """
+    if isinstance(jobs, NewJob):
+        raise InvalidJob("expected jobs, like [task.job(…)], got one NewJob; put it in a list")
+    if not isinstance(jobs, Iterable):
+        raise InvalidJob(f"expected jobs, like [task.job(…)], got {shown(jobs)}")
+    return list(jobs)
 
 
 def check_limit(limit: object) -> int:

@@ -10,10 +10,12 @@ import struct
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from headrace.core.django import tended
 from headrace.core.raised import Raised, raised
 
 SIZE = struct.Struct("!Q")
@@ -80,7 +82,7 @@ def _answer(request: bytearray) -> bytes | Raised:
             args, kwargs = ForkingPickler.loads(call)
         except Exception as error:
             raise TypeError(f"the arguments of {function} cannot be read in another process: {error}") from error
-        value = _found(function)(*args, **kwargs)
+        value = tended(partial(_found(function), *args, **kwargs))
         try:
             return bytes(ForkingPickler.dumps(value))
         except Exception as error:

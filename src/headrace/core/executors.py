@@ -20,6 +20,7 @@ from multiprocessing.spawn import get_executable
 from typing import Any
 
 from headrace.core.child import SIZE, pidfd
+from headrace.core.django import part, tended
 from headrace.core.raised import ChildTraceback, Raised, carried
 from headrace.core.strays import Strays
 from headrace.errors import ConfigError
@@ -37,7 +38,7 @@ class ThreadExecutor:
         """Run ``call``, a job of ``task``, in a thread, with this task's context variables."""
         lane = self._idle.pop() if self._idle else _Lane()
         try:
-            value = await lane.run(partial(copy_context().run, call))
+            value = await lane.run(partial(copy_context().run, tended, call))
         except asyncio.CancelledError:
             lane.leave_behind(self.strays, task)
             raise
@@ -92,8 +93,9 @@ class _Lane:
             try:
                 future.get_loop().call_soon_threadsafe(_answer, future, value, error)
             except RuntimeError:  # the loop is gone: nobody waits any more
-                return
+                break
             del item, call, future, value, error
+        part()
 
 
 def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -12,15 +12,14 @@ import msgspec
 from headrace.app import App
 from headrace.backends.memory import MemoryBackend
 from headrace.batch import BatchTask
-from headrace.client import Client
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError
 from headrace.info import DETAILS, JobInfo, job_info
 from headrace.queue import Queue
-from headrace.records import Inserted
 from headrace.shown import shown
 from headrace.task import Task
-from headrace.types import JobState, NewJob
+from headrace.testing.clients import InlineClient, MemoryClient
+from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
 
@@ -111,22 +110,9 @@ def _check(app: object) -> None:
 def _in_memory(app: App, *, inline: bool, seed: int) -> Iterator[AppJobs]:
     clock = ManualClock()
     backend = MemoryBackend(now=clock.now)
-    kind = _InlineClient if inline else Client
-    client = kind(backend, app.client.settings, clock=clock, rng=Random(seed), heartbeat_thread=False)
-    before, app.client = app.client, client
-    if isinstance(client, _InlineClient):
-        client.app = app
+    kind = InlineClient if inline else MemoryClient
+    before, app.client = app.client, kind(app, backend, clock, Random(seed))
     try:
         yield AppJobs(app, backend, clock)
     finally:
         app.client = before
-
-
-class _InlineClient(Client):
-    app: App
-
-    async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
-        inserted = await super().enqueue(job, reply=reply)
-        if self.app.worker is None:
-            await self.app.drain()
-        return inserted

@@ -1,0 +1,98 @@
+"""What an app under test has for a client: on a memory store, and beside the loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextvars import ContextVar
+from random import Random
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.app import App
+from headrace.backends.memory import MemoryBackend
+from headrace.client import AnyId, Client
+from headrace.core.clock import ManualClock
+from headrace.core.gate import Admission
+from headrace.core.judge import failures
+from headrace.errors import ConfigError, WaitTimeout
+from headrace.protocol import Transactions
+from headrace.records import Inserted, Record
+from headrace.types import Duration, NewJob
+
+_within: ContextVar[bool] = ContextVar("headrace_inline", default=False)
+"""Whether this is a handler that an inline client runs, or something that one has called."""
+
+
+class MemoryClient(Client):
+    """A client for tests, on a clock that stands still."""
+
+    def __init__(self, app: App, backend: MemoryBackend, clock: ManualClock, rng: Random) -> None:
+        settings = replace(app.client.settings, url="memory://")
+        super().__init__(backend, settings, clock=clock, rng=rng, heartbeat_thread=False)
+        self._app = app
+        try:
+            self._beside: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._beside = None
+
+    @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """Unless it is open elsewhere, the loop of the test: threads beside it use that."""
+        beside = self._beside if self._beside is not None and self._beside.is_running() else None
+        return super().home or beside
+
+    @property
+    def tx(self) -> Transactions | None:
+        raise ConfigError(
+            "in memory there are no transactions to enqueue in; test this with the app as it is, on a PostgreSQL "
+            "database of its own that `headrace migrate up` has made the schema in: see docs/howto/testing.md"
+        )
+
+
+class InlineClient(MemoryClient):
+    """Runs what is due before an enqueue returns. Within a handler nothing more is run: its own worker does that."""
+
+    _draining: asyncio.Event | None = None
+
+    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> Inserted:
+        inserted = await super()._enqueue(job, reply=reply, at_gate=at_gate)
+        await self._drain()
+        return inserted
+
+    async def insert(self, jobs: Iterable[NewJob]) -> list[Inserted]:
+        inserted = await super().insert(jobs)
+        await self._drain()
+        return inserted
+
+    async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> Record:
+        """Raises ``WaitTimeout`` at once for a job that nobody will run."""
+        if not _within.get() and not self._app.working:
+            record = await self.fetch(job_id)
+            if record is not None and not record.state.terminal:
+                told = failures(record.error)
+                failed = f" after {told[-1].type}: {told[-1].message}" if told else ""
+                why = (await self.why(job_id)).sentence
+                raise WaitTimeout(
+                    f"nobody works beside the test, and this job was left{failed}: {why}. If it is for later, advance "
+                    "the clock and drain, then wait for it",
+                    job_id=str(UUID(bytes=record.id)),
+                )
+        return await super().wait(job_id, timeout, watch=watch)
+
+    async def _drain(self) -> None:
+        if _within.get():
+            return
+        while self._draining is not None:
+            await self._draining.wait()
+        if self._app.working:
+            return
+        self._draining = ended = asyncio.Event()
+        token = _within.set(True)
+        try:
+            await self._app.drain()
+        finally:
+            _within.reset(token)
+            self._draining = None
+            ended.set()

@@ -1,0 +1,474 @@
+"""``SyncApp`` from any thread of a process: handlers of a worker, threads beside a loop that has the app open, scripts.
+And what must be awaited, called where no loop runs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, patch
+
+import pytest
+
+from headrace import App, Job, JobState, NewJob, Queue, SyncApp, never
+from headrace.errors import ConfigError, HeadraceError, InvalidJob, WaitTimeout
+from headrace.records import JobKey
+from tests.facades.harness import STORES, Store, script, within
+
+NOBODY = "01900000-0000-7000-8000-000000000000"
+
+
+@pytest.fixture(params=STORES)
+def place(request: Any, tmp_path: Path) -> Store:
+    """A store for tests that have loops of their own."""
+    return Store(request.param, tmp_path)
+
+
+def loops_of_its_own() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "headrace-sync"]
+
+
+class TestHandlers:
+    """Plain functions, which a worker runs in threads."""
+
+    async def test_a_plain_task_enqueues_another(self, store: Store) -> None:
+        app, ran = store.app(), []
+        jobs = SyncApp(app)
+
+        @app.task
+        def leaf(n: int) -> int:
+            ran.append(n)
+            return 2 * n
+
+        @app.task(retry=never())
+        def parent() -> str:
+            one = jobs.enqueue(leaf.options(key="one"), 1)
+            many = jobs.enqueue_many([leaf.job(2), leaf.job(3)])
+            assert not loops_of_its_own()
+            return ",".join(str(handle.id) for handle in [one, *many])
+
+        async with app:
+            handle = await parent.enqueue()
+            await within(app.drain())
+            ids = (await handle.result()).split(",")
+            assert sorted(ran) == [1, 2, 3]
+            assert (await app.get(JobKey("default", "one"))).id == (await app.get(ids[0])).id
+
+    async def test_a_plain_task_waits_for_another(self, store: Store) -> None:
+        app = store.app()
+        jobs = SyncApp(app)
+
+        @app.task
+        def leaf(n: int) -> int:
+            return 2 * n
+
+        @app.task(retry=never())
+        def parent() -> int:
+            return jobs.call(leaf, 21) + jobs.enqueue(leaf, 0).result()
+
+        async with app:
+            work = asyncio.ensure_future(app.work())
+            assert await within(parent.call()) == 42
+            app.stop()
+            await within(work)
+
+    async def test_a_handler_of_a_queue_enqueues_tasks(self, memory: Store) -> None:
+        client = memory.client()
+        app, queue = App(client), Queue[int, str]("numbers", client)
+        jobs = SyncApp(app)
+
+        @app.task
+        def leaf(n: int) -> None: ...
+
+        @queue.execute
+        def handle(job: Job[int]) -> str:
+            return str(jobs.enqueue(leaf, job.payload).id)
+
+        async with queue:
+            enqueued = await within(queue.enqueue_and_wait("a", 7))
+        assert (await app.get(enqueued)).args == {"n": 7}
+        await client.close()
+
+    def test_under_drain_of_a_sync_app(self, place: Store) -> None:
+        """The worker that ``SyncApp.drain`` runs is on the loop that the handler's calls go to."""
+        app, ran = place.app(), []
+        jobs = SyncApp(app)
+
+        @app.task
+        def leaf(n: int) -> None:
+            ran.append(n)
+
+        @app.task(retry=never())
+        def parent() -> None:
+            jobs.enqueue(leaf, 5)
+            with SyncApp(app) as others:
+                others.enqueue(leaf, 6)
+
+        with jobs:
+            jobs.enqueue(parent)
+            jobs.drain()
+            assert sorted(ran) == [5, 6]
+            assert jobs.stats().queues[0].completed == 3
+
+    def test_in_a_process(self, tmp_path: Path) -> None:
+        """A process has no loop: its calls go through one of its own."""
+        (tmp_path / "shop.py").write_text(f"""
+from headrace import App, SyncApp
+
+app = App("sqlite:///{tmp_path}/jobs.db")
+jobs = SyncApp(app)
+
+@app.task
+def leaf(n: int) -> int:
+    return 2 * n
+
+@app.task(executor="process")
+def parent() -> int:
+    return jobs.call(leaf, 21)
+""")
+        told = script(
+            f"""
+            import asyncio, sys
+            sys.path.insert(0, {str(tmp_path)!r})
+            from shop import app, parent
+
+            async def main():
+                async with app:
+                    work = asyncio.ensure_future(app.work())
+                    print(await parent.call())
+                    app.stop()
+                    await work
+
+            asyncio.run(main())
+            """,
+            seconds=60,
+        )
+        assert told == ["42"]
+
+
+class TestBesideALoop:
+    """The app is open on a loop, as in a web server; threads beside it use ``SyncApp``."""
+
+    async def test_calls_go_to_that_loop(self, store: Store) -> None:
+        app = store.app()
+
+        @app.task
+        def double(n: int) -> int:
+            return 2 * n
+
+        jobs = SyncApp(app)
+
+        def endpoint(n: int) -> int:
+            with SyncApp(app) as own:
+                assert own.stats().queues is not None
+            handle = jobs.enqueue(double, n)
+            assert handle.info().task == double.name
+            assert not loops_of_its_own()
+            return handle.result()
+
+        async with app:
+            work = asyncio.ensure_future(app.work())
+            answers = await within(asyncio.gather(*(asyncio.to_thread(endpoint, n) for n in range(4))))
+            assert answers == [0, 2, 4, 6]
+            assert await within(double.call(9)) == 18
+            app.stop()
+            await within(work)
+        await asyncio.to_thread(jobs.close)
+
+    async def test_and_to_a_loop_of_its_own_when_the_app_is_closed(self, store: Store) -> None:
+        app = store.app()
+
+        @app.task
+        def double(n: int) -> int:
+            return 2 * n
+
+        jobs = SyncApp(app)
+        async with app:
+            await asyncio.to_thread(jobs.enqueue, double, 1)
+        assert not loops_of_its_own()
+        handle = await asyncio.to_thread(jobs.enqueue, double, 2)
+        assert len(loops_of_its_own()) == 1
+        await asyncio.to_thread(jobs.close)
+        assert not loops_of_its_own()
+        async with app:
+            assert (await app.get(handle.id)).state is JobState.AVAILABLE
+        assert await store.count() == 2
+
+    async def test_first_uses_at_once_find_one_loop(self, store: Store) -> None:
+        """A loop that opens the app, and two sync apps in several threads: whoever is first, the others join."""
+        app = store.app()
+
+        @app.task
+        def note(n: int) -> None: ...
+
+        both, together = [SyncApp(app), SyncApp(app)], threading.Barrier(4)
+
+        def use(n: int) -> None:
+            together.wait(20)
+            both[n % 2].enqueue(note, n)
+
+        await within(asyncio.gather(*(asyncio.to_thread(use, n) for n in range(4))), 30)
+        for jobs in both:
+            await asyncio.to_thread(jobs.close)
+        assert not loops_of_its_own()
+        assert await store.count() == 4
+
+    async def test_a_task_of_another_app_goes_to_its_own(self, memory: Store) -> None:
+        app, other = memory.app(), memory.app()
+
+        @app.task
+        def note() -> None: ...
+
+        async with app:
+            with pytest.raises(ConfigError):
+                SyncApp(other).enqueue(note)
+            handle = await asyncio.to_thread(SyncApp(other).enqueue, note)
+            assert (await app.get(handle.id)).task == note.name
+            assert not loops_of_its_own()
+
+    async def test_the_sync_app_has_it_open(self, memory: Store) -> None:
+        """Then a loop cannot open it; the message says what to do."""
+        app = memory.app()
+
+        @app.task
+        def note() -> None: ...
+
+        jobs = SyncApp(app)
+        await asyncio.to_thread(jobs.enqueue, note)
+        with pytest.raises(ConfigError, match=r"on another event loop.*the close\(\) of the SyncApp"):
+            await note.enqueue()
+        await asyncio.to_thread(jobs.close)
+        await note.enqueue()
+        await app.client.close()
+
+    async def test_the_threads_of_the_loop_itself(self, memory: Store) -> None:
+        """It would wait for itself: refused, with what to write instead."""
+        app = memory.app()
+
+        @app.task
+        def note() -> None: ...
+
+        jobs = SyncApp(app)
+        async with app:
+            for use in (jobs.stats, jobs.drain, lambda: jobs.enqueue(note), lambda: jobs.call(note)):
+                with pytest.raises(ConfigError, match=r"await .* here"):
+                    use()
+            with pytest.raises(ConfigError, match=r"await note\.enqueue\(…\) here"):
+                jobs.enqueue(note)
+        assert await memory.count() == 0
+
+    async def test_closing_on_its_own_loop(self, memory: Store) -> None:
+        """From a task that its drain runs: refused, not a thread that waits for itself."""
+        app = memory.app()
+        jobs, refused = SyncApp(app), []
+
+        @app.task(retry=never())
+        async def close() -> None:
+            try:
+                jobs.close()
+            except ConfigError as error:
+                refused.append(str(error))
+
+        def use() -> None:
+            with jobs:
+                jobs.enqueue(close)
+                jobs.drain()
+
+        await within(asyncio.to_thread(use), 30)
+        assert refused == ["SyncApp.close() waits for the loop that it was called on; call it from another thread"]
+
+    def test_a_loop_that_does_not_run(self, memory: Any) -> None:
+        """Nobody would ever answer: refused at once."""
+        app = memory.app()
+
+        @app.task
+        def note() -> None: ...
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(app.client.open())
+        with pytest.raises(ConfigError, match="does not run"):
+            SyncApp(app).enqueue(note)
+        loop.run_until_complete(app.client.close())
+        loop.close()
+
+    def test_a_loop_that_ends_meanwhile(self, memory: Any) -> None:
+        """A thread that waits is told, whether the loop was closed properly or merely stopped."""
+        app = memory.app()
+
+        @app.task
+        def nobody_runs_this() -> None: ...
+
+        jobs = SyncApp(app)
+        for properly in (True, False):
+            told: list[BaseException] = []
+            enqueued = threading.Event()
+            app.observe(lambda event, enqueued=enqueued: enqueued.set())
+
+            def wait(told: list[BaseException] = told) -> None:
+                try:
+                    jobs.call(nobody_runs_this.options(wait=None))
+                except BaseException as error:
+                    told.append(error)
+
+            async def main(enqueued: threading.Event = enqueued) -> threading.Thread:
+                await app.client.open()
+                thread = threading.Thread(target=wait, daemon=True)
+                thread.start()
+                await asyncio.to_thread(enqueued.wait, 30)
+                return thread
+
+            if properly:
+                thread = asyncio.run(main())
+                thread.join(30)
+            else:
+                loop = asyncio.new_event_loop()
+                thread = loop.run_until_complete(main())
+                thread.join(30)
+                for task in asyncio.all_tasks(loop):
+                    task.cancel()
+                loop.run_until_complete(asyncio.sleep(0))
+                loop.run_until_complete(app.client.close())
+                loop.close()
+            assert isinstance(told[0], HeadraceError), told
+            assert "event loop" in str(told[0])
+
+
+class TestClosed:
+    def test_a_closed_one_is_not_used_again(self, place: Store) -> None:
+        app = place.app()
+
+        @app.task
+        def one() -> int:
+            return 1
+
+        jobs = SyncApp(app)
+        with jobs:
+            handle = jobs.enqueue(one)
+        for use in (jobs.stats, handle.info, lambda: jobs.enqueue(one)):
+            with pytest.raises(ConfigError, match=r"this SyncApp is closed; make another, or enter it again"):
+                use()
+        assert not loops_of_its_own()
+        with jobs:
+            assert handle.info().state is JobState.AVAILABLE
+
+    def test_closing_ends_a_drain(self, memory: Any) -> None:
+        """What runs is finished, then the drain returns; no thread waits for ever."""
+        app, running, go_on = memory.app(), threading.Event(), threading.Event()
+
+        @app.task
+        def slow() -> int:
+            running.set()
+            go_on.wait(30)
+            return 1
+
+        jobs, ended = SyncApp(app), threading.Event()
+        handle = jobs.enqueue(slow)
+
+        def drain() -> None:
+            jobs.drain()
+            ended.set()
+
+        threading.Thread(target=drain, daemon=True).start()
+        assert running.wait(30)
+        closing = threading.Thread(target=jobs.close, daemon=True)
+        closing.start()
+        go_on.set()
+        closing.join(30)
+        assert ended.wait(30)
+        with jobs:
+            assert handle.info().state is JobState.COMPLETED
+
+
+class TestWithoutALoop:
+    """What is awaited raises where it is called when no loop runs there: nothing would come of it."""
+
+    @pytest.fixture
+    def app(self) -> App:
+        return App("memory://")
+
+    @pytest.mark.parametrize(
+        ("use", "instead"),
+        [
+            (lambda app, task, batch, queue: task.enqueue(1), r"SyncApp\(app\)\.enqueue\(task, …\)"),
+            (lambda app, task, batch, queue: task.options(delay=1).enqueue(1), r"SyncApp\(app\)\.enqueue\(task, …\)"),
+            (lambda app, task, batch, queue: task.call(1), r"SyncApp\(app\)\.call\(task, …\)"),
+            (lambda app, task, batch, queue: batch.enqueue(1), r"SyncApp\(app\)\.enqueue_many\(\[task\.job\(…\)\]\)"),
+            (lambda app, task, batch, queue: batch.call(1), "await it"),
+            (lambda app, task, batch, queue: app.enqueue_many([task.job(1)]), r"SyncApp\(app\)\.enqueue_many\(jobs\)"),
+            (lambda app, task, batch, queue: app.enqueue_named(task.name, {"n": 1}), "await it"),
+            (lambda app, task, batch, queue: app.cancel(NOBODY), r"SyncApp\(app\)\.cancel\(id\)"),
+            (lambda app, task, batch, queue: queue.enqueue("a", 1), "await it"),
+            (lambda app, task, batch, queue: queue.enqueue_and_wait("a", 1), "await it"),
+        ],
+    )
+    def test_refused(self, app: App, use: Callable[..., Any], instead: str) -> None:
+        @app.task
+        def task(n: int) -> None: ...
+
+        @app.batch
+        async def batch(jobs: list[Job[int]]) -> None: ...
+
+        with pytest.raises(ConfigError, match=rf"no event loop runs here, so nothing was done.*{instead}"):
+            use(app, task, batch, Queue[int, int]("numbers", "memory://"))
+
+    async def test_in_a_plain_handler_the_job_fails(self, store: Store) -> None:
+        """It does not complete with its child lost."""
+        app = store.app()
+
+        @app.task
+        def child() -> None: ...
+
+        @app.task(retry=never())
+        def parent() -> None:
+            child.enqueue()
+
+        async with app:
+            handle = await parent.enqueue()
+            await within(app.drain())
+            with pytest.raises(HeadraceError, match=r"SyncApp\(app\)\.enqueue"):
+                await handle.result()
+
+    async def test_they_still_pass_for_coroutine_functions(self, app: App) -> None:
+        """For mocks, web frameworks and task groups."""
+
+        @app.task
+        def task(n: int) -> int:
+            return n
+
+        assert asyncio.iscoroutinefunction(task.enqueue)
+        assert asyncio.iscoroutinefunction(app.enqueue_many)
+        assert inspect.signature(task.enqueue).parameters.keys() == {"args", "kwargs"}
+        with patch.object(task, "enqueue") as mocked:
+            assert isinstance(mocked, AsyncMock)
+        async with asyncio.TaskGroup() as group:
+            stored = group.create_task(task.enqueue(1))
+        assert not stored.result().duplicate
+        await app.client.close()
+
+    def test_a_wait_that_is_too_short(self, place: Store) -> None:
+        """A TimeoutError of the call itself is not taken for one of the bridge."""
+        app = place.app()
+
+        @app.task
+        def nobody_runs_this() -> None: ...
+
+        with SyncApp(app) as jobs, pytest.raises(WaitTimeout):
+            jobs.call(nobody_runs_this.options(wait="10ms"))
+
+
+def test_what_is_no_task(memory: Any) -> None:
+    with SyncApp(memory.app()) as jobs:
+        for use in (jobs.enqueue, jobs.call):
+            with pytest.raises(InvalidJob, match="expected a task and its arguments, got"):
+                use(NewJob(task="t"))  # type: ignore[operator]
+
+
+def test_jobs_without_a_task(place: Store) -> None:
+    """``enqueue_many`` and ``wait_for`` take what is not of this app's tasks."""
+    app = place.app()
+    with SyncApp(app) as jobs:
+        [handle] = jobs.enqueue_many([NewJob(task="elsewhere", args={})])
+        assert jobs.wait_for(app.client.fetch(handle.id)) is not None
