@@ -9,7 +9,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_mine uuid[];
 BEGIN
     IF p_leaving THEN
@@ -65,7 +65,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_end bigint;
     v_over bigint;
     v_holders bigint;
@@ -184,7 +184,7 @@ END $$;
 -- Add up what transactions have counted. One at a time; whoever finds it under way leaves it to the other.
 CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock(hashtextextended('headrace deltas', 'deltas'::regclass::oid::bigint)) THEN
+    IF try_lock('deltas') THEN
         WITH gone AS (DELETE FROM deltas AS d RETURNING d.*)
         INSERT INTO totals AS t (qid, state, jobs, bytes)
         SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
