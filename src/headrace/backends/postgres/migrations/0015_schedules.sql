@@ -165,8 +165,8 @@ BEGIN
     PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), n.tenant))
     FROM unnest(p_tenants, p_drops) AS n (tenant, dropped)
     WHERE NOT n.dropped AND (n.tenant = ANY (v_mine)) IS NOT TRUE LIMIT 1;
-    PERFORM refuse(format('name: expected at most 1024 bytes in UTF-8, got %s', octet_length(n)))
-    FROM unnest(p_names) AS n WHERE octet_length(n) > 1024 LIMIT 1;
+    PERFORM refuse(format('name: expected 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n)::text, 'none')))
+    FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE LIMIT 1;
     PERFORM refuse(format('rank: expected 0 or more of a role that is confined to tenants, got %s', r))
     FROM unnest(p_ranks) AS r WHERE r < 0 LIMIT 1;
     RETURN save_schedules(
