@@ -1,5 +1,5 @@
-"""What a role that is confined to one tenant can do to others on PostgreSQL: every function that it may call, with values
-that no client sends. It is refused, or it does itself harm: others never notice."""
+"""What a role that is confined to one tenant can do to others on PostgreSQL: every function that it may call, with
+values that no client sends. It is refused, or it does itself harm: others never notice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import UUID
 
+import msgspec
 import psycopg
 import pytest
 from click.testing import CliRunner
@@ -32,11 +33,13 @@ LONG = "repeat('x', 1025)"
 BIG = 2**62
 THEIRS = UUID(bytes=job_id(1))
 UID = UUID(bytes=job_id(900))
+ONCE_AN_HOUR = Definition(rule=EveryRule(3_600 * SECOND, 0), template=Template("t", {})).pack()
 
 ROW = {
-    "p_at": "NULL", "p_names": "'{shared}'", "p_ids": "ARRAY[gen_random_uuid()]", "p_queues": "'{1}'", "p_tasks": "'{t}'",
-    "p_tenants": "'{acme}'", "p_keys": "NULL", "p_priorities": "'{0}'", "p_delays": "'{0}'", "p_run_ats": "NULL",
-    "p_expires": "NULL", "p_max_attempts": "NULL", "p_timeouts": "NULL", "p_result_ttls": "NULL", "p_headers": "NULL",
+    "p_at": "NULL", "p_names": "'{shared}'", "p_ids": "ARRAY[gen_random_uuid()]", "p_queues": "'{1}'",
+    "p_tasks": "'{t}'", "p_tenants": "'{acme}'", "p_keys": "NULL", "p_priorities": "'{0}'", "p_delays": "'{0}'",
+    "p_run_ats": "NULL", "p_expires": "NULL", "p_max_attempts": "NULL", "p_timeouts": "NULL", "p_result_ttls": "NULL",
+    "p_headers": "NULL",
     "p_reply_tos": "NULL", "p_hold_failed": "'{false}'", "p_groups": "NULL",
     "p_parameters": "ARRAY['{}'::bytea]", "p_vm_states": "NULL", "p_metadatas": "NULL", "p_blobs": "NULL",
 }  # fmt: skip
@@ -102,8 +105,8 @@ REFUSED_ROWS: dict[str, list[dict[str, str]]] = {
         {"p_names": f"ARRAY[{LONG}]"}, {"p_names": "ARRAY(SELECT 'many ' || n FROM generate_series(1, 1000) AS n)"},
     ],
     "tenants": [
-        {"p_tenants": "'{other}'"}, {"p_tenants": "'{\"\"}'"}, {"p_tenants": "'{NULL}'"}, {"p_tenants": "'{acme,other}'"},
-        {"p_ids": f"ARRAY['{THEIRS}']::uuid[]"},
+        {"p_tenants": "'{other}'"}, {"p_tenants": "'{\"\"}'"}, {"p_tenants": "'{NULL}'"},
+        {"p_tenants": "'{acme,other}'"}, {"p_ids": f"ARRAY['{THEIRS}']::uuid[]"},
     ],
     "cells": [
         {"p_headers": "ARRAY[decode(repeat('00', 10241), 'hex')]"},
@@ -191,8 +194,9 @@ ASKS = [
 FORBIDDEN = [
     Call(f"SELECT * FROM {SCHEMA}.{what}")
     for what in (
-        "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1", "stats_v1(NULL, 1)",
-        "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)", "forget_queues()",
+        "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1",
+        "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
+        "forget_queues()",
         "reap_v1(NULL, 1, 1, 1, 1, 1, 1)", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [
@@ -253,9 +257,8 @@ async def make() -> None:
             for n in range(1, 8)
         ]
     )
-    definition = Definition(rule=EveryRule(3_600 * SECOND, 0), template=Template("t", {})).pack()
     for number, tenant, name in ((900, "other", "theirs"), (901, "acme", "own")):
-        schedule = Schedule(name=name, uid=job_id(number), queue="shared", tenant=tenant, definition=definition)
+        schedule = Schedule(name=name, uid=job_id(number), queue="shared", tenant=tenant, definition=ONCE_AN_HOUR)
         assert await store.ticks.save([Save(schedule, 0)]) == [True]
     await store.ticks.plan([Plan("theirs", job_id(900), None, [NewTick(1, 1)])])
     await store.close()
@@ -326,6 +329,7 @@ async def test_others_do_not_notice(store: PostgresBackend) -> None:
     await check_retention(store)
     assert await of_others(store) == before
     await check_reading()
+    save_endless()
     await check_workers(store)
 
 
@@ -348,7 +352,8 @@ async def check_retention(store: PostgresBackend) -> None:
 
 async def check_reading() -> None:
     """The view, the client and the command line."""
-    query = f"SELECT count(*) FILTER (WHERE tenant = 'other'), max(finished_at) < now() + interval '1 hour' FROM {SCHEMA}.jobs_v1"
+    counts = "count(*) FILTER (WHERE tenant = 'other'), max(finished_at) < now() + interval '1 hour'"
+    query = f"SELECT {counts} FROM {SCHEMA}.jobs_v1"
     with psycopg.connect(url("hostile reader")) as connection:
         assert connection.execute(query.encode()).fetchall() == [(27, True)]
     address = f"{url('hostile reader')}?schema={SCHEMA}&migrate=no"
@@ -358,6 +363,23 @@ async def check_reading() -> None:
     for arguments in (("job", "list", "--limit", "1000"), ("job", "list", "--limit", "1000", "--json")):
         result = await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, "--url", address])
         assert result.exit_code == 0, result.output
+
+
+def save_endless() -> None:
+    """Schedules that would make jobs without end."""
+    usual = msgspec.msgpack.decode(ONCE_AN_HOUR)
+    with psycopg.connect(url("hostile acme"), autocommit=True) as connection:
+        for interval in (1, -1_000_000, 0):
+            usual["rule"]["interval"] = interval
+            packed = msgspec.msgpack.encode(usual).hex()
+            text = call(
+                "own_save_v1",
+                p_names=f"'{{endless {interval}}}'",
+                p_slots="'{1}'",
+                p_look_ats="'{1}'",
+                p_definitions=rf"ARRAY['\x{packed}'::bytea]",
+            ).text
+            assert connection.execute(text.encode()).fetchall() == [([1],)]
 
 
 async def check_workers(store: PostgresBackend) -> None:
@@ -381,6 +403,11 @@ async def check_workers(store: PostgresBackend) -> None:
         await work
         await app.client.close()
     assert all(record is not None and record.result for record in found)
+    endless = await store.ticks.find(ScheduleSelector(tenant="acme"))
+    assert {one.name: one.enabled for one in endless if "endless" in one.name} == dict.fromkeys(
+        ("acme/endless -1000000", "acme/endless 0", "acme/endless 1"), False
+    )
+    assert len((await store.scan(Selector(tenant="acme"), None, 1_000)).records) < 50
 
 
 async def test_watches_are_bounded(store: PostgresBackend) -> None:
