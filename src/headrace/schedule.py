@@ -412,6 +412,7 @@ def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
         max_age=0.0,
         grace=0.0,
         overlap="",
+        paced=False,
         delivery="",
         start=None,
         end=None,
