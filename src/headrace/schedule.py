@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, StructMeta
 
 from headrace.core.codec import Envelope, show
-from headrace.core.planning import Definition, Delivery, Misfire, Template
+from headrace.core.planning import SHORTEST, Definition, Delivery, Misfire, Template
 from headrace.core.rules import CronRule, EveryRule, Rule, cron_rule
 from headrace.durations import micros, spell_exactly
 from headrace.errors import ConfigError, InvalidJob, PayloadError
@@ -22,8 +22,6 @@ from headrace.shown import shown
 from headrace.ticks import Overlap, Schedule, Tick
 from headrace.types import Duration, JobState, NewJob
 
-SHORTEST = 1_000_000
-"""No slots come closer than this."""
 QUEUE = "queue"
 """The way to overlap that stores need not know of: a group."""
 
@@ -131,7 +129,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     """Of its jobs."""
     enabled: bool
     rule: str
-    """``every 30s``, or the cron expression."""
+    """``every 30s``, or the cron expression; in angle brackets, why the stored schedule cannot be read."""
     tz: str
     """Empty for intervals."""
     next_slot: datetime | None
@@ -209,13 +207,19 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
     at_most_once = _one_of(Delivery, spec.delivery, "delivery") is Delivery.AT_MOST_ONCE
     start, end = _instant(spec.start, "start"), _instant(spec.end, "end")
     rule = _rule(spec, anchor if start is None else start)
-    definition = Definition(
+    if (grace := micros(spec.grace, "grace")) < SHORTEST:
+        raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
+    if start is not None and end is not None and end < start:
+        raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
+    if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
+        raise ConfigError(f"rank: expected a whole number from -32768 to 32767, got {shown(spec.rank)}")
+    return Definition(
         rule=rule,
         template=template,
         jitter=_jitter(spec),
         misfire=_one_of(Misfire, spec.misfire or ("skip" if at_most_once else "once"), "misfire"),
         max_age=micros(spec.max_age, "max_age"),
-        grace=micros(spec.grace, "grace"),
+        grace=grace,
         overlap=Overlap.ALLOW if spec.overlap == QUEUE else _one_of(Overlap, spec.overlap, "overlap", QUEUE),
         queued=spec.overlap == QUEUE,
         delivery=Delivery(spec.delivery),
@@ -223,20 +227,6 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         end=end,
         max_runs=_whole(spec.max_runs, "max_runs"),
     )
-    if definition.queued and template.group is not None:
-        raise ConfigError(
-            f"overlap: with 'queue' the jobs are a group of their own; leave out group={shown(template.group)}, in "
-            "which they take turns with other jobs too"
-        )
-    if at_most_once and definition.misfire is not Misfire.SKIP:
-        raise ConfigError(f"misfire: with delivery='at_most_once' late slots are skipped, got {spec.misfire!r}")
-    if definition.grace < SHORTEST:
-        raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
-    if start is not None and end is not None and end < start:
-        raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
-    if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
-        raise ConfigError(f"rank: expected a whole number from -32768 to 32767, got {shown(spec.rank)}")
-    return definition
 
 
 def _rule(spec: Every | Cron, anchor: int) -> Rule:
@@ -396,6 +386,38 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         max_runs=definition.max_runs,
         rank=schedule.rank,
         paced=definition.paced,
+        created_at=to_datetime(schedule.created_at),
+        updated_at=to_datetime(schedule.updated_at),
+    )
+
+
+def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
+    """A schedule of which no more can be told than what its store knows; ``rule`` says why."""
+    return ScheduleInfo(
+        name=schedule.name,
+        task="",
+        args=None,
+        queue=schedule.queue,
+        tenant=schedule.tenant,
+        priority=0,
+        enabled=schedule.enabled,
+        rule=f"<{error}>",
+        tz="",
+        next_slot=_moment(schedule.slot),
+        last_slot=_moment(schedule.last_slot),
+        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
+        runs=schedule.runs,
+        jitter=0.0,
+        misfire="",
+        max_age=0.0,
+        grace=0.0,
+        overlap="",
+        paced=False,
+        delivery="",
+        start=None,
+        end=None,
+        max_runs=None,
+        rank=schedule.rank,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.instants import from_datetime, to_datetime
 from headrace.protocol import Backend, TickStore
 from headrace.records import JobId
-from headrace.schedule import ScheduleInfo, TickInfo, schedule_info, tick_info
+from headrace.schedule import ScheduleInfo, TickInfo, schedule_info, tick_info, unreadable_info
 from headrace.shown import shown
 from headrace.ticks import Look, Schedule, ScheduleSelector, Tick, TickOutcome
 from headrace.types import Duration, JobState
@@ -147,7 +147,7 @@ class Timetable:
         now = await self._now(ticks)
         found: list[ScheduleInfo] = []
         async for one in self._all(ticks, sel, above):
-            if self._staleness(one, unpack(one.definition), now):
+            if self._staleness(one, now):
                 found.append(self._info(one))
                 if len(found) == limit:
                     break
@@ -181,16 +181,20 @@ class Timetable:
         found: list[ScheduleHealth] = []
         async for one in self._named(ticks, names) if names else self._all(ticks, sel, above):
             read, complete = await self._since(ticks, one.uid, now - length, now)
-            found.append(_health(one.name, self._staleness(one, unpack(one.definition), now), read, longer, complete))
+            found.append(_health(one.name, self._staleness(one, now), read, longer, complete))
             if len(found) == limit:
                 break
         return found
 
-    def _staleness(self, known: Schedule, definition: Definition, now: int) -> str:
+    def _staleness(self, known: Schedule, now: int) -> str:
         """Why it has not fired lately; empty: it has, or it need not."""
         slot = known.slot
         if slot is None or not known.enabled:
             return ""
+        try:
+            definition = unpack(known.definition)
+        except ValueError:
+            return "unreadable"
         late = now - run_at(known.uid, slot, definition)
         if late > 0 and late > min(definition.grace, 2 * definition.rule.gap(slot)):
             return "overdue"
@@ -229,7 +233,12 @@ class Timetable:
         return {record.id: record.state.value for record in records if record is not None}
 
     def _info(self, known: Schedule) -> ScheduleInfo:
-        return schedule_info(known, unpack(known.definition), self._owner.client.packer.envelope)
+        """One that cannot be read is told as such: it must not spoil a whole list."""
+        try:
+            definition = unpack(known.definition)
+        except ValueError as error:
+            return unreadable_info(known, error)
+        return schedule_info(known, definition, self._owner.client.packer.envelope)
 
     def _stamp(self) -> int | None:
         return self._owner.client.clock.stamp()

@@ -167,12 +167,21 @@ async def test_a_lock_that_another_session_has_is_waited_for_in_bounds(schema: s
 
 @pytest.mark.usefixtures("in_a_hurry")
 async def test_a_migration_that_does_not_end_is_waited_for_in_bounds(schema: str) -> None:
-    with connection() as other, other.transaction():
-        other.execute("SELECT pg_advisory_xact_lock(%s)", (schemas._LOCK,))
+    name = sql.Identifier(schema)
+    with connection() as other, other.transaction(force_rollback=True):
+        other.execute(sql.SQL("CREATE SCHEMA {}; CREATE TABLE {}.migrations ()").format(name, name))
         with pytest.raises(Unavailable, match="another session has"):
             [step async for step in migrator(schema).up(lock_timeout=0.05)]
-        assert objects(schema) == set()
+    assert objects(schema) == set()
     assert await up(schema) == list(range(1, NEWEST + 1))
+
+
+async def test_nobody_without_a_right_keeps_a_store_from_being_migrated(schema: str) -> None:
+    """A number that can be worked out is one that anybody can lock."""
+    with connection() as other, other.transaction():
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(b"Headrace"),))
+        async with asyncio.timeout(60):
+            assert await up(schema) == list(range(1, NEWEST + 1))
 
 
 async def test_a_table_that_cannot_even_be_read_is_waited_for_in_bounds(schema: str) -> None:
@@ -186,7 +195,6 @@ async def test_a_table_that_cannot_even_be_read_is_waited_for_in_bounds(schema: 
 async def test_opening_a_current_store_waits_for_no_lock(schema: str) -> None:
     await up(schema)
     with connection() as other, other.transaction():
-        other.execute("SELECT pg_advisory_xact_lock(%s)", (schemas._LOCK,))
         other.execute(sql.SQL("LOCK TABLE {}.migrations IN SHARE MODE").format(sql.Identifier(schema)))
         async with asyncio.timeout(10):
             await runs(backend(schema))
@@ -196,7 +204,8 @@ async def test_a_session_keeps_no_lock(schema: str) -> None:
     await up(schema)
     with connection() as plain:
         [[kept]] = plain.execute(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s", (schemas._LOCK & 0xFFFFFFFF,)
+            "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass",
+            (sql.Identifier(schema, "migrations").as_string(plain),),
         )
     assert kept == 0
 
@@ -206,7 +215,7 @@ async def test_a_session_keeps_no_lock(schema: str) -> None:
 
 ODD = (
     "UPPER", 'quo"te', "it's", "back\\slash", "käse 漢字", "🙂", "semi;colon -- ", "new\nline", "a%sb%%",
-    "{schema} {name} {lock}", "$$ $headrace$", "x" * 63, "é" * 31, " ", "select", "user", "None",
+    "{schema} {name} {before}", "$$ $headrace$", "x" * 63, "é" * 31, " ", "select", "user", "None",
 )  # fmt: skip
 
 

@@ -62,8 +62,8 @@ BETWEEN_TWO = [
     Fault(
         "queues that are forgotten while somebody has them in hand",
         "forget_queues",
-        "IF pg_try_advisory_xact_lock(",
-        "IF 0 < abs(",
+        "LOCK TABLE queues IN EXCLUSIVE MODE NOWAIT",
+        "NULL",
         ("insert", "forget queues"),
     ),
     Fault("claims that nobody counts", "claim_v1", "s.sign * c.jobs", "0", ("insert", "claim")),

@@ -81,7 +81,7 @@ def schema() -> Iterator[None]:
 def blank() -> None:
     """Nothing is in the store."""
     with psycopg.connect(server().url(), autocommit=True) as connection:
-        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'"
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename NOT IN ('migrations', 'locks')"
         tables = ", ".join(f'{SCHEMA}."{name}"' for [name] in connection.execute(query, (SCHEMA,)))
         connection.execute(f"TRUNCATE {tables}".encode())
 
@@ -541,7 +541,7 @@ async def test_an_end_waits_for_no_group_while_it_has_another_that_comes_later(s
         settlement = replace(done(jobs[job_id(2)]), spawn=[row(3, group=low)])
         task = asyncio.create_task(store.finish([settlement], T0))
         await until_stuck(connection, task)
-        free = connection.execute("SELECT pg_try_advisory_xact_lock(group_lock(%s::bigint))", held[1:]).fetchall()
+        free = connection.execute("SELECT try_lock(group_lock(%s::bigint))", held[1:]).fetchall()
         connection.commit()
         assert await task == [JobState.COMPLETED]
     assert free == [(True,)]

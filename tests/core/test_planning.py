@@ -31,6 +31,7 @@ from headrace.core.planning import (
     unpack,
 )
 from headrace.core.rules import CronRule, EveryRule, Rule
+from headrace.errors import ConfigError
 from headrace.ticks import NewTick, Overlap, Plan, Schedule
 from tests.core.given import given
 
@@ -519,3 +520,44 @@ def test_at_most_once_is_one_attempt_and_says_so() -> None:
     assert one.row.max_attempts == 1
     assert headers(one)["headrace-delivery"] == "at_most_once"
     assert "headrace-delivery" not in headers(tick(scheduled(definition), defined(), START, START, START))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"rule": {"type": "every", "interval": 1, "anchor": 0}}, "interval"),
+        ({"rule": {"type": "every", "interval": 0, "anchor": 0}}, "interval"),
+        ({"rule": {"type": "every", "interval": -SECOND, "anchor": 0}}, "interval"),
+        ({"rule": {"type": "every", "interval": 2**62, "anchor": 0}}, "interval"),
+        ({"rule": {"type": "every", "interval": SECOND, "anchor": 2**62}}, "anchor"),
+        ({"jitter": 1e300}, "jitter"),
+        ({"jitter": -0.1}, "jitter"),
+        ({"jitter": float("nan")}, "jitter"),
+        ({"grace": -1}, "grace"),
+        ({"grace": 2**62}, "grace"),
+        ({"max_age": -1}, "max_age"),
+        ({"max_runs": 0}, "max_runs"),
+        ({"start": -1}, "start"),
+        ({"end": 2**62}, "end"),
+        ({"start": 2 * SECOND, "end": SECOND}, "end"),
+        ({"delivery": "at_most_once"}, "misfire"),
+        ({"template": {"task": "", "cells": {}}}, "task"),
+        ({"template": {"task": "t", "cells": {"other": b""}}}, "cells"),
+        ({"template": {"task": "t", "cells": {}, "priority": 40_000}}, "priority"),
+        ({"template": {"task": "t", "cells": {}, "expires": -1}}, "expires"),
+        ({"template": {"task": "t", "cells": {}, "timeout": 2**62}}, "timeout"),
+        ({"template": {"task": "t", "cells": {}, "max_attempts": 0}}, "max_attempts"),
+        ({"template": {"task": "t", "cells": {}, "group": "g"}, "queued": True}, "overlap"),
+    ],
+)
+def test_a_stored_definition_says_nothing_that_none_may(more: dict[str, object], told: str) -> None:
+    """It may come from anywhere."""
+    usual: dict[str, object] = {
+        "rule": {"type": "every", "interval": SECOND, "anchor": START},
+        "template": {"task": "t", "cells": {}},
+    }
+    assert unpack(msgspec.msgpack.encode(usual)) == Definition(
+        rule=EveryRule(SECOND, START), template=Template("t", {})
+    )
+    with pytest.raises(ConfigError, match=f"^{told}: expected|^{told}: with"):
+        unpack(msgspec.msgpack.encode(usual | more))

@@ -9,10 +9,11 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headrace import App, Client, Cron, EventKind, Every, Job, NewJob, immediate
+from headrace import App, Client, Cron, Event, EventKind, Every, Job, NewJob, immediate
 from headrace.errors import ConfigError, Unavailable
 from headrace.records import Claim, Reap
 from tests.facades.harness import Tapped, World, simulate
@@ -508,6 +509,33 @@ def test_a_schedule_that_cannot_be_read_keeps_nobody_else_from_firing(caplog: py
     assert "cannot be planned" in caplog.text
 
 
+@pytest.mark.parametrize("interval", [1, 999_999, 0, -1_000_000, 2**62])
+def test_a_stored_schedule_that_says_what_none_may_is_disabled(interval: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever can write to the store could otherwise have jobs made without end; it is seen in lists all the same."""
+
+    async def main(world: World) -> Any:
+        app = world.app()
+        task = app.task(quiet)
+        told: list[Event] = []
+        app.observe(lambda event: told.append(event) if event.kind is EventKind.ERROR else None)
+        for number in range(2):
+            await app.schedules.put(Every("1m", task.job(), name=f"s{number}", jitter=0))
+        ledger = world.memory.store.ledger
+        ledger.schedules["s1"] = _every(ledger.schedules["s1"], interval)
+        async with working(app):
+            await asyncio.sleep(10 * 60)
+        listed = [(one.name, one.enabled, one.rule[:20]) for one in await app.schedules.list()]
+        assert await app.schedules.stale() == []
+        await app.schedules.delete("s1")
+        return listed, ledger.schedules["s0"].runs, [event.detail for event in told]
+
+    listed, runs, told = simulate(main)
+    assert listed == [("s0", True, "every 1m"), ("s1", False, "<interval: expected ")]
+    assert runs >= 10
+    assert told == ["schedule s1 is disabled"]
+    assert caplog.text.count("'s1' is disabled, as it says what none may: interval: expected 1,000,000 to") == 1
+
+
 def test_a_schedule_that_the_store_will_not_plan_keeps_nobody_else_from_firing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -538,3 +566,9 @@ def test_a_schedule_that_the_store_will_not_plan_keeps_nobody_else_from_firing(
 
 def _unreadable(schedule: Any) -> Any:
     return replace(schedule, definition=b"\xc1")
+
+
+def _every(schedule: Any, interval: int) -> Any:
+    told = msgspec.msgpack.decode(schedule.definition)
+    told["rule"]["interval"] = interval
+    return replace(schedule, definition=msgspec.msgpack.encode(told))

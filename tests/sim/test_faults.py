@@ -246,7 +246,7 @@ def test_a_store_without_schedules_or_policies_has_none() -> None:
 
 
 def _schedule() -> Schedule:
-    definition = Definition(rule=EveryRule(2, 1), template=Template("t", {}))
+    definition = Definition(rule=EveryRule(2_000_000, 5), template=Template("t", {}))
     return Schedule(name="s", uid=bytes(16), queue="q", definition=definition.pack(), slot=5, look_at=5)
 
 

@@ -15,7 +15,7 @@ from headrace.config import PlannerSettings
 from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.planning import Definition, make_plan, unpack
+from headrace.core.planning import SHORTEST, Definition, make_plan, unpack
 from headrace.durations import micros
 from headrace.errors import ConfigError, Unavailable
 from headrace.instants import to_datetime
@@ -37,8 +37,6 @@ _KINDS = {
 _LATER = 60_000_000
 """When a schedule is looked at again that cannot be planned, as one that a newer version has made."""
 _PUT_OFF = "it is looked at again later"
-_SHORTEST = 1_000_000
-"""No slots come closer than this."""
 _AGAIN = 1_000_000
 """When a store is asked again that did not answer."""
 _SELDOM = 64
@@ -181,11 +179,28 @@ class Planner:
         """Whether the store carried out any plan."""
         if unmarked := [saved for one in schedules if (saved := self._marked(one)) is not None]:
             return any(await self._ticks.save(unmarked, self._clock.stamp()))
-        plans = []
+        sound, plans = [], []
+        disabled = False
         for schedule in schedules:
-            plans.append(self._plan_of(schedule, now))
+            try:
+                plan = self._plan_of(schedule, now)
+            except ConfigError as error:
+                disabled |= await self._disable(schedule, error)
+            else:
+                sound.append(schedule)
+                plans.append(plan)
             await asyncio.sleep(0)
-        return await self._plan(schedules, plans, now)
+        return bool(plans and await self._plan(sound, plans, now)) or disabled
+
+    async def _disable(self, schedule: Schedule, error: ConfigError) -> bool:
+        """Of a schedule that says what none may, nothing good comes later either; whether it was this call that has
+        disabled it."""
+        off = Save(replace(schedule, enabled=False), schedule.version)
+        [saved] = await self._ticks.save([off], self._clock.stamp())
+        if saved:
+            log.error("schedule %s is disabled, as it says what none may: %s", shown(schedule.name), error)
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"schedule {schedule.name} is disabled"))
+        return saved
 
     def _marked(self, schedule: Schedule) -> Save | None:
         """The schedule with a note that its pace is set, if it is and others do not know it yet."""
@@ -226,13 +241,18 @@ class Planner:
         return any(outcomes is not None for outcomes in answers)
 
     def _plan_of(self, schedule: Schedule, now: int) -> Plan:
+        """What to do now. Raises ``ConfigError`` for a schedule that says what none may; one that cannot be read, as a
+        newer version's, or that names a time zone unknown here, is put off."""
+        definition: Definition | None = None
         try:
             definition = unpack(schedule.definition)
             if definition.paced and schedule.name not in self._paces:
                 return self._left_by_others(schedule, now)
             pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
             return make_plan(schedule, definition, now, self._ahead, pace)
-        except Exception:
+        except Exception as error:
+            if definition is None and isinstance(error, ConfigError):
+                raise
             log.exception("schedule %s cannot be planned; %s", shown(schedule.name), _PUT_OFF)
             return _put_off(schedule, now)
 
@@ -284,7 +304,7 @@ def warn_if_late(
         late = now - tick.run_at
         if outcome is TickOutcome.MISSED:
             what = f"{_named(tick)} had no job: nobody planned in time"
-        elif outcome is not None and late >= 2 * _SHORTEST and late > 2 * _gap(schedule, tick.slot):
+        elif outcome is not None and late >= 2 * SHORTEST and late > 2 * _gap(schedule, tick.slot):
             what = f"{_named(tick)} was planned {late / 1e6:.0f} s after its instant"
         else:
             continue

@@ -9,13 +9,22 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
+from headrace.core.names import check_name
 from headrace.core.rules import EveryRule, Rule
+from headrace.durations import LONGEST
+from headrace.errors import ConfigError, HeadraceError
 from headrace.job import SLOT
 from headrace.records import Cells, JobId, Row
+from headrace.shown import shown
 from headrace.ticks import NewTick, Overlap, Plan, Schedule
+from headrace.types import SECTIONS
 
 SCHEDULE, DELIVERY = "headrace-schedule", "headrace-delivery"
 """Further headers that the job of a slot carries."""
+SHORTEST = 1_000_000
+"""No slots come closer than this."""
+LAST = 7_258_118_400_000_000
+"""The year 2200: no slot is later."""
 _MOST_MISSED = 1_000
 _LOOKS = 6
 """In the time that slots are planned ahead, planners look so many times."""
@@ -58,6 +67,17 @@ class Template(Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     group: str | None = None
 
+    def __post_init__(self) -> None:
+        check_name(self.task, "task")
+        if self.group is not None:
+            check_name(self.group, "group", empty=True)
+        _within("priority", self.priority, -32_768, 32_767)
+        _within("max_attempts", self.max_attempts, 1, 2**31 - 1)
+        for what in ("expires", "timeout", "result_ttl"):
+            _within(what, getattr(self, what), 0, LONGEST)
+        if not self.cells.keys() <= {*SECTIONS}:
+            raise ConfigError(f"cells: expected some of {', '.join(SECTIONS)}, got {', '.join(self.cells)}")
+
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that a schedule says, but for its name, queue and tenant, and whether it is enabled."""
@@ -79,6 +99,29 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     paced: bool = False
     """Whether a function says how long it is until the next slot: only workers that have it plan the schedule."""
 
+    def __post_init__(self) -> None:
+        """A definition may come from anywhere, as from a store that others write to: each is checked, however it was
+        made. Raises ``ConfigError``."""
+        if isinstance(self.rule, EveryRule):
+            _within("interval", self.rule.interval, SHORTEST, LONGEST)
+            _within("anchor", self.rule.anchor, -LAST, LAST)
+        if not 0 <= self.jitter <= 0.5:
+            raise ConfigError(f"jitter: expected a share of the interval from 0 to 0.5, got {self.jitter}")
+        _within("grace", self.grace, 0, LONGEST)
+        _within("max_age", self.max_age, 0, LONGEST)
+        _within("max_runs", self.max_runs, 1, 2**31 - 1)
+        _within("start", self.start, 0, LAST)
+        _within("end", self.end, self.start or 0, LAST)
+        if self.delivery is Delivery.AT_MOST_ONCE and self.misfire is not Misfire.SKIP:
+            raise ConfigError(
+                f"misfire: with delivery='at_most_once' late slots are skipped, got {self.misfire.value!r}"
+            )
+        if self.queued and self.template.group is not None:
+            raise ConfigError(
+                "overlap: with 'queue' the jobs are a group of their own; leave out "
+                f"group={shown(self.template.group)}, in which they take turns with other jobs too"
+            )
+
     def pack(self) -> bytes:
         return _ENCODER.encode(self)
 
@@ -97,8 +140,19 @@ _DECODER = msgspec.msgpack.Decoder(Definition)
 
 
 def unpack(packed: bytes) -> Definition:
-    """The definition that was packed so."""
-    return _DECODER.decode(packed)
+    """The definition that was packed so. Raises ``ConfigError`` if it says what no schedule may; and ``ValueError`` if
+    it cannot be read at all, as one that a newer version has made."""
+    try:
+        return _DECODER.decode(packed)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, HeadraceError):
+            raise ConfigError(str(error.__cause__)) from None
+        raise
+
+
+def _within(what: str, number: int | None, least: int, most: int) -> None:
+    if number is not None and not least <= number <= most:
+        raise ConfigError(f"{what}: expected {least:,} to {most:,}, in microseconds where it is a time, got {number:,}")
 
 
 def run_at(uid: bytes, slot: int, definition: Definition, nearest: int | None = None) -> int:

@@ -23,10 +23,11 @@ def split(
     """What is left of stretches without these slots, which follow each other; and its entries on the ledger.
 
     >>> from headrace.core.planning import Template
-    >>> hourly = Definition(rule=EveryRule(interval=60, anchor=0), template=Template("t", {}))
-    >>> left, ticks = split([Stretch(60, 10)], [180, 240], hourly)
-    >>> left, [(tick.slot, tick.count) for tick in ticks]
-    ([Stretch(first=60, length=2), Stretch(first=300, length=6)], [(60, 2), (300, 6)])
+    >>> hour = 3_600_000_000
+    >>> hourly = Definition(rule=EveryRule(interval=hour, anchor=0), template=Template("t", {}))
+    >>> left, ticks = split([Stretch(1 * hour, 10)], [3 * hour, 4 * hour], hourly)
+    >>> [(one.first // hour, one.length) for one in left], [(tick.slot // hour, tick.count) for tick in ticks]
+    ([(1, 2), (5, 6)], [(1, 2), (5, 6)])
     """
     left: list[Stretch] = []
     changed: list[Stretch] = []

@@ -62,7 +62,6 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
         booleans([row.hold_failed for row in rows]),
         _any(texts, [row.group for row in rows]),
         *(_any(byteas, [row.cells.get(name) for row in rows]) for name in SECTIONS),
-        integers([weight(row) for row in rows]),
     )
 
 

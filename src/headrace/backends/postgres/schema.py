@@ -20,8 +20,6 @@ from headrace.backends.postgres.connections import Connections
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 
-_LOCK = int.from_bytes(b"Headrace")
-"""Of those who migrate, one at a time."""
 LOCK_TIMEOUT = 5.0
 """Seconds that a step may wait for a lock, and others behind it."""
 _SHORTEST, _LONGEST = 0.001, 2_147_483.0
@@ -154,10 +152,12 @@ class Schema:
         """The steps after that version. ``bare``: to be run inside of a transaction, which finds its settings as they
         were; else each step is a transaction of its own."""
         steps = [step for step in migrations() if step.version > after]
-        begin = self._patience(LOCK_TIMEOUT) + self._text("begin", lock=_LOCK)
+        begin = self._patience(LOCK_TIMEOUT) + self._text("begin")
+        bodies = [f"{self._alone(step)}{self._body(step)}" for step in steps]
         if not bare:
-            return "\n".join(f"-- {step.name}\nBEGIN;\n{begin}{self._body(step)}COMMIT;\n" for step in steps)
-        bodies = [f"-- {step.name}\n{self._body(step)}" for step in steps]
+            named = zip(steps, bodies, strict=True)
+            return "\n".join(f"-- {step.name}\nBEGIN;\n{begin}{body}COMMIT;\n" for step, body in named)
+        bodies = [f"-- {step.name}\n{body}" for step, body in zip(steps, bodies, strict=True)]
         return "\n".join([self._text("save") + begin, *bodies, self._text("restore")]) if steps else ""
 
     def query(self, head: str) -> str:
@@ -181,6 +181,10 @@ class Schema:
             raise ConfigError(f"lock timeout: expected between 1 ms and 24 days, got {lock_timeout:g} s")
         return self._text("patience", milliseconds=round(lock_timeout * 1_000))
 
+    def _alone(self, step: Migration) -> str:
+        """What keeps others from migrating meanwhile. The first step makes what they would lock."""
+        return "" if step.version == 1 else self._text("alone")
+
     def _body(self, step: Migration) -> str:
         """A step from within its transaction."""
         head = self._text("first") if step.version == 1 else self._text("next", before=step.version - 1)
@@ -193,6 +197,10 @@ class Schema:
                 return await self._try(connection, step, lock_timeout)
             except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
                 told = str(error).splitlines()[0]
+            except (pg.UniqueViolation, pg.DuplicateSchema, pg.DuplicateTable) as error:
+                if step.version > 1:
+                    raise
+                told = str(error).splitlines()[0]  # somebody else makes the store at the same time
             if tried < _TRIES:
                 await asyncio.sleep(_PAUSE)
         raise Unavailable(
@@ -203,7 +211,7 @@ class Schema:
 
     async def _try(self, connection: AsyncConnection[Any], step: Migration, lock_timeout: float) -> bool:
         async with connection.transaction():
-            await connection.execute((self._patience(lock_timeout) + self._text("begin", lock=_LOCK)).encode())
+            await connection.execute((self._patience(lock_timeout) + self._text("begin") + self._alone(step)).encode())
             found = await self.look(_asking(connection))
             if found.version >= step.version:
                 return False

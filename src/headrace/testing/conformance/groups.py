@@ -76,7 +76,7 @@ class GroupTests(ConformanceBase):
 
     @pytest.mark.parametrize("group", HOSTILE)
     async def test_any_text_is_a_group(self, store: Backend, group: str) -> None:
-        await self.put(store, row(1, group=group), row(2, group=group), row(3, group=group + "'"))
+        await self.put(store, row(1, group=group), row(2, group=group), row(3, group=group[:-1] + "'"))
         jobs = await self.take(store)
         assert (numbers(jobs), jobs[0].group) == ([1, 3], group)
 

@@ -66,7 +66,7 @@ CREATE TABLE ready (
     epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
-    size integer NOT NULL,
+    size integer NOT NULL CHECK (size >= 0),
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     dies_at bigint,
@@ -92,7 +92,7 @@ CREATE TABLE leased (
     epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
-    size integer NOT NULL,
+    size integer NOT NULL CHECK (size >= 0),
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     cancel boolean NOT NULL DEFAULT false,
@@ -114,7 +114,7 @@ CREATE TABLE paused (
     epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
-    size integer NOT NULL,
+    size integer NOT NULL CHECK (size >= 0),
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     error bytea
@@ -130,7 +130,7 @@ CREATE TABLE ended (
     epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
-    size integer NOT NULL,
+    size integer NOT NULL CHECK (size >= 0),
     state smallint NOT NULL,
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
@@ -187,6 +187,24 @@ CREATE TABLE totals (
     bytes bigint NOT NULL,
     CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
 ) WITH (fillfactor = 50);
+
+-- What is done by one at a time: whoever does it has locked the row of its name. A lock in memory would not do: whoever is let
+-- into the database can take those. Jobs of groups, and jobs that count towards a depth, share some of the names.
+CREATE TABLE locks (
+    name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
+);
+INSERT INTO locks (name)
+SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'ticks', 'depth']) AS n
+UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
+UNION ALL SELECT 'groups ' || lpad(n::text, 2, '0') FROM generate_series(0, 31) AS n;
+
+-- Whether nobody else has this lock; the caller has it then, until the end of the transaction.
+CREATE FUNCTION try_lock(p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM 1 FROM locks AS l WHERE l.name = p_name FOR NO KEY UPDATE SKIP LOCKED;  -- locks_pkey
+    RETURN FOUND;
+END $$;
 
 -- The lowest id that a job made on this day, by UTC, can have.
 CREATE FUNCTION day_start(p_day date) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$

@@ -2,19 +2,50 @@
 CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
     'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
 
+-- Whose call it is. Inside of a function with the rights of its owner, ``current_user`` is that owner; the setting is the
+-- role that the session has taken on, which the server lets it do only as a member.
+CREATE FUNCTION caller() RETURNS name LANGUAGE sql STABLE AS $$
+    SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END
+$$;
+
+-- When a call happens: by the store's clock, whatever it says itself. Only the owner's word counts, as in tests; and that of
+-- one step to the next, which passes on what it has read from the clock.
+CREATE FUNCTION clock_of_owner(p_at bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN CASE
+        WHEN pg_has_role(caller(), (SELECT c.relowner FROM pg_class AS c WHERE c.oid = 'queues'::regclass), 'USAGE') THEN p_at
+        ELSE now_us()
+    END;
+END $$;
+CREATE FUNCTION clock(p_at bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT CASE
+        WHEN p_at IS NULL THEN now_us()
+        WHEN p_at BETWEEN extract(epoch FROM statement_timestamp()) * 1000000 AND now_us() THEN p_at
+        ELSE clock_of_owner(p_at)
+    END
+$$;
+
+-- What is out of bounds is refused.
+CREATE FUNCTION refuse(p_problem text, p_hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format('%s; nothing was stored', p_problem),
+        HINT = coalesce(p_hint, 'Clients check the same before they send anything.');
+END $$;
+
 -- The numbers of queues, which are made known. Whoever has a number in hand keeps the queue from being forgotten until
--- the end of the transaction: a shared lock in memory, which only ``forget_queues`` takes alone.
+-- the end of the transaction: by a lock on the table that hinders nobody but ``forget_queues``.
 CREATE FUNCTION queue_ids(p_names text[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     found integer[];
 BEGIN
-    -- A number of our own: that of the table alone might be one that the application locks.
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended('headrace queues', 'queues'::regclass::oid::bigint));
+    LOCK TABLE queues IN ROW SHARE MODE;
     FOR attempt IN 1..2 LOOP
         -- queues_name_key, one probe per name.
         SELECT array_agg(q.qid ORDER BY n.ord) INTO found
         FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
         EXIT WHEN cardinality(found) = cardinality(p_names);
+        PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n), 0)))
+        FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE;
         INSERT INTO queues (name) SELECT DISTINCT n FROM unnest(p_names) AS n ORDER BY n ON CONFLICT (name) DO NOTHING;
     END LOOP;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -24,21 +55,128 @@ BEGIN
     RETURN found;
 END $$;
 
--- Lock the keys that jobs of these queues have. Whoever writes more than one key does this first, and after it has locked
--- the places of the jobs by id: as everybody goes in the same order, no two wait for each other.
-CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
+-- Lock the keys that jobs of these queues have, and those of the same name in the queues that they move to. Whoever writes
+-- more than one key does this first, and after it has locked the places of the jobs by id: as everybody goes in the same
+-- order, no two wait for each other.
+CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[], p_to integer[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    PERFORM 1 FROM unnest(p_ids, p_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey, keys_pkey
-    JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id
+    PERFORM 1 FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
+    JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey, keys_pkey
+    JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid, n.goes_to]) AND k.key = ANY (ARRAY[j.key]) AND (k.id = n.id OR k.qid = n.goes_to)
     ORDER BY k.qid, k.key FOR UPDATE OF k;
 END $$;
 
--- Bytes that a job takes up, as retention counts them: this, and its cells.
+-- Bytes of the cells of a job.
 CREATE FUNCTION weight(p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(octet_length(p_parameters), 0) + coalesce(octet_length(p_vm_state), 0)
         + coalesce(octet_length(p_metadata), 0) + coalesce(octet_length(p_blob), 0)
+$$;
+
+-- A cell is no larger than this, however it came into the store: what is, comes as an empty one, which no worker can read.
+CREATE FUNCTION bounded(p_cell bytea) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+    'SELECT CASE WHEN octet_length(p_cell) > 67108864 THEN ''''::bytea ELSE p_cell END';
+
+-- Where the keys and the schedules of a role live that is confined to tenants: under the name of the tenant.
+CREATE FUNCTION key_scope(p_tenant text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT replace(replace(p_tenant, '%', '%25'), '/', '%2F') || '/'
+$$;
+-- Whether a key is one of theirs, and no longer than it may be.
+CREATE FUNCTION scoped_key_fits(p_tenant text, p_key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT starts_with(p_key, key_scope(p_tenant)) AND octet_length(p_key) <= 1024 + octet_length(key_scope(p_tenant))
+$$;
+
+-- What a row weighs; none where it is what no client sends: that might overflow later, among the jobs of others. A job that was
+-- made by a schedule has some headers more, and expires as much later as it was planned ahead. 2 ** 52 microseconds are 142
+-- years: nothing overflows with them, here or in clients.
+CREATE FUNCTION row_weight(
+    p_now bigint, p_task text, p_tenant text, p_key text, p_delay bigint, p_run_at bigint, p_expires bigint,
+    p_max_attempts integer, p_timeout bigint, p_result_ttl bigint, p_headers bytea, p_reply_to text, p_group text,
+    p_parameters bytea, p_vm_state bytea, p_metadata bytea, p_blob bytea
+) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN octet_length(p_task) BETWEEN 1 AND 1024 AND octet_length(p_tenant) <= 1024
+            AND (p_key IS NULL OR octet_length(p_key) <= 1024 OR scoped_key_fits(p_tenant, p_key))
+            AND (p_group IS NULL OR octet_length(p_group) <= 1024)
+            AND (p_reply_to IS NULL OR octet_length(p_reply_to) <= 1024)
+            AND (p_headers IS NULL OR octet_length(p_headers) <= 10240)
+            AND (p_parameters IS NULL OR octet_length(p_parameters) <= 67108864)
+            AND (p_vm_state IS NULL OR octet_length(p_vm_state) <= 67108864)
+            AND (p_metadata IS NULL OR octet_length(p_metadata) <= 67108864)
+            AND (p_blob IS NULL OR octet_length(p_blob) <= 67108864)
+            AND p_delay BETWEEN 0 AND 4503599627370496
+            AND (p_run_at IS NULL OR p_run_at BETWEEN 0 AND p_now + 4503599627370496)
+            AND (p_expires IS NULL OR p_expires BETWEEN 0 AND 9007199254740992)
+            AND (p_timeout IS NULL OR p_timeout BETWEEN 0 AND 4503599627370496)
+            AND (p_result_ttl IS NULL OR p_result_ttl BETWEEN 0 AND 4503599627370496)
+            AND (p_max_attempts IS NULL OR p_max_attempts > 0)
+        THEN
+            200 + length(p_task) + length(p_tenant) + coalesce(length(p_key), 0) + coalesce(length(p_group), 0)
+            + coalesce(octet_length(p_headers), 0) + weight(p_parameters, p_vm_state, p_metadata, p_blob)
+    END
+$$;
+
+-- What rows weigh, as retention counts it; nobody is believed about that. Called by ``insert_v1`` alone, whose settings it has.
+CREATE FUNCTION weigh(
+    p_now bigint, p_ids uuid[], p_tasks text[], p_tenants text[], p_keys text[], p_delays bigint[], p_run_ats bigint[],
+    p_expires bigint[], p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[],
+    p_reply_tos text[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[]
+) RETURNS integer[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    c_long CONSTANT bigint := 4503599627370496;
+    v_sizes integer[];
+    i integer;
+BEGIN
+    IF cardinality(p_ids) = 1 THEN  -- without a query, which would cost more than all that it looks at
+        v_sizes := ARRAY[row_weight(
+            p_now, p_tasks[1], p_tenants[1], p_keys[1], p_delays[1], p_run_ats[1], p_expires[1], p_max_attempts[1],
+            p_timeouts[1], p_result_ttls[1], p_headers[1], p_reply_tos[1], p_groups[1], p_parameters[1], p_vm_states[1],
+            p_metadatas[1], p_blobs[1]
+        )];
+    ELSE
+        v_sizes := ARRAY(
+            SELECT row_weight(
+                p_now, n.task, n.tenant, n.key, n.delay, n.run_at, n.expires, n.max_attempts, n.timeout, n.result_ttl,
+                n.headers, n.reply_to, n.group_name, n.parameters, n.vm_state, n.metadata, n.blob
+            )
+            FROM unnest(
+                p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
+                p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
+            ) WITH ORDINALITY AS n (
+                id, task, tenant, key, delay, run_at, expires, max_attempts, timeout, result_ttl, headers, reply_to,
+                group_name, parameters, vm_state, metadata, blob, ord
+            ) ORDER BY n.ord
+        );
+    END IF;
+    i := array_position(v_sizes, NULL);
+    IF i IS NOT NULL THEN
+        PERFORM refuse(format('job %s: %s: expected %s to %s %s, got %s', i, x.what, x.least, x.most, x.unit, coalesce(x.got::text, 'none')))
+        FROM (
+            VALUES
+                ('task', octet_length(p_tasks[i]), 1, 1024, 'bytes'), ('tenant', octet_length(p_tenants[i]), 0, 1024, 'bytes'),
+                ('key', coalesce(octet_length(p_keys[i]), 0), 0, 1024, 'bytes'),
+                ('group', coalesce(octet_length(p_groups[i]), 0), 0, 1024, 'bytes'),
+                ('reply_to', coalesce(octet_length(p_reply_tos[i]), 0), 0, 1024, 'bytes'),
+                ('headers', coalesce(octet_length(p_headers[i]), 0), 0, 10240, 'bytes'),
+                ('parameters', coalesce(octet_length(p_parameters[i]), 0), 0, 67108864, 'bytes'),
+                ('vm_state', coalesce(octet_length(p_vm_states[i]), 0), 0, 67108864, 'bytes'),
+                ('metadata', coalesce(octet_length(p_metadatas[i]), 0), 0, 67108864, 'bytes'),
+                ('blob', coalesce(octet_length(p_blobs[i]), 0), 0, 67108864, 'bytes'),
+                ('delay', p_delays[i], 0, c_long, 'microseconds'),
+                ('run_at', coalesce(p_run_ats[i], 0), 0, p_now + c_long, 'microseconds'),
+                ('expires', coalesce(p_expires[i], 0), 0, 2 * c_long, 'microseconds'),
+                ('timeout', coalesce(p_timeouts[i], 0), 0, c_long, 'microseconds'),
+                ('result_ttl', coalesce(p_result_ttls[i], 0), 0, c_long, 'microseconds'),
+                ('max_attempts', coalesce(p_max_attempts[i], 1), 1, 2147483647, 'runs')
+        ) AS x (what, got, least, most, unit) WHERE (x.got BETWEEN x.least AND x.most) IS NOT TRUE;
+    END IF;
+    RETURN v_sizes;
+END $$;
+
+-- Whether one more inbox can be told of the end of this job. There are always others: whoever waits looks now and then.
+CREATE FUNCTION can_watch(p_id uuid) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT count(*) < 256 FROM (SELECT 1 FROM waiters AS w WHERE w.id = p_id LIMIT 256) AS few  -- waiters_pkey
 $$;
 
 -- Numbers of what has a name. They are as good as unique, so nothing need be kept, nor locked, to tell the same one again.
@@ -111,8 +249,7 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
 END $$;
 
--- Rows become jobs. An array of nothing but NULL may be NULL itself; ``p_sizes`` are the bytes that the jobs take up, as
--- retention counts them. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
+-- Rows become jobs. An array of nothing but NULL may be NULL itself. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
 -- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
 -- together with others. Answers only for those that did not become one:
 -- status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
@@ -120,7 +257,7 @@ CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[],
+    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
     p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE
@@ -129,7 +266,7 @@ SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_qids integer[] := queue_ids(p_names);
     v_known uuid[] := '{}';
     v_fresh uuid[];
@@ -141,6 +278,7 @@ DECLARE
         AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
     v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
     v_some integer[];
+    v_sizes integer[];
     v_done boolean := false;
     r record;
 BEGIN
@@ -150,7 +288,7 @@ BEGIN
             RETURN QUERY SELECT * FROM insert_some(
                 v_some, v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
                 p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-                p_parameters, p_vm_states, p_metadatas, p_blobs, p_sizes, p_bound
+                p_parameters, p_vm_states, p_metadatas, p_blobs, p_bound
             );
             RETURN QUERY
             SELECT n.ord::integer, 4::smallint, n.id, 0::smallint, 0, NULL::bytea
@@ -166,7 +304,7 @@ BEGIN
                 v_now, p_names, p_ids[i:i], p_queues[i:i], p_tasks[i:i], p_tenants[i:i], p_keys[i:i], p_priorities[i:i],
                 p_delays[i:i], p_run_ats[i:i], p_expires[i:i], p_max_attempts[i:i], p_timeouts[i:i], p_result_ttls[i:i],
                 p_headers[i:i], p_reply_tos[i:i], p_hold_failed[i:i], p_groups[i:i], p_parameters[i:i], p_vm_states[i:i],
-                p_metadatas[i:i], p_blobs[i:i], p_sizes[i:i], false, p_bound, false
+                p_metadatas[i:i], p_blobs[i:i], false, p_bound, false
             ) AS one;
         END LOOP;
         IF p_calls AND v_ruled THEN
@@ -174,6 +312,10 @@ BEGIN
         END IF;
         RETURN;
     END IF;
+    v_sizes := weigh(
+        v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
+        p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
+    );
     IF v_plain THEN
         BEGIN
             INSERT INTO jobs (
@@ -193,11 +335,11 @@ BEGIN
             IF v_ruled THEN
                 PERFORM make_ready_by_rules(
                     v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-                    p_groups, p_sizes
+                    p_groups, v_sizes
                 );
             ELSE
                 PERFORM make_ready(
-                    v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_sizes
+                    v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, v_sizes
                 );
                 RETURN;
             END IF;
@@ -277,7 +419,7 @@ BEGIN
         array_agg(n.size) AS sizes
     INTO r
     FROM unnest(
-        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, p_sizes
+        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, v_sizes
     ) WITH ORDINALITY
         AS n (id, queue, task, tenant, key, priority, delay, run_at, expires, group_name, size, ord)
     WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers);
@@ -296,7 +438,8 @@ BEGIN
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
     FROM unnest(p_ids, p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (id, queue, key, inbox, ord)
     LEFT JOIN keys AS k ON k.qid = ANY (ARRAY[v_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key]) AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
-    WHERE n.inbox IS NOT NULL AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL))
+    WHERE n.inbox IS NOT NULL
+        AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL AND can_watch(k.id)))
     ON CONFLICT DO NOTHING;
     RETURN QUERY
     SELECT
@@ -329,7 +472,7 @@ CREATE FUNCTION insert_some(
     p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
     p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
     p_hold_failed boolean[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[],
-    p_blobs bytea[], p_sizes integer[], p_bound boolean DEFAULT false
+    p_blobs bytea[], p_bound boolean DEFAULT false
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -340,7 +483,7 @@ BEGIN
         RETURN QUERY SELECT * FROM insert_v1(
             p_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
             p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
-            p_vm_states, p_metadatas, p_blobs, p_sizes, false, p_bound
+            p_vm_states, p_metadatas, p_blobs, false, p_bound
         );
         RETURN;
     END IF;
@@ -357,21 +500,19 @@ BEGIN
             array_agg(n.headers ORDER BY n.ord) AS headers, array_agg(n.reply_to ORDER BY n.ord) AS reply_tos,
             array_agg(n.hold_failed ORDER BY n.ord) AS hold_failed, array_agg(n.group_name ORDER BY n.ord) AS groups,
             array_agg(n.parameters ORDER BY n.ord) AS parameters, array_agg(n.vm_state ORDER BY n.ord) AS vm_states,
-            array_agg(n.metadata ORDER BY n.ord) AS metadatas, array_agg(n.blob ORDER BY n.ord) AS blobs,
-            array_agg(n.size ORDER BY n.ord) AS sizes
+            array_agg(n.metadata ORDER BY n.ord) AS metadatas, array_agg(n.blob ORDER BY n.ord) AS blobs
         FROM unnest(
             p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_max_attempts,
             p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters, p_vm_states,
-            p_metadatas, p_blobs, p_sizes
+            p_metadatas, p_blobs
         ) WITH ORDINALITY AS n (
             id, queue, task, tenant, key, priority, delay, run_at, expires, max_attempts, timeout, result_ttl, headers,
-            reply_to, hold_failed, group_name, parameters, vm_state, metadata, blob, size, ord
+            reply_to, hold_failed, group_name, parameters, vm_state, metadata, blob, ord
         ) WHERE n.ord = ANY (p_some)
     ) AS r CROSS JOIN LATERAL insert_v1(
         p_now, p_names, r.ids, r.queues, r.tasks, r.tenants, CASE WHEN p_keys IS NOT NULL THEN r.keys END, r.priorities,
         r.delays, r.run_ats, r.expires, r.max_attempts, r.timeouts, r.result_ttls, r.headers,
         CASE WHEN p_reply_tos IS NOT NULL THEN r.reply_tos END, r.hold_failed,
-        CASE WHEN p_groups IS NOT NULL THEN r.groups END, r.parameters, r.vm_states, r.metadatas, r.blobs, r.sizes, false,
-        p_bound
+        CASE WHEN p_groups IS NOT NULL THEN r.groups END, r.parameters, r.vm_states, r.metadatas, r.blobs, false, p_bound
     ) AS i;
 END $$;

@@ -10,7 +10,7 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_done integer[];
     v_keyed uuid[];
     v_qids integer[];
@@ -109,14 +109,14 @@ CREATE FUNCTION finish_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_places leased[];
     v_plain integer[];
     v_plain_ids uuid[];
@@ -171,7 +171,12 @@ BEGIN
         ) AS x ORDER BY x.ord, x.rank
     )
     SELECT array_agg(a.place ORDER BY a.ord) INTO v_places FROM answers AS a;
-    PERFORM lock_keys(array_agg(g.id), array_agg(g.qid)) FROM unnest(v_places) AS g WHERE g.keyed HAVING count(*) > 1;
+    IF array_remove(p_queues, NULL) <> '{}' THEN
+        PERFORM queue_ids(ARRAY(SELECT DISTINCT q FROM unnest(p_queues) AS q WHERE q IS NOT NULL));
+    END IF;
+    PERFORM lock_keys(array_agg((v_places[n.ord]).id), array_agg((v_places[n.ord]).qid), array_agg(q.qid))
+    FROM unnest(p_queues) WITH ORDINALITY AS n (queue, ord) LEFT JOIN queues AS q ON q.name = n.queue  -- queues_name_key
+    WHERE (v_places[n.ord]).keyed HAVING count(*) > 1 OR count(q.qid) > 0;
     WITH plain AS MATERIALIZED (
         SELECT
             n.ord, n.ttl, n.keep, (n.place).run_at, (n.place).id, (n.place).qid, (n.place).epoch, (n.place).attempt,
@@ -348,7 +353,7 @@ BEGIN
             s_keys[v_from:v_to], s_priorities[v_from:v_to], s_delays[v_from:v_to], s_run_ats[v_from:v_to],
             s_expires[v_from:v_to], s_max_attempts[v_from:v_to], s_timeouts[v_from:v_to], s_result_ttls[v_from:v_to],
             s_headers[v_from:v_to], s_reply_tos[v_from:v_to], s_hold_failed[v_from:v_to], s_groups[v_from:v_to],
-            s_parameters[v_from:v_to], s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to], s_sizes[v_from:v_to],
+            s_parameters[v_from:v_to], s_vm_states[v_from:v_to], s_metadatas[v_from:v_to], s_blobs[v_from:v_to],
             false, false, false
         );
     END LOOP;

@@ -9,14 +9,14 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_mine uuid[];
 BEGIN
     IF p_leaving THEN
         DELETE FROM workers AS w WHERE w.holder = p_holder;
     ELSE
         PERFORM 1 FROM workers AS w WHERE w.holder = p_holder FOR UPDATE;  -- workers_pkey
-        v_now := coalesce(p_at, now_us());
+        v_now := clock(p_at);
         INSERT INTO workers AS w (holder, worker, queues, slots, busy, started_at, seen_at, listed_until, steady_since)
         VALUES (p_holder, p_worker, p_queues, p_slots, p_busy, v_now, v_now, v_now + p_ttl, v_now)
         ON CONFLICT (holder) DO UPDATE SET worker = excluded.worker, queues = excluded.queues, slots = excluded.slots,
@@ -28,7 +28,7 @@ BEGIN
         JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder
         FOR UPDATE OF l SKIP LOCKED
     );
-    v_now := coalesce(p_at, now_us());
+    v_now := clock(p_at);
     UPDATE leased AS l SET lease_until = v_now + p_lease_for FROM unnest(v_mine) AS m (id) WHERE l.id = ANY (ARRAY[m.id]);
     SELECT
         array_agg(n.ord::integer ORDER BY n.ord) FILTER (WHERE l.id IS NULL),
@@ -65,7 +65,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_end bigint;
     v_over bigint;
     v_holders bigint;
@@ -184,7 +184,7 @@ END $$;
 -- Add up what transactions have counted. One at a time; whoever finds it under way leaves it to the other.
 CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock(hashtextextended('headrace deltas', 'deltas'::regclass::oid::bigint)) THEN
+    IF try_lock('deltas') THEN
         WITH gone AS (DELETE FROM deltas AS d RETURNING d.*)
         INSERT INTO totals AS t (qid, state, jobs, bytes)
         SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
@@ -201,7 +201,7 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_far CONSTANT bigint := 4611686018427387904;
     v_end CONSTANT integer := 2147483647;
     v_ids uuid[];

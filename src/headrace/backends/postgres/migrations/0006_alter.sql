@@ -84,7 +84,7 @@ CREATE FUNCTION alter_v1(
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_id uuid;
     v_after integer;
     v_changed boolean;
@@ -100,8 +100,9 @@ DECLARE
     v_entries integer[] := '{}';
     p place;
 BEGIN
-    IF cardinality(p_ids) > 1 THEN
-        PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid)) FROM (
+    v_to := CASE WHEN p_kind = 5 THEN (queue_ids(ARRAY[p_text]))[1] END;
+    IF cardinality(p_ids) > 1 OR p_kind = 5 THEN
+        PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid), array_agg(v_to)) FROM (
             SELECT n.id, lock_place(n.id) AS place FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id)
         ) AS x;
     END IF;
@@ -162,12 +163,9 @@ BEGIN
                 v_after := 0;
             END IF;
         ELSIF p_kind = 5 THEN
-            v_to := (queue_ids(ARRAY[p_text]))[1];
             v_changed := v_to <> p.qid;
             IF v_changed AND v_key IS NOT NULL THEN
-                PERFORM 1 FROM keys AS k WHERE k.qid = v_to AND k.key = v_key AND (k.held_until IS NULL OR k.held_until > v_now)
-                FOR UPDATE;
-                v_changed := NOT FOUND AND move_key(v_now, v_id, p.qid, v_to);
+                v_changed := move_key(v_now, v_id, p.qid, v_to);
             END IF;
             IF v_changed THEN
                 PERFORM leave_place(v_now, p);
@@ -181,7 +179,7 @@ BEGIN
             p.priority := p_number;
             v_gid := enter_place(p, p.state, p.lane > 0);
         ELSIF p_kind = 7 THEN
-            INSERT INTO waiters (id, inbox) VALUES (v_id, p_text) ON CONFLICT DO NOTHING;
+            INSERT INTO waiters (id, inbox) SELECT v_id, p_text WHERE can_watch(v_id) ON CONFLICT DO NOTHING;
         ELSIF p_kind = 8 THEN
             v_changed := p.held_until > v_now;
             IF v_changed THEN

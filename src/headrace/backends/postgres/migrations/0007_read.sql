@@ -34,7 +34,7 @@ CREATE FUNCTION matching_v1(
 ) RETURNS TABLE (id uuid) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_before bigint := coalesce(p_at, now_us()) - p_older_than;
+    v_before bigint := clock(p_at) - p_older_than;
     v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
 BEGIN
     IF p_queue IS NOT NULL AND v_qid IS NULL THEN
@@ -90,7 +90,7 @@ SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
 BEGIN
     RETURN QUERY
     SELECT
@@ -119,7 +119,7 @@ CREATE FUNCTION workers_v1(p_at bigint)
 RETURNS TABLE (worker text, queues text[], slots integer, busy integer, started_at bigint, seen_at bigint)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT w.worker, w.queues, w.slots, w.busy, w.started_at, w.seen_at
-    FROM workers AS w WHERE w.listed_until > coalesce(p_at, now_us()) ORDER BY w.started_at, w.worker
+    FROM workers AS w WHERE w.listed_until > clock(p_at) ORDER BY w.started_at, w.worker
 $$;
 
 -- How a queue stands: the counters, and what only a look at ``ready`` tells.
@@ -130,7 +130,7 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
 BEGIN
     RETURN QUERY
     WITH counts AS (

@@ -8,7 +8,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_jobs bigint;
     v_bytes bigint;
     v_excess bigint;
@@ -29,7 +29,7 @@ BEGIN
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
     -- One at a time: two would each take off what is too much.
     IF (v_excess > 0 OR v_over > 0)
-        AND (p_dry OR pg_try_advisory_xact_lock(hashtextextended('headrace ended ' || p_state, 'ended'::regclass::oid::bigint)))
+        AND (p_dry OR try_lock('ended ' || p_state))
     THEN
         SELECT array_agg(x.id), array_agg(x.size) INTO v_oldest, v_oldest_sizes FROM (
             SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
@@ -108,7 +108,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_ids uuid[];
 BEGIN
     SELECT coalesce(array_agg(x.id), '{}') INTO v_ids FROM (  -- ended_results
@@ -131,19 +131,20 @@ END $$;
 -- The names of queues that nothing refers to any more go. Nobody may have the number of one in hand meanwhile.
 CREATE FUNCTION forget_queues(p_at bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_try_advisory_xact_lock(hashtextextended('headrace queues', 'queues'::regclass::oid::bigint)) THEN
-        PERFORM fold_deltas();
-        WITH idle AS (
-            SELECT q.qid FROM queues AS q
-            WHERE q.paused_until <= coalesce(p_at, now_us()) AND NOT q.governed
-                AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
-                AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
-            LIMIT 1000
-        ), gone AS (
-            DELETE FROM totals AS t USING idle AS i WHERE t.qid = i.qid
-        )
-        DELETE FROM queues AS q USING idle AS i WHERE q.qid = i.qid;
-    END IF;
+    LOCK TABLE queues IN EXCLUSIVE MODE NOWAIT;
+    PERFORM fold_deltas();
+    WITH idle AS (
+        SELECT q.qid FROM queues AS q
+        WHERE q.paused_until <= clock(p_at) AND NOT q.governed
+            AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
+            AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
+        LIMIT 1000
+    ), gone AS (
+        DELETE FROM totals AS t USING idle AS i WHERE t.qid = i.qid
+    )
+    DELETE FROM queues AS q USING idle AS i WHERE q.qid = i.qid;
+EXCEPTION WHEN lock_not_available THEN
+    NULL;  -- there is another time
 END $$;
 
 -- Drop the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
@@ -155,7 +156,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(p_at, now_us());
+    v_now bigint := clock(p_at);
     v_before bigint := v_now - p_age;
     v_day date;
     v_name text;

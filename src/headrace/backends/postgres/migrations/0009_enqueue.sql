@@ -294,8 +294,9 @@ BEGIN
 END $$;
 
 -- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits. Unless
--- ``p_strict``, those that do not fit into the depth of their queue are answered as full, and are no error.
-CREATE FUNCTION enqueue_v1(p_jobs jsonb, p_strict boolean DEFAULT true)
+-- ``p_strict``, those that do not fit into the depth of their queue are answered as full, and are no error. ``p_scoped``: their
+-- keys are those of their tenants alone.
+CREATE FUNCTION enqueue_jobs(p_jobs jsonb, p_strict boolean, p_scoped boolean)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -321,16 +322,12 @@ BEGIN
     BEGIN
         SELECT
             array_agg(j.id) AS ids, array_agg(j.queue) AS queues, array_agg(j.task) AS tasks, array_agg(j.tenant) AS tenants,
-            array_agg(j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
+            array_agg(CASE WHEN p_scoped THEN key_scope(j.tenant) ELSE '' END || j.key) AS keys, array_agg(j.priority) AS priorities, array_agg(j.delay) AS delays,
             array_agg(j.run_at) AS run_ats, array_agg(j.expires) AS expires, array_agg(j.max_attempts) AS max_attempts,
             array_agg(j.timeout) AS timeouts, array_agg(j.result_ttl) AS result_ttls, array_agg(j.headers) AS headers,
             array_agg(NULL::text) AS reply_tos, array_agg(j.hold_failed) AS hold_failed, array_agg(j.group_name) AS groups,
             count(j.group_name) AS grouped, array_agg(j.parameters) AS parameters,
-            array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs,
-            array_agg(
-                200 + length(j.task) + length(j.tenant) + coalesce(length(j.key), 0) + coalesce(length(j.group_name), 0)
-                + coalesce(octet_length(j.headers), 0) + weight(j.parameters, j.vm_state, j.metadata, j.blob)
-            ) AS sizes
+            array_agg(j.vm_state) AS vm_states, array_agg(j.metadata) AS metadatas, array_agg(j.blob) AS blobs
         INTO a
         FROM jsonb_array_elements(v_jobs) WITH ORDINALITY AS g (job, ord) CROSS JOIN LATERAL read_job(g.ord, g.job, v_now) AS j;
     EXCEPTION WHEN invalid_parameter_value THEN
@@ -345,7 +342,7 @@ BEGIN
             NULL, v_queues, a.ids, ARRAY(SELECT array_position(v_queues, q)::smallint FROM unnest(a.queues) AS q), a.tasks,
             a.tenants, a.keys, a.priorities, a.delays, a.run_ats, a.expires, a.max_attempts, a.timeouts, a.result_ttls,
             a.headers, a.reply_tos, a.hold_failed, CASE WHEN a.grouped > 0 THEN a.groups END, a.parameters, a.vm_states,
-            a.metadatas, a.blobs, a.sizes, true, true
+            a.metadatas, a.blobs, true, true
         ) AS i ON i.ord = n.ord
         ORDER BY n.ord
     LOOP
@@ -368,27 +365,6 @@ BEGIN
     END LOOP;
     PERFORM pg_notify(channel('queue:' || q), '') FROM unnest(v_woken) AS q;
 END $$;
-
-COMMENT ON FUNCTION enqueue_v1(jsonb, boolean) IS
-'Store jobs in this transaction: an object, or an array of at most 10000. Of two values under one key the last counts.
-
-task                     text, required: the name that the app knows the task by
-queue                    text; ''default'' unless given
-args                     object: arguments by name
-id                       UUID; made here unless given
-key, tenant, group       text
-priority                 whole number; lower ones are run first
-delay, expires, timeout, result_ttl
-                         seconds as a number, or an interval as text
-run_at                   instead of delay: a timestamp as text, with its time zone
-max_attempts             whole number
-headers                  object of texts
-on_failed                ''run'' or ''return''
-cells                    object: parameters, vm_state, metadata, blob, headers as clients write them, in base64
-
-status is new, same (its id is stored already), duplicate (its key is taken) or done (the job that has its key is
-complete, and its result is held). id, state, attempt and result are those of the stored job. Where one does not fit into the
-depth of its queue, the error LL002 is raised; or, with false as the second argument, its status is full.';
 
 -- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
 -- transaction cannot go on: whoever has lost a job must not write for it.

@@ -8,13 +8,14 @@ CREATE TABLE looks (
 CREATE INDEX looks_qid ON looks (qid);
 
 -- One step at a time: a few locks, whatever the number of groups. They are waited for once in a transaction, in their order.
-CREATE FUNCTION group_lock(p_number bigint) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT hashtextextended('headrace groups ' || p_number, 'looks'::regclass::oid::bigint)
-$$;
-CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION group_lock(p_gid bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
+    'SELECT ''groups '' || lpad((p_gid & 31)::text, 2, ''0'')';
+CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(group_lock(b.n))
-    FROM (SELECT DISTINCT g & 31 AS n FROM unnest(p_gids) AS g WHERE g IS NOT NULL ORDER BY 1) AS b;
+    PERFORM 1 FROM locks AS l  -- locks_pkey
+    WHERE l.name = ANY (ARRAY(SELECT DISTINCT group_lock(g) FROM unnest(p_gids) AS g WHERE g IS NOT NULL))
+    ORDER BY l.name FOR NO KEY UPDATE;
 END $$;
 
 -- Give the turns of these groups to those who come first; the queues in which somebody got one. Whoever calls this does not
@@ -138,7 +139,7 @@ BEGIN
         SELECT k.ctid AS place, k.gid FROM looks AS k WHERE p_qids IS NULL OR k.qid = ANY (p_qids)
         LIMIT 1000 FOR UPDATE SKIP LOCKED
     ), free AS MATERIALIZED (
-        SELECT b.n FROM (SELECT DISTINCT f.gid & 31 AS n FROM few AS f) AS b WHERE pg_try_advisory_xact_lock(group_lock(b.n))
+        SELECT b.n FROM (SELECT DISTINCT f.gid & 31 AS n FROM few AS f) AS b WHERE try_lock(group_lock(b.n))
     ), gone AS (
         DELETE FROM looks AS k USING few AS f WHERE k.ctid = f.place AND f.gid & 31 IN (SELECT b.n FROM free AS b)
         RETURNING k.qid, k.gid

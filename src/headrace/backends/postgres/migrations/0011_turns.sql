@@ -629,10 +629,10 @@ BEGIN
             SELECT
                 1::smallint, g.id, p_name, j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
                 greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl, j.headers, g.error,
-                CASE WHEN p_want & 1 <> 0 THEN CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END END,
-                CASE WHEN p_want & 2 <> 0 THEN CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END END,
-                CASE WHEN p_want & 4 <> 0 THEN CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END END,
-                CASE WHEN p_want & 8 <> 0 THEN CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END END,
+                CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
+                CASE WHEN p_want & 2 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 2 <> 0 THEN (g.patch).vm_state ELSE j.vm_state END) END,
+                CASE WHEN p_want & 4 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 4 <> 0 THEN (g.patch).metadata ELSE j.metadata END) END,
+                CASE WHEN p_want & 8 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 8 <> 0 THEN (g.patch).blob ELSE j.blob END) END,
                 j.group_name, v_ord + g.ord::integer, g.epoch > 0
             FROM (
                 SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch

@@ -29,15 +29,15 @@ DECLARE
     v_keys text[] := '{}';
     r record;
 BEGIN
-    FOR r IN  -- policies_pkey; the store first, then by number
-        SELECT 0 AS qid, 0 AS ord, p.depth FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
+    FOR r IN  -- policies_pkey; in the order of their locks, which begins with that of the store
+        SELECT 0 AS qid, 0 AS ord, p.depth, 'depth' AS lock FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
         UNION ALL
-        SELECT q.qid, n.ord::integer, p.depth FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+        SELECT q.qid, n.ord::integer, p.depth, 'depth ' || (q.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
         JOIN queues AS q ON q.qid = n.qid JOIN policies AS p ON p.queue = q.name WHERE p.depth IS NOT NULL
-        ORDER BY 1
+        ORDER BY 4
     LOOP
         IF NOT p_bound THEN
-            PERFORM pg_advisory_xact_lock(hashtextextended('headrace depth ' || r.qid, 'policies'::regclass::oid::bigint));
+            PERFORM 1 FROM locks AS l WHERE l.name = r.lock FOR NO KEY UPDATE;  -- locks_pkey
         END IF;
         SELECT r.depth - d.jobs, d.deltas > 1000 INTO v_left, v_full FROM depth_of(nullif(r.qid, 0)) AS d;
         v_many := v_many OR v_full;
@@ -122,7 +122,7 @@ CREATE FUNCTION save_policy_v1(
     p_holders bigint, p_chunk bigint, p_ageing bigint, p_group_running bigint, p_depth bigint, p_governs boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_qid integer;
     old policies;
 BEGIN
@@ -207,7 +207,7 @@ CREATE FUNCTION sweep_tenants_v1(
 ) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_from swept;
     v_tids bigint[];
     v_lanes bigint[];
@@ -260,7 +260,7 @@ END $$;
 CREATE FUNCTION limit_tenant_v1(p_at bigint, p_queue text, p_tenant text, p_running bigint, p_every bigint, p_burst bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_qid integer := govern(v_now, p_queue);
     v_tid bigint := tid_of(v_qid, p_tenant);
     v_changed boolean;
@@ -280,7 +280,7 @@ END $$;
 CREATE FUNCTION configure_v1(p_at bigint, p_queue text, p_tenant text, p_task text, p_paused boolean, p_lasts bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_until CONSTANT bigint := CASE WHEN NOT p_paused THEN 0 ELSE coalesce(v_now + p_lasts, 9007199254740991) END;
     v_qid integer;
 BEGIN
@@ -311,7 +311,7 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
 BEGIN
     RETURN QUERY
     SELECT
@@ -339,7 +339,7 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue AND q.governed);
     rule policies;
 BEGIN

@@ -42,12 +42,6 @@ CREATE TABLE tenant_roles (
     CONSTRAINT tenant_roles_pkey PRIMARY KEY (role, tenant)
 );
 
--- Whose call it is. Inside of a function with the rights of its owner, ``current_user`` is that owner; the setting is the
--- role that the session has taken on, which the server lets it do only as a member.
-CREATE FUNCTION caller() RETURNS name LANGUAGE sql STABLE AS $$
-    SELECT CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END
-$$;
-
 -- The tenants whose jobs the caller may see; NULL for all of them. What tells the two apart is the right itself: who may
 -- call ``fetch_v1`` sees everything, and whoever may not and has no tenants sees nothing.
 CREATE FUNCTION own_tenants() RETURNS text[] LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
@@ -66,45 +60,42 @@ BEGIN
         HINT = 'headrace migrate grant producer ROLE --tenant NAME, once for each tenant that it is to have';
 END $$;
 
--- ``insert_v1`` for a role that is confined. It goes by the store's clock, whatever ``p_at`` says: an instant of the
--- caller's choice could end the time for which a key of somebody else's is held. What the jobs weigh is not asked either, nor
--- whether they may be more than fit, or groups be called later.
+-- The keys of a confined role are those of its tenants alone: it can neither take nor probe those of others.
+CREATE FUNCTION own_keys(p_tenants text[], p_keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM refuse(format('key: expected at most 1024 bytes in UTF-8, got %s', octet_length(k)))
+    FROM unnest(p_keys) AS k WHERE octet_length(k) > 1024;
+    RETURN CASE WHEN p_keys IS NOT NULL THEN ARRAY(
+        SELECT key_scope(n.tenant) || n.key FROM unnest(p_tenants, p_keys) WITH ORDINALITY AS n (tenant, key, ord) ORDER BY n.ord
+    ) END;
+END $$;
+
+-- A key or the name of a schedule, as a role sees it that is confined to these tenants.
+CREATE FUNCTION unscoped(p_mine text[], p_name text) RETURNS text LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce((
+        SELECT substr(p_name, length(key_scope(t)) + 1) FROM unnest(p_mine) AS t WHERE starts_with(p_name, key_scope(t))
+    ), p_name)
+$$;
+
+-- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
-    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[], p_sizes integer[],
+    p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
     p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-    c_long CONSTANT bigint := 3660::bigint * 86400000000;
     v_mine CONSTANT text[] := own_tenants();
-    v_now CONSTANT bigint := now_us();
 BEGIN
-    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
-    FROM unnest(p_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
-    -- A number that overflows later would do so among the jobs of others.
-    PERFORM refuse_tenant(format('role "%s" asks for %s of %s microseconds, where at most ten years are allowed', caller(), n.name, n.value))
-    FROM (
-        SELECT 'a delay', v FROM unnest(p_delays) AS v UNION ALL SELECT 'a run_at', v - v_now FROM unnest(p_run_ats) AS v
-        UNION ALL SELECT 'an expiry', v FROM unnest(p_expires) AS v UNION ALL SELECT 'a timeout', v FROM unnest(p_timeouts) AS v
-        UNION ALL SELECT 'a result_ttl', v FROM unnest(p_result_ttls) AS v
-    ) AS n (name, value) WHERE n.value > c_long OR n.value < CASE n.name WHEN 'a run_at' THEN -v_now ELSE 0 END LIMIT 1;
+    PERFORM check_rows(v_mine, p_names, p_ids, p_tenants, p_delays, p_run_ats, p_expires, p_timeouts, p_result_ttls);
     FOR ord, status, id, state, attempt, result IN
         SELECT * FROM insert_v1(
-            NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-            p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
-            p_vm_states, p_metadatas, p_blobs, ARRAY(
-                SELECT
-                    200 + length(n.task) + length(n.tenant) + coalesce(length(n.key), 0) + coalesce(length(n.group_name), 0)
-                    + coalesce(octet_length(n.headers), 0) + weight(n.parameters, n.vm_state, n.metadata, n.blob)
-                FROM unnest(
-                    p_ids, p_tasks, p_tenants, p_keys, p_groups, p_headers, p_parameters, p_vm_states, p_metadatas, p_blobs
-                ) WITH ORDINALITY AS n (id, task, tenant, key, group_name, headers, parameters, vm_state, metadata, blob, ord)
-                ORDER BY n.ord
-            ), true
+            NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, own_keys(p_tenants, p_keys), p_priorities, p_delays, p_run_ats,
+            p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
+            p_parameters, p_vm_states, p_metadatas, p_blobs, true
         )
     LOOP
         PERFORM check_own(id, v_mine);
@@ -112,15 +103,35 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Rows of a confined role are of its tenants, within ten years, as clients say, and for the queues that it names.
+CREATE FUNCTION check_rows(
+    p_mine text[], p_names text[], p_ids uuid[], p_tenants text[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
+    p_timeouts bigint[], p_result_ttls bigint[]
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_long CONSTANT bigint := 316224000000000;
+    v_now CONSTANT bigint := now_us();
+BEGIN
+    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
+    FROM unnest(p_tenants) AS t WHERE (t = ANY (p_mine)) IS NOT TRUE LIMIT 1;
+    PERFORM refuse(format('%s: expected at most ten years, got %s microseconds', n.name, n.value)) FROM (
+        SELECT 'delay', v FROM unnest(p_delays) AS v UNION ALL SELECT 'run_at', v - v_now FROM unnest(p_run_ats) AS v WHERE v > 0
+        UNION ALL SELECT 'expires', v FROM unnest(p_expires) AS v UNION ALL SELECT 'timeout', v FROM unnest(p_timeouts) AS v
+        UNION ALL SELECT 'result_ttl', v FROM unnest(p_result_ttls) AS v
+    ) AS n (name, value) WHERE n.value > c_long LIMIT 1;
+    IF cardinality(p_names) > cardinality(p_ids) THEN
+        PERFORM refuse(format('expected at most as many queues as jobs, got %s for %s', cardinality(p_names), cardinality(p_ids)));
+    END IF;
+END $$;
+
 -- An answer about somebody else's job is none.
 CREATE FUNCTION check_own(p_id uuid, p_tenants text[]) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than the one that has this id or key', caller()))
+    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than the one that has this id', caller()))
     FROM jobs AS j WHERE j.id = p_id AND (j.tenant = ANY (p_tenants)) IS NOT TRUE;
 END $$;
 
--- ``enqueue_v1`` is a name that people write into triggers, so it stays the one for all; what it did has another name now.
-ALTER FUNCTION enqueue_v1(jsonb, boolean) RENAME TO enqueue_jobs;
+-- A name that people write into triggers, so it is one for all.
 CREATE FUNCTION enqueue_v1(p_jobs jsonb, p_strict boolean DEFAULT true)
 RETURNS TABLE (ord integer, id uuid, status text, state text, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -130,7 +141,7 @@ DECLARE
     v_other text;
 BEGIN
     IF v_mine IS NULL THEN
-        RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs, p_strict);
+        RETURN QUERY SELECT * FROM enqueue_jobs(p_jobs, p_strict, false);
         RETURN;
     END IF;
     -- What is no job, and what is no name, is left for ``enqueue_jobs`` to refuse.
@@ -143,21 +154,46 @@ BEGIN
     IF v_other IS NOT NULL THEN
         PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), v_other));
     END IF;
-    FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs, p_strict) LOOP
+    FOR ord, id, status, state, attempt, result IN SELECT * FROM enqueue_jobs(p_jobs, p_strict, true) LOOP
         PERFORM check_own(id, v_mine);
         RETURN NEXT;
     END LOOP;
 END $$;
-DO $$
-BEGIN
-    EXECUTE format(
-        'COMMENT ON FUNCTION enqueue_v1(jsonb, boolean) IS %L',
-        obj_description('enqueue_jobs(jsonb, boolean)'::regprocedure, 'pg_proc')
-    );
-    COMMENT ON FUNCTION enqueue_jobs(jsonb, boolean) IS NULL;
-END $$;
+COMMENT ON FUNCTION enqueue_v1(jsonb, boolean) IS
+'Store jobs in this transaction: an object, or an array of at most 10000. Of two values under one key the last counts.
 
--- ``fetch_v1`` for a role that is confined.
+task                     text, required: the name that the app knows the task by
+queue                    text; ''default'' unless given
+args                     object: arguments by name
+id                       UUID; made here unless given
+key, tenant, group       text
+priority                 whole number; lower ones are run first
+delay, expires, timeout, result_ttl
+                         seconds as a number, or an interval as text
+run_at                   instead of delay: a timestamp as text, with its time zone
+max_attempts             whole number
+headers                  object of texts
+on_failed                ''run'' or ''return''
+cells                    object: parameters, vm_state, metadata, blob, headers as clients write them, in base64
+
+status is new, same (its id is stored already), duplicate (its key is taken) or done (the job that has its key is
+complete, and its result is held). id, state, attempt and result are those of the stored job. Where one does not fit into the
+depth of its queue, the error LL002 is raised; or, with false as the second argument, its status is full.';
+
+-- The jobs that a confined role means by keys: its tenants' own, and those that somebody else has given to jobs of theirs.
+CREATE FUNCTION own_named(p_mine text[], p_queues text[], p_keys text[]) RETURNS TABLE (ord bigint, place bigint, id uuid)
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    SELECT n.ord, s.place, k.id
+    FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
+    CROSS JOIN unnest(ARRAY(SELECT key_scope(t) FROM unnest(p_mine) AS t ORDER BY t) || ''::text) WITH ORDINALITY AS s (scope, place)
+    JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
+    JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[s.scope || n.key])
+    JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.tenant = ANY (p_mine)
+    ORDER BY n.ord, s.place
+$$;
+
+-- ``fetch_v1`` for a role that is confined. Of several jobs that have one key, the first.
 CREATE FUNCTION own_fetch_v1(
     p_at bigint, p_ids uuid[], p_queues text[], p_keys text[], p_want smallint, p_error boolean, p_result boolean
 ) RETURNS TABLE (
@@ -172,7 +208,17 @@ DECLARE
     v_mine CONSTANT text[] := own_tenants();
 BEGIN
     RETURN QUERY
-    SELECT f.* FROM fetch_v1(p_at, p_ids, p_queues, p_keys, p_want, p_error, p_result) AS f
+    SELECT
+        f.ord, f.now, f.id, f.queue, f.task, f.state, f.tenant, unscoped(v_mine, f.key), f.priority, f.run_at, f.enqueued_at,
+        f.expires_at, f.finished_at, f.epoch, f.attempt, f.lost, f.max_attempts, f.timeout, f.result_ttl, f.headers, f.worker,
+        f.lease_until, f.cancel, f.reason, f.held_until, f.error, f.result, f.parameters, f.vm_state, f.metadata, f.blob,
+        f.group_name
+    FROM fetch_v1(
+        p_at, p_ids || ARRAY(
+            SELECT (SELECT x.id FROM own_named(v_mine, ARRAY[n.queue], ARRAY[n.key]) AS x LIMIT 1)
+            FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord) ORDER BY n.ord
+        ), '{}', '{}', p_want, p_error, p_result
+    ) AS f
     WHERE f.tenant = ANY (v_mine) ORDER BY f.ord;
 END $$;
 
@@ -190,8 +236,8 @@ BEGIN
     IF p_named THEN
         RETURN QUERY
         SELECT m.id FROM matching_v1(
-            p_at, true, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
-            NULL, p_newest, p_unasked
+            p_at, true, p_ids || ARRAY(SELECT x.id FROM own_named(v_mine, p_key_queues, p_keys) AS x), '{}', '{}', p_queue,
+            p_tenant, p_task, p_states, p_older_than, p_above, p_below, NULL, p_newest, p_unasked
         ) WITH ORDINALITY AS m (id, ord) JOIN jobs AS j ON j.id = m.id
         WHERE j.tenant = ANY (v_mine) ORDER BY m.ord LIMIT CASE WHEN p_newest THEN p_limit END;
         RETURN;
@@ -205,19 +251,30 @@ BEGIN
     ORDER BY CASE WHEN p_newest THEN m.id END DESC, m.id LIMIT p_limit;
 END $$;
 
--- What a producer may change: 1 cancel and 7 watch. The rest of ``alter_v1`` is for janitors.
+-- What a producer may change: 1 cancel and 7 watch, of jobs that it names, or of its tenants if it is confined. The rest of
+-- ``alter_v1`` is for janitors.
 CREATE FUNCTION ask_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
     p_unasked boolean, p_kind integer, p_text text
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
+    c_all CONSTANT regproc := 'alter_v1';
+    v_mine CONSTANT text[] := own_tenants();
     v_ids uuid[];
+    r claim_row;
 BEGIN
     IF (p_kind IN (1, 7)) IS NOT TRUE THEN
         RAISE EXCEPTION 'expected change 1 or 7, got %', p_kind USING ERRCODE = 'invalid_parameter_value';
+    ELSIF (octet_length(p_text) BETWEEN CASE p_kind WHEN 7 THEN 1 ELSE 0 END AND 1024) IS NOT TRUE THEN
+        PERFORM refuse(format('%s: expected at most 1024 bytes in UTF-8, got %s',
+            CASE p_kind WHEN 7 THEN 'inbox' ELSE 'reason' END, coalesce(octet_length(p_text)::text, 'none')));
     END IF;
-    IF own_tenants() IS NULL THEN
+    IF v_mine IS NULL AND p_named IS NOT TRUE AND NOT has_function_privilege(caller(), c_all, 'EXECUTE') THEN
+        RAISE EXCEPTION 'role "%" cancels only jobs that it names, by id or by key', caller()
+            USING ERRCODE = 'insufficient_privilege', HINT = 'headrace migrate grant janitor ROLE lets it cancel all that match';
+    END IF;
+    IF v_mine IS NULL THEN
         v_ids := ARRAY(SELECT m.id FROM matching_v1(
             p_at, p_named, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
             p_limit, p_newest, p_unasked
@@ -228,10 +285,14 @@ BEGIN
             p_limit, p_newest, p_unasked
         ) AS m);
     END IF;
-    RETURN QUERY
-    SELECT * FROM alter_v1(
-        p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states
-    );
+    FOR r IN
+        SELECT * FROM alter_v1(
+            p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states
+        )
+    LOOP
+        r.key := unscoped(v_mine, r.key);
+        RETURN NEXT r;
+    END LOOP;
 END $$;
 
 -- A role has, of all that is in ``rights``, exactly what belongs to the parts that it plays.
@@ -363,6 +424,9 @@ BEGIN
     IF cardinality(p_tenants) = 0 OR array_position(p_tenants, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'expected names of tenants, or NULL for all of them' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- Their keys are longer by that, and have to fit into an index.
+    PERFORM refuse(format('tenant: expected at most 1024 bytes in UTF-8, a / or %% counted as three, got %s', octet_length(key_scope(t))))
+    FROM unnest(p_tenants) AS t WHERE octet_length(key_scope(t)) > 1025;
     LOCK TABLE granted IN SHARE ROW EXCLUSIVE MODE;
     DELETE FROM tenant_roles AS t WHERE t.role = v_to;
     INSERT INTO tenant_roles (role, tenant) SELECT DISTINCT v_to, t FROM unnest(p_tenants) AS t;

@@ -58,23 +58,26 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
+-- An instant as people read it. One that no calendar has is told as the first or last day that there is, so that it does not keep
+-- others from being read.
+CREATE FUNCTION moment(p_at bigint) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT 'epoch'::timestamptz + CASE
+        WHEN p_at > 253402128000000000 THEN 253402128000000000 WHEN p_at < -62135510400000000 THEN -62135510400000000 ELSE p_at
+    END * interval '1 microsecond'
+$$;
+
 -- Every job once: at any instant it lies in exactly one place. A condition on ``state`` leaves the other places alone, and
--- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown. Instants that no calendar has
--- are told as the first or last day that there is, so that one of them does not keep the others from being read.
+-- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown.
 CREATE VIEW jobs_v1 WITH (security_barrier) AS
 SELECT
-    p.id, q.name AS queue, j.task, p.state, j.tenant, CASE WHEN p.keyed THEN j.key END AS key, p.priority, p.attempt, p.lost,
-    j.max_attempts,
-    'epoch'::timestamptz + CASE WHEN j.enqueued_at > 253402128000000000 THEN 253402128000000000
-        WHEN j.enqueued_at < -62135510400000000 THEN -62135510400000000 ELSE j.enqueued_at END * interval '1 microsecond' AS enqueued_at,
-    'epoch'::timestamptz + CASE WHEN p.run_at > 253402128000000000 THEN 253402128000000000
-        WHEN p.run_at < -62135510400000000 THEN -62135510400000000 ELSE p.run_at END * interval '1 microsecond' AS run_at,
-    'epoch'::timestamptz + CASE WHEN j.expires_at > 253402128000000000 THEN 253402128000000000
-        WHEN j.expires_at < -62135510400000000 THEN -62135510400000000 ELSE j.expires_at END * interval '1 microsecond' AS expires_at,
-    'epoch'::timestamptz + CASE WHEN p.finished_at > 253402128000000000 THEN 253402128000000000
-        WHEN p.finished_at < -62135510400000000 THEN -62135510400000000 ELSE p.finished_at END * interval '1 microsecond' AS finished_at,
-    'epoch'::timestamptz + CASE WHEN p.lease_until > 253402128000000000 THEN 253402128000000000
-        WHEN p.lease_until < -62135510400000000 THEN -62135510400000000 ELSE p.lease_until END * interval '1 microsecond' AS lease_until,
+    p.id, q.name AS queue, j.task, p.state, j.tenant,
+    CASE
+        WHEN NOT p.keyed THEN NULL WHEN (SELECT own_tenants()) IS NULL THEN j.key
+        ELSE unscoped((SELECT own_tenants())::text[], j.key)
+    END AS key,
+    p.priority, p.attempt, p.lost, j.max_attempts,
+    moment(j.enqueued_at) AS enqueued_at, moment(p.run_at) AS run_at, moment(j.expires_at) AS expires_at,
+    moment(p.finished_at) AS finished_at, moment(p.lease_until) AS lease_until,
     w.worker, p.reason, failure_text(p.error) AS error, p.size
 FROM (
     SELECT y.id, y.qid, 'available' AS state, y.priority, y.run_at, y.attempt, y.lost, y.size, y.keyed, y.error,

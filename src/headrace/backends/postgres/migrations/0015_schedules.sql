@@ -47,12 +47,25 @@ CREATE FUNCTION save_schedules(
 SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    c_last CONSTANT bigint := 7258118400000000;  -- the year 2200
+    v_now CONSTANT bigint := clock(p_at);
     v_done integer[] := '{}';
     v_found boolean;
     v_last_job uuid;
     n record;
 BEGIN
+    PERFORM refuse(format('%s: expected %s to %s, got %s', x.what, x.least, x.most, coalesce(x.got::text, 'none')))
+    FROM unnest(p_names, p_drops, p_queues, p_definitions, p_tenants, p_buckets, p_slots, p_look_ats, p_runs, p_last_slots) AS g (
+        name, dropped, queue, definition, tenant, bucket, slot, look_at, runs, last_slot
+    ) CROSS JOIN LATERAL (
+        VALUES
+            ('name, in bytes', octet_length(g.name)::bigint, 1, CASE WHEN p_mine IS NULL THEN 1024 ELSE 2049 END),
+            ('queue, in bytes', octet_length(g.queue), 1, 1024), ('tenant, in bytes', octet_length(g.tenant), 0, 1024),
+            ('definition, in bytes', octet_length(g.definition), 0, CASE WHEN p_mine IS NULL THEN 67108864 ELSE 262144 END),
+            ('bucket', g.bucket, 0, 1023), ('slot', coalesce(g.slot, 0), 0, c_last), ('look_at', coalesce(g.look_at, 0), 0, c_last),
+            ('runs', g.runs, 0, 1000000000000), ('last_slot', coalesce(g.last_slot, 0), 0, c_last)
+    ) AS x (what, got, least, most)
+    WHERE NOT g.dropped AND (x.got BETWEEN x.least AND x.most) IS NOT TRUE LIMIT 1;
     FOR n IN
         SELECT g.* FROM unnest(
             p_names, p_expects, p_drops, p_uids, p_queues, p_definitions, p_tenants, p_ranks, p_buckets, p_enabled, p_slots,
@@ -126,24 +139,41 @@ CREATE FUNCTION save_v1(
     )
 $$;
 
--- ``save_v1`` for a role that is confined; by the store's clock.
+-- The name under which a schedule is stored that a confined role calls so: its tenant's own; or one that somebody else has made
+-- for a tenant of its.
+CREATE FUNCTION own_schedule(p_mine text[], p_tenant text, p_name text) RETURNS text LANGUAGE sql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT coalesce(
+        (
+            SELECT s.name FROM schedules AS s  -- schedules_pkey
+            WHERE s.name = ANY (ARRAY(SELECT key_scope(t) || p_name FROM unnest(p_mine) AS t) || p_name) AND s.tenant = ANY (p_mine)
+            ORDER BY s.name = p_name, s.tenant <> p_tenant, s.name LIMIT 1
+        ),
+        key_scope(p_tenant) || p_name
+    )
+$$;
+
+-- ``save_v1`` for a role that is confined. It does not get in before the schedules of others.
 CREATE FUNCTION own_save_v1(
     p_at bigint, p_names text[], p_expects bigint[], p_drops boolean[], p_uids uuid[], p_queues text[],
     p_definitions bytea[], p_tenants text[], p_ranks smallint[], p_buckets smallint[], p_enabled boolean[], p_slots bigint[],
     p_look_ats bigint[], p_runs bigint[], p_last_slots bigint[], p_last_jobs uuid[]
 ) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    c_long CONSTANT bigint := 36600::bigint * 86400000000;
     v_mine CONSTANT text[] := own_tenants();
 BEGIN
     PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), n.tenant))
     FROM unnest(p_tenants, p_drops) AS n (tenant, dropped)
     WHERE NOT n.dropped AND (n.tenant = ANY (v_mine)) IS NOT TRUE LIMIT 1;
-    -- A number that overflows later would do so among the schedules of others.
-    PERFORM refuse_tenant(format('role "%s" names the instant %s, which is not within a hundred years', caller(), v))
-    FROM unnest(p_slots || p_look_ats || p_last_slots) AS v WHERE v NOT BETWEEN 0 AND now_us() + c_long LIMIT 1;
+    PERFORM refuse(format('name: expected 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n)::text, 'none')))
+    FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE LIMIT 1;
+    PERFORM refuse(format('rank: expected 0 or more of a role that is confined to tenants, got %s', r))
+    FROM unnest(p_ranks) AS r WHERE r < 0 LIMIT 1;
     RETURN save_schedules(
-        v_mine, NULL, p_names, p_expects, p_drops, p_uids, p_queues, p_definitions, p_tenants, p_ranks, p_buckets, p_enabled,
+        v_mine, NULL, ARRAY(
+            SELECT own_schedule(v_mine, CASE WHEN n.dropped THEN v_mine[1] ELSE n.tenant END, n.name)
+            FROM unnest(p_names, p_tenants, p_drops) WITH ORDINALITY AS n (name, tenant, dropped, ord) ORDER BY n.ord
+        ), p_expects, p_drops, p_uids, p_queues, p_definitions, p_tenants, p_ranks, p_buckets, p_enabled,
         p_slots, p_look_ats, p_runs, p_last_slots, p_last_jobs
     );
 END $$;
@@ -174,7 +204,17 @@ $$;
 
 CREATE FUNCTION own_find_v1(p_names text[], p_tenant text, p_queue text, p_after text, p_limit integer)
 RETURNS SETOF schedule_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT * FROM find_schedules(own_tenants(), p_names, p_tenant, p_queue, p_after, p_limit)
+    SELECT
+        n.name, f.uid, f.queue, f.definition, f.tenant, f.rank, f.bucket, f.enabled, f.slot, f.look_at, f.runs, f.last_slot,
+        f.last_job, f.version, f.created_at, f.updated_at
+    FROM own_tenants() AS o (mine)
+    CROSS JOIN LATERAL find_schedules(
+        o.mine, CASE WHEN p_names IS NOT NULL THEN p_names || ARRAY(
+            SELECT key_scope(t) || n FROM unnest(o.mine) AS t CROSS JOIN unnest(p_names) AS n
+        ) END, p_tenant, p_queue, NULL, NULL
+    ) AS f
+    CROSS JOIN LATERAL unscoped(o.mine, f.name) AS n (name)
+    WHERE p_after IS NULL OR n.name > p_after COLLATE "C" ORDER BY n.name COLLATE "C" LIMIT p_limit
 $$;
 
 -- The schedules that must be looked at, by (rank, look_at, name). The last row is none: it tells the clock, in
@@ -185,7 +225,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_left integer := p_limit;
     v_got integer;
     v_rank smallint;

@@ -41,13 +41,13 @@ CREATE FUNCTION plan_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_tick integer := 0;  -- the last one dealt with, of all
     v_row integer := 0;  -- the row of the last one that has any
     v_some integer[] := '{}';  -- rows that are to be jobs, and their ids
@@ -61,6 +61,15 @@ DECLARE
     v_known boolean;
     s agenda;
 BEGIN
+    IF (SELECT coalesce(sum(n), 0) FROM unnest(p_ticks) AS n WHERE n >= 0) <> cardinality(t_slots)
+        OR cardinality(t_fires) <> cardinality(t_slots) OR cardinality(array_positions(t_fires, true)) <> cardinality(s_ids)
+    THEN
+        PERFORM refuse('expected as many slots as the plans have, and a job for each that fires');
+    END IF;
+    PERFORM refuse(format('%s: expected %s to %s, got %s', x.what, x.least, x.most, x.got)) FROM (
+        SELECT 'instant', v, 0, 7258118400000000 FROM unnest(p_slots || p_look_ats || t_slots || t_run_ats) AS v  -- the year 2200
+        UNION ALL SELECT 'count', v, 1, 2147483647 FROM unnest(t_counts) AS v
+    ) AS x (what, got, least, most) WHERE x.got NOT BETWEEN x.least AND x.most LIMIT 1;
     IF cardinality(p_names) > 1 THEN
         PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
         JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;
@@ -98,7 +107,7 @@ BEGIN
                     PERFORM insert_some(
                         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
                         s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes, true
+                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, true
                     );
                     v_some := '{}';
                     v_some_ids := '{}';
@@ -138,7 +147,7 @@ BEGIN
                     PERFORM insert_some(
                         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays,
                         s_run_ats, s_expires, s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos,
-                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, s_sizes, true
+                        s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas, s_blobs, true
                     );
                     v_some := '{}';
                     v_some_ids := '{}';
@@ -157,40 +166,42 @@ BEGIN
     PERFORM insert_some(
         v_some, v_now, s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires,
         s_max_attempts, s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states,
-        s_metadatas, s_blobs, s_sizes, true
+        s_metadatas, s_blobs, true
     );
     IF v_count > 0 THEN
         INSERT INTO deltas (qid, state, jobs, bytes) VALUES (0, 6, v_count, v_count * 100);
     END IF;
 END $$;
 
--- ``plan_v1`` for a role that is confined, as when it runs a schedule of its own out of turn; by the store's clock.
+-- ``plan_v1`` for a role that is confined, as when it runs a schedule of its own out of turn. Its jobs may not be more than fit.
 CREATE FUNCTION own_plan_v1(
     p_at bigint, p_names text[], p_uids uuid[], p_versions bigint[], p_slots bigint[], p_look_ats bigint[], p_ticks integer[],
     t_slots bigint[], t_run_ats bigint[], t_counts integer[], t_overlaps smallint[], t_fires boolean[],
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], s_sizes integer[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
-    c_long CONSTANT bigint := 36600::bigint * 86400000000;
     v_mine CONSTANT text[] := own_tenants();
+    v_names CONSTANT text[] := ARRAY(
+        SELECT own_schedule(v_mine, v_mine[1], n.name) FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) ORDER BY n.ord
+    );
+    v_keys CONSTANT text[] := own_keys(s_tenants, s_keys);
 BEGIN
-    PERFORM refuse_tenant(format('role "%s" is confined to other tenants than "%s"', caller(), t))
-    FROM unnest(s_tenants) AS t WHERE (t = ANY (v_mine)) IS NOT TRUE LIMIT 1;
-    PERFORM refuse_tenant(format('role "%s" names %s microseconds, which is not within a hundred years', caller(), v))
-    FROM unnest(
-        p_slots || p_look_ats || t_slots || t_run_ats || s_delays || s_run_ats || s_expires || s_timeouts || s_result_ttls
-    ) AS v WHERE v NOT BETWEEN 0 AND now_us() + c_long LIMIT 1;
+    PERFORM check_rows(v_mine, s_names, s_ids, s_tenants, s_delays, s_run_ats, s_expires, s_timeouts, s_result_ttls);
+    IF fitting(now_us(), queue_ids(s_names), s_ids, s_queues, v_keys, s_hold_failed, true) IS NOT NULL THEN
+        RAISE EXCEPTION 'as many jobs wait as the queue, or the store, takes; nothing was stored'
+            USING ERRCODE = 'LL002', HINT = 'Try again when some have run, or have the depth of its policy raised.';
+    END IF;
     RETURN QUERY SELECT * FROM plan_v1(
-        NULL, p_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
-        s_names, s_ids, s_queues, s_tasks, s_tenants, s_keys, s_priorities, s_delays, s_run_ats, s_expires, s_max_attempts,
+        NULL, v_names, p_uids, p_versions, p_slots, p_look_ats, p_ticks, t_slots, t_run_ats, t_counts, t_overlaps, t_fires,
+        s_names, s_ids, s_queues, s_tasks, s_tenants, v_keys, s_priorities, s_delays, s_run_ats, s_expires, s_max_attempts,
         s_timeouts, s_result_ttls, s_headers, s_reply_tos, s_hold_failed, s_groups, s_parameters, s_vm_states, s_metadatas,
-        s_blobs, s_sizes
+        s_blobs
     );
     -- What it named is locked by now, and its own, or nothing of this was.
-    PERFORM check_own_schedule(v_mine, n.name, n.uid) FROM unnest(p_names, p_uids) AS n (name, uid);
+    PERFORM check_own_schedule(v_mine, n, NULL) FROM unnest(v_names) AS n;
     PERFORM check_own(n, v_mine) FROM unnest(s_ids) AS n;
 END $$;
 
@@ -255,9 +266,9 @@ SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now CONSTANT bigint := coalesce(p_at, now_us());
+    v_now CONSTANT bigint := clock(p_at);
     v_free CONSTANT boolean := p_dry
-        OR pg_try_advisory_xact_lock(hashtextextended('headrace ticks', 'ticks'::regclass::oid::bigint));
+        OR try_lock('ticks');
     v_ticks bigint;
     v_bytes bigint;
     v_excess bigint;

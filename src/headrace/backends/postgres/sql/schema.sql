@@ -30,7 +30,6 @@ SELECT set_config('lock_timeout', '{milliseconds}', true);
 -- name: begin
 SELECT set_config('headrace.schema', {name}, true);
 SET LOCAL search_path = {schema}, pg_temp;
-SELECT pg_advisory_xact_lock({lock});
 
 -- name: first
 DO $$
@@ -45,20 +44,27 @@ CREATE TABLE migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- All that belongs to a store has one owner, whoever migrates it.
--- name: next
+-- All that belongs to a store has one owner, whoever migrates it. One at a time does: a lock that it takes a right to have.
+-- name: alone
 DO $$
 DECLARE
-    v_found CONSTANT integer := (SELECT max(m.version) FROM migrations AS m);
     v_owner CONSTANT name := (
         SELECT r.rolname FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner WHERE c.oid = 'migrations'::regclass
     );
 BEGIN
-    IF v_found IS DISTINCT FROM {before} THEN
-        RAISE EXCEPTION 'the step after version {before} came, but the store is at version %', v_found;
-    END IF;
     IF v_owner <> current_user THEN
         EXECUTE format('SET LOCAL ROLE %I', v_owner);
+    END IF;
+END $$;
+LOCK TABLE migrations IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: next
+DO $$
+DECLARE
+    v_found CONSTANT integer := (SELECT max(m.version) FROM migrations AS m);
+BEGIN
+    IF v_found IS DISTINCT FROM {before} THEN
+        RAISE EXCEPTION 'the step after version {before} came, but the store is at version %', v_found;
     END IF;
 END $$;
 
