@@ -330,8 +330,8 @@ class Backend(Protocol):
 
         The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
         jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
-        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING, leased until now +
-        ``lease_for``, with the next *epoch*: the last one + 1, or now if that is higher. So a job never gets an epoch
+        goes to two, and a claim may then skip what another is just taking, or changing; ``next_in`` is 0 when that left
+        it short. Each becomes RUNNING, leased until now + ``lease_for``, with the next *epoch*: the last one + 1, or now if that is higher. So a job never gets an epoch
         twice: not when its record went and it is enqueued again, and not when the store loses what it wrote last (a
         crash without a sync, a failover to a replica that lags), as long as its clock is not set back at the same time.
         A claim is as durable as an insert: its jobs are started as soon as it is answered.

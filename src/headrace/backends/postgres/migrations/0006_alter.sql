@@ -100,6 +100,9 @@ DECLARE
     v_entries integer[] := '{}';
     p place;
 BEGIN
+    IF p_kind = 7 THEN  -- hints may be lost, so a watch may too; claims pass over the jobs until this has committed
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     IF cardinality(p_ids) > 1 THEN
         PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid)) FROM (
             SELECT n.id, lock_place(n.id) AS place FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id)
