@@ -17,6 +17,7 @@ from headrace.records import (
     Pause,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
 )
@@ -65,6 +66,7 @@ class Operator:
             (2, Selector(states=frozenset({JobState.FAILED}), limit=3), Requeue()),
             (4, some, Move(queue)),
             (2, some, Reprioritise(rng.randint(-2, 2))),
+            (2, some, Reschedule(rng.choice((0, SECOND)))),
             (2, some, Hold(rng.choice((0, SECOND, 5 * SECOND)))),
             (1, some, Delete()),
             (2, Selector(queue=queue), Configure(paused=True)),
