@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -146,6 +147,20 @@ class SyncApp:
     def cancel(self, job_id: AnyId | JobKey) -> JobState | None:
         """Cancel a waiting job, or ask a running one to stop: the state that it is in now, None if it is unknown."""
         return self.wait_for(self.app.cancel(job_id))
+
+    def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState | None:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. See ``App.reschedule``."""
+        return self.wait_for(self.app.reschedule(job_id, delay=delay, at=at))
+
+    def pause_job(self, job_id: AnyId | JobKey) -> JobState | None:
+        """Keep a waiting job from being run until it is resumed: the state that it is in now, None if it is unknown."""
+        return self.wait_for(self.app.pause_job(job_id))
+
+    def resume_job(self, job_id: AnyId | JobKey) -> JobState | None:
+        """Let a paused job go on, at the time that it had: the state that it is in now, None if it is unknown."""
+        return self.wait_for(self.app.resume_job(job_id))
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first."""
