@@ -366,7 +366,7 @@ STATEMENTS = (
     Statement("pause", _alter(Pause())),
     Statement("resume", _alter(Resume())),
     Statement("requeue", _alter(Requeue())),
-    _of_many("requeue the failed", Requeue(), states=_FAILED, reason="boom"),
+    _of_many("requeue the failed", Requeue(), states=_FAILED, reason=""),
     Statement("move", _alter(Move("other"))),
     _of_many("move those of a queue", Move(IDLE), queue="q"),
     Statement("reprioritise", _alter(Reprioritise(7))),
