@@ -58,6 +58,7 @@ class Operator:
         some = self._some()
         changes: list[tuple[int, Selector, Change]] = [
             (6, some, Cancel()),
+            (3, Selector(states=frozenset({JobState.RUNNING}), limit=2), Cancel("while it runs")),
             (2, Selector(keys=[JobKey(queue, f"k{n}") for n in range(6)]), Cancel("by key")),
             (1, Selector(queue=queue, tenant="acme", limit=rng.randint(1, 5)), Cancel("by filter")),
             (2, some, Pause()),
