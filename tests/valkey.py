@@ -28,6 +28,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     SweepClause,
@@ -100,8 +101,8 @@ async def every_operation(store: Backend) -> None:
     ]  # fmt: skip
     assert [job.id for job in await store.reap(Reap(spread=SECOND), T0 + LEASE + SECOND)] == [job_id(4)]
     for number, change in [
-        (6, Pause()), (6, Resume()), (6, Move("other")), (7, Reprioritise(5)), (7, Watch("me")), (1, Hold(LEASE)),
-        (7, Cancel()), (7, Requeue()), (8, Delete()),
+        (6, Pause()), (6, Resume()), (6, Move("other")), (7, Reprioritise(5)), (7, Reschedule(SECOND)),
+        (7, Watch("me")), (1, Hold(LEASE)), (7, Cancel()), (7, Requeue()), (8, Delete()),
     ]:  # fmt: skip
         [altered] = await store.alter(Selector(ids=[job_id(number)]), change, T0)
         assert altered.changed, change

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.sync import SyncApp
     from headrace.task import Task
     from headrace.timetable import ScheduleHealth
-    from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Retry, Sections
+    from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Paused, Retry, Sections
 
 __all__ = [
     "Again",
@@ -78,6 +78,7 @@ __all__ = [
     "Next",
     "Outcome",
     "Patch",
+    "Paused",
     "Policies",
     "PolicyInfo",
     "Queue",
@@ -140,6 +141,7 @@ _HOMES = {
     "Next": "headrace.core.middleware",
     "Outcome": "headrace.types",
     "Patch": "headrace.types",
+    "Paused": "headrace.types",
     "Policies": "headrace.policies",
     "PolicyInfo": "headrace.policies",
     "Queue": "headrace.queue",

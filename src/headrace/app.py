@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -335,6 +336,24 @@ class App:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
         been asked), or the one that it had ended in. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
+
+    @awaited("SyncApp(app).reschedule(id)")
+    async def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
+        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        return await self.client.reschedule(job_id, delay=delay, at=at)
+
+    @awaited("SyncApp(app).pause_job(id)")
+    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a waiting job from being run until it is resumed: the state that it is in now. Raises ``JobNotFound``."""
+        return await self.client.pause_job(job_id)
+
+    @awaited("SyncApp(app).resume_job(id)")
+    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a paused job go on, at the time that it had. The state that it is in now. Raises ``JobNotFound``."""
+        return await self.client.resume_job(job_id)
 
     # -- working
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -55,8 +56,11 @@ from headrace.records import (
     InsertStatus,
     JobKey,
     Limits,
+    Pause,
     Record,
     Requeue,
+    Reschedule,
+    Resume,
     Row,
     Selector,
     Stats,
@@ -439,9 +443,33 @@ class Client:
     async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
         been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Cancel())
+
+    async def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
+        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        if at is not None and delay is not None:
+            raise InvalidJob("expected delay or at, got both")
+        if at is not None:
+            return await self._alter_one(job_id, Reschedule(run_at=self.packer.instant(at, "at")))
+        return await self._alter_one(job_id, Reschedule(0 if delay is None else micros(delay, "delay")))
+
+    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a job that is AVAILABLE from being run until it is resumed. The state that it is in now: PAUSED, or the
+        one that it stays in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Pause())
+
+    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a PAUSED job go on, at the time that it had. The state that it is in now: AVAILABLE, or the one that it
+        stays in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Resume())
+
+    async def _alter_one(self, job_id: AnyId | JobKey, change: Change) -> JobState:
         name = check_which(job_id)
         sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
-        altered = await self.alter(sel, Cancel())
+        altered = await self.alter(sel, change)
         if not altered or altered[0].after is None:
             raise _not_found(job_id)
         return altered[0].after
@@ -450,10 +478,10 @@ class Client:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
 
         While the store is ``Unavailable`` the call is repeated, for as long as ``patience`` says, where twice is the
-        same as once: jobs named by their ids, but for ``Requeue``; ``Hold``; and what changes a queue. The answer is
-        that to the last try: what an earlier one had changed already is not ``changed``, or not there any more.
-        Elsewhere ``Unavailable`` is raised at once, and whether the change was made is unknown: look before you repeat
-        it.
+        same as once: jobs named by their ids, but for ``Requeue`` and ``Reschedule``; ``Hold``; and what changes a
+        queue. The answer is that to the last try: what an earlier one had changed already is not ``changed``, or not
+        there any more. Elsewhere ``Unavailable`` is raised at once, and whether the change was made is unknown: look
+        before you repeat it.
         """
         sel, change = self._checked(sel, change)
         return await self._alter(sel, change, again=repeatable(sel, change))
@@ -461,13 +489,13 @@ class Client:
     async def alter_all(self, sel: Selector, change: Change) -> int:
         """Apply a change to everything that matches, step by step; how many jobs changed.
 
-        While the store is ``Unavailable`` a step is repeated, for as long as ``patience`` says, but for ``Requeue``.
-        What an earlier try of it had changed already may not be counted. When it raises, some steps have been made:
-        calling it again does the rest.
+        While the store is ``Unavailable`` a step is repeated, for as long as ``patience`` says, but for ``Requeue`` and
+        ``Reschedule``. What an earlier try of it had changed already may not be counted. When it raises, some steps
+        have been made: calling it again does the rest.
         """
         sel, change = self._checked(sel, change)
         total = 0
-        while altered := await self._alter(sel, change, again=not isinstance(change, Requeue)):
+        while altered := await self._alter(sel, change, again=not isinstance(change, Requeue | Reschedule)):
             total += sum(one.changed for one in altered)
             if len(altered) < sel.limit:
                 break

@@ -240,7 +240,7 @@ class Stop(Exception):
 
     >>> from headrace import Again, Stop
     >>> Stop(Again("5s")).outcome
-    Again(after='5s', patch=None, spawn=())
+    Again(after='5s', patch=None, spawn=(), at=None)
     """
 
     def __init__(self, outcome: Outcome) -> None:

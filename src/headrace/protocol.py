@@ -330,11 +330,12 @@ class Backend(Protocol):
 
         The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
         jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
-        goes to two, and a claim may then skip what another is just taking. Each becomes RUNNING, leased until now +
-        ``lease_for``, with the next *epoch*: the last one + 1, or now if that is higher. So a job never gets an epoch
-        twice: not when its record went and it is enqueued again, and not when the store loses what it wrote last (a
-        crash without a sync, a failover to a replica that lags), as long as its clock is not set back at the same time.
-        A claim is as durable as an insert: its jobs are started as soon as it is answered.
+        goes to two, and a claim may then skip what another is just taking, or changing; ``next_in`` is 0 when that left
+        it short. Each becomes RUNNING, leased until now + ``lease_for``, with the next *epoch*: the last one + 1, or
+        now if that is higher. So a job never gets an epoch twice: not when its record went and it is enqueued again,
+        and not when the store loses what it wrote last (a crash without a sync, a failover to a replica that lags), as
+        long as its clock is not set back at the same time. A claim is as durable as an insert: its jobs are started as
+        soon as it is answered.
 
         A job has *begun* once a handler may have been called for it: from its first lease on, unless every lease that
         it had was settled with ``unbegun``. ``Leased.begun`` tells how it was before this lease.
@@ -359,8 +360,8 @@ class Backend(Protocol):
         *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
         several turns, a job also gives its own back when its lease ends; where there is one, it keeps it, so that no
         other job of the group is started between its first run and its end. Turns go to the first AVAILABLE jobs of the
-        group by ``(run_at, id)``: when one is free, and when a job comes that is before one which is called but not
-        RUNNING (and, where there is one turn, was never leased): that one waits again. While more are
+        group by ``(run_at, id)``: when one is free, and when a job that comes, or is rescheduled, is before one which
+        is called but not RUNNING (and, where there is one turn, was never leased): that one waits again. While more are
         called than there are turns, as their number was lowered, those that do not run wait again whatever they were.
         All this is part of the step that brings it about, and no claim walks over jobs that are not called. A job that
         is called because a claim has met another that expired may be left to the next claim; ``next_in`` is 0 then.
@@ -402,6 +403,9 @@ class Backend(Protocol):
 
         Fenced off means that nothing changed, spawned rows included. A repeated settlement whose first try got
         through is fenced off too, as the lease is gone: the core does not take that for a loss.
+
+        A batch with a state that is not in :data:`~headrace.records.SETTLED` raises ``ValueError``, and nothing of it
+        is stored; so it is with ``turn``.
 
         A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
         ``cancelled``), and loses against the terminal states.

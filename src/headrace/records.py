@@ -127,7 +127,8 @@ class Claimed(Struct, frozen=True):
     jobs: list[Leased]
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
-    ends; None if there is neither. 0 where ``max_bytes`` cut it short."""
+    ends; None if there is neither. 0 where ``max_bytes`` cut it short, and where a due job was not to be had just now,
+    as another step has it in hand: look again in a moment."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
@@ -142,7 +143,7 @@ class Settlement(Struct, frozen=True, gc=False):
     epoch: int
     holder: str
     state: JobState
-    """AVAILABLE, PAUSED, COMPLETED, CANCELLED or FAILED."""
+    """One of ``SETTLED``."""
     delay: int | None = 0
     """AVAILABLE, PAUSED: due this long from now; None keeps ``run_at``, and so the job's place."""
     failed_attempt: bool = False
@@ -166,6 +167,12 @@ class Settlement(Struct, frozen=True, gc=False):
     """False: leave no record of a COMPLETED job at all."""
     spawn: Sequence[Row] = ()
     """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
+    run_at: int | None = None
+    """AVAILABLE, PAUSED: due at this instant; it overrides ``delay`` and may lie in the past."""
+
+
+SETTLED = frozenset((JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED))
+"""What a lease may end in."""
 
 
 CENSUS = 2_000
@@ -263,6 +270,8 @@ class Selector(Struct, frozen=True, kw_only=True):
     states: frozenset[JobState] | None = None
     older_than: int | None = None
     """Enqueued at least this long ago."""
+    reason: str | None = None
+    """Ended for exactly this reason; a job that has not ended has the reason ``""``."""
     above: JobId | None = None
     """Whose id is greater than this one: a change of many jobs goes on above the last that it answered."""
     limit: int = 1_000
@@ -302,8 +311,19 @@ class Reprioritise(Struct, frozen=True):
     priority: int
 
 
+class Reschedule(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another time. Its expiry stays. A job of a group that is called stays so, unless another
+    comes before it now; one that stands in line does so at the place of its new time."""
+
+    delay: int = 0
+    """Due this long from now …"""
+    run_at: int | None = None
+    """… or at this instant; it overrides ``delay`` and may lie in the past."""
+
+
 class Watch(Struct, frozen=True):
-    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends."""
+    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends. As hints may be lost, so may a watch be when
+    the store crashes."""
 
     inbox: str
 
@@ -327,7 +347,7 @@ class Configure(Struct, frozen=True):
     """For so long; None: until it is resumed."""
 
 
-Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Watch | Hold | Delete | Configure
+Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete | Configure
 
 
 class Altered(Struct, frozen=True):

@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from datetime import datetime
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -192,6 +194,21 @@ class SyncApp:
     def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop: the state that it is in now. Raises ``JobNotFound``."""
         return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
+
+    def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. See ``App.reschedule``."""
+        call = partial(self.app.reschedule, job_id, delay=delay, at=at)
+        return self._do(self.app.client, call, "app.reschedule(…)")
+
+    def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a waiting job from being run until it is resumed. See ``App.pause_job``."""
+        return self._do(self.app.client, lambda: self.app.pause_job(job_id), "app.pause_job(…)")
+
+    def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a paused job go on, at the time that it had. See ``App.resume_job``."""
+        return self._do(self.app.client, lambda: self.app.resume_job(job_id), "app.resume_job(…)")
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first."""

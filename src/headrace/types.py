@@ -158,7 +158,8 @@ class Done(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """The attempt failed: try again after ``after``, or when the policy says; past the last attempt the job fails.
+    """The attempt failed: try again after ``after``, or at ``at``, or when the policy says; past the last attempt the
+    job fails.
 
     >>> from headrace import App, Retry
     >>> app = App("memory://")
@@ -174,10 +175,11 @@ class Retry(Struct, frozen=True):
     error: str = ""
     patch: Patch | None = None
     spawn: Sequence[NewJob] = ()
+    at: datetime | None = None
 
 
 class Again(Struct, frozen=True):
-    """Not now, or once more: back to available after ``after``, without counting an attempt.
+    """Not now, or once more: back to available after ``after``, or at ``at``, without counting an attempt.
 
     >>> from headrace import Again, App
     >>> app = App("memory://")
@@ -190,6 +192,25 @@ class Again(Struct, frozen=True):
     """
 
     after: Duration = 0
+    patch: Patch | None = None
+    spawn: Sequence[NewJob] = ()
+    at: datetime | None = None
+
+
+class Paused(Struct, frozen=True):
+    """Not before somebody says so: the job waits, without counting an attempt, until it is resumed
+    (``app.resume_job``, ``headrace job resume``).
+
+    >>> from headrace import App, Paused
+    >>> app = App("memory://")
+    >>> signed = {7}
+    >>> @app.task
+    ... def ship(order: int) -> str | Paused:
+    ...     return f"shipped {order}" if order in signed else Paused()
+    >>> ship(8)
+    Paused(patch=None, spawn=())
+    """
+
     patch: Patch | None = None
     spawn: Sequence[NewJob] = ()
 
@@ -230,8 +251,8 @@ class Cancelled(Struct, frozen=True):
     spawn: Sequence[NewJob] = ()
 
 
-OUTCOMES = (Done, Retry, Again, Fail, Cancelled)
-Outcome = Done | Retry | Again | Fail | Cancelled
+OUTCOMES = (Done, Retry, Again, Paused, Fail, Cancelled)
+Outcome = Done | Retry | Again | Paused | Fail | Cancelled
 """What a handler may return. ``patch`` and ``spawn`` are applied atomically with it, or not at all.
 
 >>> from headrace import Again, App, Done, Fail, Outcome

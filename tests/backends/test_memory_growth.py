@@ -24,6 +24,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -153,7 +154,7 @@ async def test_looking_at_queues_that_do_not_exist_leaves_nothing_behind(backend
 async def test_a_job_that_is_changed_again_and_again_takes_one_place(backend: MemoryBackend) -> None:
     await backend.insert(rows(4))
     named = Selector(ids=IDS[:4])
-    changes: list[Change] = [Pause(), Resume(), Watch("inbox"), Reprioritise(3), Reprioritise(4), Cancel(), Requeue()]
+    changes: list[Change] = [Pause(), Resume(), Watch("inbox"), Reprioritise(3), Reschedule(9), Cancel(), Requeue()]
     for number in range(1_000):
         await backend.alter(named, Move(QUEUES[number]))
         for change in changes:

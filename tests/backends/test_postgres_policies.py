@@ -36,6 +36,7 @@ from headrace.records import (
     Reaped,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -217,6 +218,9 @@ class Twins:
             Move("r"),
             Move("q"),
             Reprioritise(1),
+            Reschedule(),
+            Reschedule(SECOND),
+            Reschedule(run_at=T0),
             Delete(),
         ]
         await self.both("alter", Selector(ids=ids), self.draw.choice(changes))

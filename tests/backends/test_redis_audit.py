@@ -28,6 +28,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -195,7 +196,8 @@ class Anybody:
         choice = self._chance.choice
         changes: Sequence[Change] = (
             Cancel(), Pause(), Resume(), Requeue(), Move(choice((*QUEUES, "new"))), Reprioritise(choice((0, 9, -3))),
-            Watch("in3"), Hold(choice((0, 9 * SECOND))), Delete(), Configure(paused=choice((True, False))),
+            Reschedule(choice((0, 5 * SECOND))), Watch("in3"), Hold(choice((0, 9 * SECOND))), Delete(),
+            Configure(paused=choice((True, False))),
         )  # fmt: skip
         change = choice(changes)
         selectors = [Selector(queue=choice(QUEUES), limit=2)]

@@ -31,6 +31,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     SweepClause,
@@ -179,8 +180,8 @@ async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valk
     assert len(claimed.jobs) == 10
     assert len(await store.reap(Reap(), T0 + 2 * LEASE)) == 14
     for number, change in [
-        (15, Pause()), (15, Resume()), (15, Reprioritise(1)), (15, Move("other")), (15, Cancel()), (15, Requeue()),
-        (16, Delete()),
+        (15, Pause()), (15, Resume()), (15, Reprioritise(1)), (15, Reschedule(9)), (15, Move("other")),
+        (15, Cancel()), (15, Requeue()), (16, Delete()),
     ]:  # fmt: skip
         [altered] = await store.alter(Selector(ids=[job_id(number)]), change, T0)
         assert altered.changed, change

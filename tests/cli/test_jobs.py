@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from headrace import NewJob, connect
-from headrace.records import Claim, Reap, Selector
+from headrace import JobState, NewJob, connect
+from headrace.records import Claim, Reap, Selector, Settlement
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -44,6 +44,19 @@ def insert(*jobs: NewJob) -> None:
     async def main() -> None:
         async with connect(URL[1]) as client:
             await client.insert(jobs)
+
+    asyncio.run(main())
+
+
+def fail(*reasons: str) -> None:
+    """The jobs of the queue mail, one by one."""
+
+    async def main() -> None:
+        async with connect(URL[1]) as client:
+            store = await client.backend()
+            jobs = (await store.claim(Claim("w", ("mail",), len(reasons), 1_000_000))).jobs
+            ends = zip(jobs, reasons, strict=True)
+            await store.finish([Settlement(job.id, job.epoch, "w", JobState.FAILED, reason=why) for job, why in ends])
 
     asyncio.run(main())
 
@@ -283,6 +296,41 @@ def test_retry(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
     assert run_json("job", "show", stored["id"], *APP)["result"] == "hello a"
     run("job", "retry", stored["id"], *APP)
     assert run_json("job", "show", stored["id"], *APP)["state"] == "available"
+
+
+def test_reschedule(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"', "--delay", "1h")
+    run("job", "reschedule", stored["id"], *APP, "--delay", "1m", "--at", "2030-01-01T06:30Z", code=2)
+    run("job", "reschedule", stored["id"], *APP, "--at", "soon", code=2)
+    assert "rescheduled" in run("job", "reschedule", stored["id"], *APP, "--at", "2030-01-01T06:30Z").stdout
+    assert run_json("job", "show", stored["id"], *APP)["run_at"].startswith("2030-01-01T06:30:00")
+    work()
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "available"
+    run("job", "reschedule", stored["id"], *APP)
+    work()
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "completed"
+    assert "is completed: nothing was changed" in run("job", "reschedule", stored["id"], *APP, code=4).stderr
+
+
+def test_pause_and_resume_of_jobs(run: Run, run_json: RunJson, work: Callable[..., None]) -> None:
+    stored = run_json("enqueue", "hello", *APP, "--arg", 'who="a"')
+    assert f"{stored['id']}  paused" in run("job", "pause", stored["id"], *APP).stdout
+    assert "stays paused" in run("job", "reschedule", stored["id"], *APP).stdout
+    work()
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "paused"
+    assert f"{stored['id']}  resumed" in run("job", "resume", stored["id"], *APP).stdout
+    work()
+    assert run_json("job", "show", stored["id"], *APP)["state"] == "completed"
+
+
+def test_dead_letters_by_their_reason(run: Run, run_json: RunJson) -> None:
+    insert(*(NewJob(task="a", queue="mail") for _ in range(3)))
+    fail("poison", "boom", "poison")
+    assert len(run_json("dead", "list", *URL, "--reason", "poison")["jobs"]) == 2
+    assert len(run_json("job", "list", *URL, "--reason", "boom")["jobs"]) == 1
+    assert run_json("dead", "purge", *URL, "--reason", "boom", "--yes")["deleted"] == 1
+    assert len(run_json("dead", "requeue", *URL, "--reason", "poison")["requeued"]) == 2
+    assert run_json("dead", "list", *URL)["jobs"] == []
 
 
 def test_what_can_be_done_is_done_and_the_rest_is_told(run: Run, run_json: RunJson) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from headrace import Again, Cancelled, Done, Fail, JsonSerde, NewJob, Patch, Retry, Sections, exponential, immediate
+from headrace import (
+    Again,
+    Cancelled,
+    Done,
+    Fail,
+    JsonSerde,
+    NewJob,
+    Patch,
+    Paused,
+    Retry,
+    Sections,
+    exponential,
+    immediate,
+)
 from headrace.config import PayloadSettings
 from headrace.core.clock import ManualClock
 from headrace.core.handler import Handler
@@ -17,6 +31,7 @@ from headrace.core.judge import Judge, failures, unwrap
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
 from headrace.errors import Stop
+from headrace.instants import to_datetime
 from headrace.records import Leased, Limits, Settlement
 from headrace.types import JobState
 
@@ -47,7 +62,7 @@ def settle(outcome: Any, job: Leased | None = None, **options: Any) -> Settlemen
 def test_every_settlement_is_fenced() -> None:
     """Rule 3: id, epoch and holder, whatever the outcome."""
     job = leased()
-    settlements = [settle(outcome) for outcome in (Done(), Retry(), Again(), Fail(), Cancelled())]
+    settlements = [settle(outcome) for outcome in (Done(), Retry(), Again(), Paused(), Fail(), Cancelled())]
     settlements += [JUDGE.release(job), JUDGE.cancelled(job), JUDGE.raised(job, immediate(), ValueError())]
     settlements += [JUDGE.refuse(job, ValueError(), "x"), JUDGE.done(job, handler(), 1)]
     assert {(s.id, s.epoch, s.holder) for s in settlements} == {(b"i" * 16, 7, "holder")}
@@ -165,6 +180,19 @@ class TestOthers:
         )
         assert not settlement.keep_lost
 
+    def test_again_and_retry_at_an_instant(self) -> None:
+        """000-30: which may lie in the past."""
+        at = to_datetime(CLOCK.now() - HOUR)
+        for outcome in (Again(at=at), Retry(at=at)):
+            settlement = settle(outcome)
+            assert (settlement.state, settlement.run_at) == (JobState.AVAILABLE, CLOCK.now() - HOUR)
+        assert settle(Retry(at=at), leased(attempt=2)).state is JobState.FAILED
+
+    def test_paused_keeps_place_and_attempts(self) -> None:
+        settlement = settle(Paused(), leased(attempt=3, lost=2))
+        assert (settlement.state, settlement.delay, settlement.failed_attempt) == (JobState.PAUSED, None, False)
+        assert not settlement.keep_lost
+
     def test_a_release_keeps_place_and_losses(self) -> None:
         """5.3-16: given back as it was."""
         settlement = JUDGE.release(leased(attempt=3, lost=2))
@@ -179,7 +207,7 @@ class TestOthers:
         assert (settlement.state, settlement.reason) == (JobState.FAILED, "why")
         assert failures(settlement.error)[0].message == "what"
 
-    @pytest.mark.parametrize("kind", [Done, Retry, Again, Fail, Cancelled])
+    @pytest.mark.parametrize("kind", [Done, Retry, Again, Paused, Fail, Cancelled])
     def test_patch_and_spawn_come_with_any(self, kind: Any) -> None:
         children = [NewJob(task="a"), NewJob(task="b")]
         patch = Patch(queue="other", priority=3, sections=Sections(blob=b"x", metadata=None))
@@ -202,6 +230,10 @@ BAD_OUTCOMES: list[Any] = [
     Done(1, result_ttl="soon"),
     Retry("soon"),
     Again(-1),
+    Again(1, at=to_datetime(CLOCK.now())),
+    Retry(0, at=to_datetime(CLOCK.now())),
+    Again(at=datetime(2030, 1, 1)),
+    Again(at="tomorrow"),  # type: ignore[arg-type]
     Done(spawn=["x"]),
     Done(spawn=5),
     Done(spawn=[NewJob(task="")]),

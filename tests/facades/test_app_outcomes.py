@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from headrace import (
     JobState,
     NewJob,
     Patch,
+    Paused,
     Retry,
     Sections,
     exponential,
@@ -33,7 +35,7 @@ from headrace import (
 from headrace.core.clock import ManualClock
 from headrace.core.codec import Envelope
 from headrace.core.judge import OUTCOMES
-from headrace.errors import InvalidJob, JobCancelled, JobFailed, PayloadTooLarge, ResultExpired, Stop
+from headrace.errors import HeadraceError, InvalidJob, JobCancelled, JobFailed, PayloadTooLarge, ResultExpired, Stop
 from headrace.records import Claim, Reap, Requeue, Row, Selector
 from tests.facades.harness import Events, Gate, Store, script, within, working
 
@@ -68,6 +70,25 @@ class Scripted:
 
 
 class TestOutcomes:
+    async def test_paused_until_somebody_resumes_it(self, store: Store) -> None:
+        """Stage 2, 2.2: with what it changes of the job."""
+        s = Scripted(store)
+        info = await s.run(Paused(patch=Patch(priority=3)))
+        assert (info.state, info.attempt, info.priority) == (JobState.PAUSED, 0, 3)
+        assert await s.app.resume_job(info.id) is JobState.AVAILABLE
+        await within(s.app.drain())
+        assert (await s.app.get(info.id)).state is JobState.COMPLETED
+        assert await s.app.resume_job(info.id) is JobState.COMPLETED
+
+    async def test_again_at_an_instant(self, store: Store) -> None:
+        s = Scripted(store)
+        at = datetime.fromtimestamp(s.clock.now() // 1_000_000 + 60, UTC)
+        info = await s.run(Again(at=at), Retry(at=at))
+        assert (info.state, info.run_at, len(s.runs)) == (JobState.AVAILABLE, at, 1)
+        s.clock.advance(60)
+        await within(s.app.drain())
+        assert ((await s.app.get(info.id)).state, len(s.runs)) == (JobState.COMPLETED, 3)
+
     async def test_done(self, store: Store) -> None:
         info = await Scripted(store).run(Done({"a": 1}))
         assert (info.state, info.result, info.attempt) == (JobState.COMPLETED, {"a": 1}, 0)
@@ -804,3 +825,58 @@ async def test_pack_refuses_what_is_not_a_job(memory: Store) -> None:
     app: App = memory.app()
     with pytest.raises(InvalidJob, match="NewJob"):
         await app.enqueue_many(["a job"])  # type: ignore[list-item]
+
+
+class TestReschedule:
+    """A waiting job becomes due at another time."""
+
+    async def test_now_later_and_at_an_instant(self, store: Store) -> None:
+        s = Scripted(store)
+        handle = await s.task.options(delay="1h").enqueue()
+        await within(s.app.drain())
+        assert s.runs == []
+        at = datetime.fromtimestamp(s.clock.now() // 1_000_000, UTC) + timedelta(minutes=5)
+        assert await s.app.reschedule(handle.id, at=at) is JobState.AVAILABLE
+        assert (await handle.info()).run_at == at
+        assert await s.app.reschedule(handle.id, delay="10s") is JobState.AVAILABLE
+        await within(s.app.drain())
+        assert s.runs == []
+        assert await s.app.reschedule(handle.id) is JobState.AVAILABLE
+        await within(s.app.drain())
+        assert len(s.runs) == 1
+        assert await s.app.reschedule(handle.id) is JobState.COMPLETED
+
+    async def test_while_it_is_paused(self, store: Store) -> None:
+        s = Scripted(store)
+        handle = await s.task.options(delay="1h").enqueue()
+        assert await s.app.pause_job(handle.id) is JobState.PAUSED
+        assert await s.app.reschedule(handle.id) is JobState.PAUSED
+        await within(s.app.drain())
+        assert s.runs == []
+        assert await s.app.resume_job(handle.id) is JobState.AVAILABLE
+        await within(s.app.drain())
+        assert len(s.runs) == 1
+
+    async def test_a_worker_that_sleeps_hears_of_it(self, store: Store) -> None:
+        """Whose poll would come much later."""
+        app = store.app(worker={"poll": "1h"})
+        ran = asyncio.Event()
+
+        @app.task
+        async def note() -> None:
+            ran.set()
+
+        async with working(app):
+            handle = await note.options(delay="1h").enqueue()
+            await app.reschedule(handle.id)
+            await within(ran.wait())
+
+    async def test_what_is_refused(self, store: Store) -> None:
+        s = Scripted(store)
+        handle = await s.task.options(delay="1h").enqueue()
+        now = datetime.now(UTC)
+        for wrong in ({"delay": "1m", "at": now}, {"delay": -1}, {"at": now.replace(tzinfo=None)}, {"at": "noon"}):
+            with pytest.raises(HeadraceError):
+                await s.app.reschedule(handle.id, **wrong)  # type: ignore[arg-type]
+        with pytest.raises(JobNotFound):
+            await s.app.reschedule(bytes(16))

@@ -39,7 +39,7 @@ from headrace import (
 from headrace.config import WorkerSettings
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound
-from headrace.records import Cancel, Configure, Hold, JobKey, Move, Pause, Reprioritise, Selector, Watch
+from headrace.records import Cancel, Configure, Hold, JobKey, Move, Pause, Reprioritise, Reschedule, Selector, Watch
 from headrace.types import JobState
 from tests.facades.harness import Store, serving, settings, within
 from tests.postgres import server
@@ -525,6 +525,8 @@ class TestLooking:
     CHANGES: ClassVar[list[Any]] = [
         *(Move(name) for name in [*BAD_NAMES, "", "x" * 5_000]),
         *(Reprioritise(priority) for priority in [*BAD_PRIORITIES, 10**6, 1.5]),
+        *(Reschedule(length) for length in [-5, 2**63, 1.5, "1h", None, True, math.nan]),
+        *(Reschedule(0, instant) for instant in [-5, 2**63, 1.5, "1h", True, math.nan]),
         *(Cancel(reason) for reason in [*BAD_NAMES, "x" * 3_000_000]),
         *(Hold(length) for length in [-5, 2**63, 1.5, "1h", None, True, math.nan]),
         *(Watch(inbox) for inbox in [*BAD_NAMES, ""]),

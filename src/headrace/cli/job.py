@@ -1,4 +1,4 @@
-"""``headrace job``: look at jobs, run them again, cancel them."""
+"""``headrace job``: look at jobs, run them again, at another time or not at all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
-from headrace.records import Altered, Cancel, Change, JobId, Requeue, Selector
+from headrace.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
 from headrace.types import JobState
 
 
 @click.group("job", cls=Group)
 def job_command() -> None:
-    """Look at jobs, run them again, cancel them."""
+    """Look at jobs, run them again, at another time or not at all."""
 
 
 @job_command.command("list")
@@ -127,6 +127,34 @@ def cancel_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
     asyncio.run(change_jobs(store, job_ids, Cancel("cancelled by an operator")))
 
 
+@job_command.command("reschedule")
+@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@click.option("--delay", type=options.duration, help="Due so long from now, such as 10m.")
+@click.option("--at", type=options.instant, metavar="TIME", help="Due then, such as 2030-01-01T06:30+01:00.")
+@store_options
+def reschedule_command(store: Store, job_ids: tuple[JobId, ...], delay: int | None, at: int | None) -> None:
+    """Make waiting jobs due at another time; without an option, now."""
+    if delay is not None and at is not None:
+        raise click.UsageError("expected --delay or --at, got both")
+    asyncio.run(change_jobs(store, job_ids, Reschedule(delay or 0, at)))
+
+
+@job_command.command("pause")
+@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@store_options
+def pause_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+    """Keep waiting jobs from being run until they are resumed."""
+    asyncio.run(change_jobs(store, job_ids, Pause()))
+
+
+@job_command.command("resume")
+@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@store_options
+def resume_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+    """Let paused jobs go on, at the times that they had."""
+    asyncio.run(change_jobs(store, job_ids, Resume()))
+
+
 async def change_jobs(store: Store, job_ids: tuple[JobId, ...], change: Change) -> None:
     """Change the jobs named; what cannot be changed is told once all the others are."""
     async with store.opened() as client:
@@ -144,16 +172,24 @@ async def _outcome(client: Client, change: Change, job_id: JobId, altered: Alter
     if altered is None:
         return not_found(job_id)
     if altered.changed:
-        print(f"{shown}  {_DONE.get(altered.after, 'changed')}")
+        print(f"{shown}  {_done(change, altered)}")
         return None
     return _refused(change, altered, await client.get(job_id))
 
 
-_DONE: dict[JobState | None, str] = {
-    JobState.AVAILABLE: "waits to run again",
-    JobState.CANCELLED: "cancelled",
-    JobState.RUNNING: "runs, and has been asked to stop",
+_DONE: dict[tuple[type[Change], JobState | None], str] = {
+    (Requeue, JobState.AVAILABLE): "waits to run again",
+    (Cancel, JobState.CANCELLED): "cancelled",
+    (Cancel, JobState.RUNNING): "runs, and has been asked to stop",
+    (Pause, JobState.PAUSED): "paused",
+    (Resume, JobState.AVAILABLE): "resumed",
+    (Reschedule, JobState.AVAILABLE): "rescheduled",
+    (Reschedule, JobState.PAUSED): "rescheduled, and stays paused",
 }
+
+
+def _done(change: Change, altered: Altered) -> str:
+    return _DONE.get((type(change), altered.after), "changed")
 
 
 def _refused(change: Change, altered: Altered, job: JobInfo) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,7 @@ from headrace.core.limits import check_rules
 from headrace.core.names import check_name
 from headrace.durations import micros
 from headrace.errors import ConfigError, InvalidJob
+from headrace.instants import from_datetime
 from headrace.records import JobId, Selector
 from headrace.types import JobState
 
@@ -28,6 +30,14 @@ def duration(text: str) -> int:
         return micros(_with_unit(text))
     except ConfigError as error:
         raise click.BadParameter(str(error).removeprefix("duration: ")) from None
+
+
+def instant(text: str) -> int:
+    """An instant; by the clock here, if no time zone is given."""
+    try:
+        return from_datetime(datetime.fromisoformat(text).astimezone())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"expected a date and time such as 2030-01-01T06:30, got {text!r}") from None
 
 
 def lasts(text: str) -> int:
@@ -102,6 +112,7 @@ class Filters(Struct, frozen=True):
     tenant: str | None = None
     older_than: int | None = None
     states: frozenset[JobState] | None = None
+    reason: str | None = None
 
     def selector(self, states: frozenset[JobState] | None = None, limit: int = 1_000) -> Selector:
         """In the words of the store."""
@@ -111,13 +122,14 @@ class Filters(Struct, frozen=True):
             tenant=self.tenant,
             older_than=self.older_than,
             states=states or self.states,
+            reason=self.reason,
             limit=limit,
         )
 
     @property
     def only_queue(self) -> bool:
         """Whether the store's own counters can say how many jobs this is."""
-        return self.task is None and self.tenant is None and self.older_than is None
+        return self.task is None and self.tenant is None and self.older_than is None and self.reason is None
 
 
 def store_options(command: F) -> F:
@@ -142,7 +154,8 @@ def store_options(command: F) -> F:
 
 
 def filter_options(*, states: bool = False) -> Callable[[F], F]:
-    """``--queue``, ``--task``, ``--tenant``, ``--older-than`` and maybe ``--state``, given as ``filters``."""
+    """``--queue``, ``--task``, ``--tenant``, ``--older-than``, ``--reason`` and maybe ``--state``, given as
+    ``filters``."""
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
@@ -152,17 +165,19 @@ def filter_options(*, states: bool = False) -> Callable[[F], F]:
             task: str | None,
             tenant: str | None,
             older_than: int | None,
+            reason: str | None,
             state: tuple[str, ...] = (),
             **kwargs: Any,
         ) -> Any:
             wanted = frozenset(map(JobState, state)) or None
-            return command(*args, filters=Filters(queue, task, tenant, older_than, wanted), **kwargs)
+            return command(*args, filters=Filters(queue, task, tenant, older_than, wanted, reason), **kwargs)
 
         options = [
             click.option("--queue", type=name, help="Only jobs of this queue."),
             click.option("--task", type=name, help="Only jobs of this task."),
             click.option("--tenant", type=name, help="Only jobs of this tenant."),
             click.option("--older-than", type=duration, help="Only jobs enqueued at least so long ago, such as 2h."),
+            click.option("--reason", type=name, help="Only jobs that ended for this reason, such as lost."),
         ]
         if states:
             choice = click.Choice([state.value for state in JobState])

@@ -22,6 +22,7 @@ from headrace.records import (
     Move,
     Reprioritise,
     Requeue,
+    Reschedule,
     Selector,
     Watch,
 )
@@ -32,6 +33,8 @@ AnyId = UUID | str | bytes
 T = TypeVar("T")
 
 _MOST = 2**31 - 1
+_LATEST = 2**53 - 1
+"""An instant that every store can tell from the one before."""
 """Jobs in one call: what every store can count."""
 
 
@@ -103,6 +106,7 @@ def check_selector(sel: object) -> Selector:
         tenant=None if sel.tenant is None else check_name(sel.tenant, "tenant", empty=True),
         task=None if sel.task is None else check_name(sel.task, "task"),
         states=_states(sel.states),
+        reason=None if sel.reason is None else check_name(sel.reason, "reason", empty=True),
         older_than=None if sel.older_than is None else _whole(sel.older_than, "older_than", 0, LONGEST),
         above=None if sel.above is None else raw_id(sel.above),
         limit=check_limit(sel.limit),
@@ -122,6 +126,10 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
             check_queue(change.queue)
         case Reprioritise():
             priority(change.priority)
+        case Reschedule():
+            _whole(change.delay, "delay", 0, LONGEST)
+            if change.run_at is not None:
+                _whole(change.run_at, "run_at", 0, _LATEST)
         case Watch():
             check_name(change.inbox, "inbox")
         case Hold():
@@ -138,11 +146,12 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
 
 def repeatable(sel: Selector, change: Change) -> bool:
     """Whether the change, made twice, is made once. It is not where the second time meets other jobs: the next ones
-    that match, or the one that has got the key meanwhile. And a requeued job may have run before it is requeued again.
+    that match, or the one that has got the key meanwhile. And a job that is to run again, or now, may have run before
+    it is told so again.
     """
     if isinstance(change, Configure | Hold):
         return True
-    return sel.ids is not None and sel.keys is None and not isinstance(change, Requeue)
+    return sel.ids is not None and sel.keys is None and not isinstance(change, Requeue | Reschedule)
 
 
 def _each(given: object, what: str, check: Callable[[Any], T]) -> list[T] | None:

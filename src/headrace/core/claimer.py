@@ -14,6 +14,8 @@ _HORIZON = 0.05
 """Seconds of work that may wait in the buffer: enough to hide a trip, too little to hoard."""
 _SMOOTHING = 0.3
 _INSTANT = 0.001
+_MOMENT = 0.005
+"""Seconds until another look for a due job that somebody has in hand; doubled from look to look."""
 
 
 class Claimer:
@@ -21,7 +23,8 @@ class Claimer:
 
     A worker may hold ``slots`` jobs and, beyond that, those that fill up the batches of its handlers of many jobs, and
     as many as it gets through in 50 ms: a fast worker claims hundreds at once, a slow one no more than it can run.
-    After a claim that came back short it sleeps until a hint comes, the next job is due, or the slow poll is.
+    After a claim that came back short it sleeps until a hint comes, the next job is due, or the slow poll is; where a
+    due job was in somebody's hand, for a moment.
 
     A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
     is certain, and no job is blamed for another.
@@ -69,6 +72,7 @@ class Claimer:
         self.empty = asyncio.Event()
         """Set when a claim came back short and no job was held that could make another one due."""
         self._others_held = 0
+        self._moment = _MOMENT
         self.asking = 0
         """Jobs asked for by claims that are under way."""
         self._making_room = False
@@ -130,8 +134,9 @@ class Claimer:
             self._hungry = True
         elif not (claimed.expired or self._heard or self._making_room):
             self._hungry = False
-            self._sleep(None if claimed.passed_over else claimed.next_in)
-            if not (self._others_held or self.asking or len(self._leases)):
+            due = claimed.next_in == 0 and not claimed.passed_over
+            self._sleep(self._pause(claimed, due=due))
+            if not (due or self._others_held or self.asking or len(self._leases)):
                 self.empty.set()
 
     def close(self) -> None:
@@ -165,10 +170,18 @@ class Claimer:
             self._pace += _SMOOTHING * (rate - self._pace)
             self._last_count, self._last_time = ended, now
 
-    def _sleep(self, next_in: int | None) -> None:
-        pause = self._poll * (0.75 + self._rng.random() / 2)
-        if next_in is not None:
-            pause = min(pause, next_in / 1e6)
+    def _pause(self, claimed: Claimed, *, due: bool) -> float:
+        """Seconds until the next look, if no hint comes first."""
+        poll = self._poll * (0.75 + self._rng.random() / 2)
+        if due and not claimed.jobs:
+            moment, self._moment = self._moment, min(2 * self._moment, self._poll)
+            return min(poll, moment)
+        self._moment = _MOMENT
+        if claimed.passed_over or claimed.next_in is None:
+            return poll
+        return min(poll, claimed.next_in / 1e6)
+
+    def _sleep(self, pause: float) -> None:
         self._disarm()
         self._timer = asyncio.get_running_loop().call_later(pause, self.wake)
 

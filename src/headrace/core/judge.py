@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from datetime import datetime
 from random import Random
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
@@ -19,7 +20,7 @@ from headrace.durations import LONGEST, micros
 from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop, UnknownTask
 from headrace.records import JobId, Leased, Settlement
 from headrace.shown import shown, without_secrets
-from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Retry
+from headrace.types import OUTCOMES, Again, Cancelled, Done, Fail, Failure, JobState, Outcome, Patch, Paused, Retry
 
 _FAILURES_KEPT = 5
 _MESSAGE_KEPT = 2_000
@@ -132,6 +133,9 @@ class Judge:
                     base = self._with_ttl(base, leased, handler, result, micros(result_ttl, "result_ttl"))
             case Again(after):
                 base = self.release(leased, delay=micros(after, "after"), keep_lost=False)
+                base = self._at(base, outcome.at, bool(after))
+            case Paused():
+                base = Settlement(leased.id, leased.epoch, self._holder, JobState.PAUSED, delay=None)
             case Cancelled(reason):
                 base = self.cancelled(leased, _reason(reason))
             case Fail(error, reason):
@@ -140,6 +144,7 @@ class Judge:
             case Retry(after, error):
                 failure = Failure("Retry", _cut(error), leased.attempt + 1, self._clock.now())
                 base = self._attempt(leased, handler.retry, failure, None if after is None else micros(after, "after"))
+                base = self._at(base, outcome.at, after is not None)
         if outcome.patch is None and not outcome.spawn:
             return base
         patch = outcome.patch
@@ -152,6 +157,14 @@ class Judge:
             cells=self._packer.patch(patch) if patch else None,
             spawn=[self._packer.pack(job) for job in outcome.spawn],
         )
+
+    def _at(self, base: Settlement, at: datetime | None, delayed: bool) -> Settlement:
+        """At an instant, if one is given, and if it is not the job's end."""
+        if at is None:
+            return base
+        if delayed:
+            raise InvalidJob("expected after or at, got both")
+        return msgspec.structs.replace(base, run_at=self._packer.instant(at, "at"))
 
     def _with_ttl(self, base: Settlement, leased: Leased, handler: Handler, value: Any, ttl: int) -> Settlement:
         result = base.result

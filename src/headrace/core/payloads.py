@@ -41,6 +41,10 @@ class Packer:
         self.envelope = Envelope(max_size=size, compress_over=settings.compress_over)
         self._uncompressed = Envelope(max_size=size, compress_over=None)
 
+    def instant(self, value: object, what: str) -> int:
+        """The instant of a datetime that a job may be due at."""
+        return _instant(value, self._ids.clock.now(), what)
+
     def pack(self, job: NewJob, reply_to: str | None = None) -> Row:
         """The row for a new job. Raises before anything is stored."""
         if not isinstance(job, NewJob):
@@ -64,7 +68,7 @@ class Packer:
             key=None if job.key is None else check_name(job.key, "key", empty=True),
             priority=self.priority(job.priority),
             delay=0 if job.delay is None else _length(job.delay, "delay"),
-            run_at=None if job.run_at is None else _instant(job.run_at, self._ids.clock.now()),
+            run_at=None if job.run_at is None else self.instant(job.run_at, "run_at"),
             expires=None if job.expires is None else _length(job.expires, "expires"),
             max_attempts=_attempts(job.max_attempts),
             timeout=None if job.timeout is None else _length(job.timeout, "timeout"),
@@ -207,18 +211,18 @@ def _length(value: Duration, what: str) -> int:
         raise InvalidJob(str(error)) from None
 
 
-def _instant(value: object, now: int) -> int:
+def _instant(value: object, now: int, what: str) -> int:
     if not isinstance(value, datetime):
-        raise InvalidJob(f"run_at: expected a datetime with a time zone, got {type(value).__name__}")
+        raise InvalidJob(f"{what}: expected a datetime with a time zone, got {type(value).__name__}")
     try:
         aware = value.utcoffset() is not None
         instant = from_datetime(value) if aware else 0
     except Exception as error:
-        raise InvalidJob(f"run_at: {shown(value)} cannot be read: {error}") from None
+        raise InvalidJob(f"{what}: {shown(value)} cannot be read: {error}") from None
     if not aware:
-        raise InvalidJob(f"run_at: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
+        raise InvalidJob(f"{what}: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
     if not 0 <= instant <= now + LONGEST:
-        raise InvalidJob(f"run_at: expected a date after 1970 and at most ten years from now, got {value}")
+        raise InvalidJob(f"{what}: expected a date after 1970 and at most ten years from now, got {value}")
     return instant
 
 

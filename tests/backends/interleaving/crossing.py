@@ -27,6 +27,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Row,
     Selector,
     Settlement,
@@ -145,6 +146,7 @@ _ON_WAITING = (
     Batch("pause", _alter(Pause()), steady=False),
     Batch("move", _alter(Move("other")), steady=False),
     Batch("reprioritise", _alter(Reprioritise(7)), steady=False),
+    Batch("reschedule", _alter(Reschedule(7)), steady=False),
     _DELETE,
 )
 _ON_ENDED = (

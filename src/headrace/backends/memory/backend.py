@@ -13,6 +13,7 @@ from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.policies import MemoryPolicies
 from headrace.backends.memory.store import LIVE, Listed, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
+from headrace.backends.settled import check_settled
 from headrace.policy import FOREVER
 from headrace.records import (
     CENSUS,
@@ -43,6 +44,7 @@ from headrace.records import (
     Renewed,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -63,6 +65,7 @@ _APPLIES: dict[type, frozenset[JobState]] = {
     Requeue: frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)),
     Move: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
     Reprioritise: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
+    Reschedule: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
     Watch: frozenset(LIVE),
     Hold: frozenset((JobState.COMPLETED,)),
     Delete: frozenset(JobState) - {JobState.RUNNING},
@@ -156,6 +159,7 @@ class MemoryBackend:
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         with self.store.lock:
+            check_settled(batch)
             now = self._begin(at)
             return self._finish_all(batch, now)
 
@@ -163,6 +167,7 @@ class MemoryBackend:
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         with self.store.lock:
+            check_settled(batch)
             now = self._begin(at)
             return self._finish_all(batch, now), self._claiming.claim(req, now)
 
@@ -208,12 +213,12 @@ class MemoryBackend:
                 self.store.remove(entry)
         else:
             entry.begun = not s.unbegun
-            self._release(entry, state, now if s.delay is None else now + s.delay, keep_place=s.delay is None)
+            delayed = entry.run_at if s.delay is None else now + s.delay
+            self._release(entry, state, delayed if s.run_at is None else s.run_at)
         return state
 
-    def _release(self, entry: Entry, state: JobState, run_at: int, *, keep_place: bool = False) -> None:
-        if not keep_place:
-            entry.run_at = run_at
+    def _release(self, entry: Entry, state: JobState, run_at: int) -> None:
+        entry.run_at = run_at
         entry.holder = ""
         self.store.move(entry, state)
         if state is JobState.AVAILABLE:
@@ -383,6 +388,10 @@ class MemoryBackend:
                 self.store.publish(f"queue:{queue}")
             case Reprioritise(priority):
                 self.store.move(entry, entry.state, priority=priority)
+            case Reschedule(delay, run_at):
+                self.store.move(entry, entry.state, run_at=now + delay if run_at is None else run_at)
+                if entry.state is JobState.AVAILABLE:
+                    self.store.publish(f"queue:{entry.queue}")
             case Watch(inbox):
                 self.store.inboxes.setdefault(entry.id, set()).add(inbox)
             case Hold(result_ttl):
@@ -529,5 +538,6 @@ def _matches(entry: Entry, sel: Selector, now: int) -> bool:
         and (sel.task is None or entry.task == sel.task)
         and (sel.states is None or entry.state in sel.states)
         and (sel.older_than is None or entry.enqueued_at <= now - sel.older_than)
+        and (sel.reason is None or entry.reason == sel.reason)
         and (sel.above is None or entry.id > sel.above)
     )

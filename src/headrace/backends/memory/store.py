@@ -75,9 +75,19 @@ class MemoryStore:
         if entry.group is not None:
             self.call(entry.queue, entry.group)
 
-    def move(self, entry: Entry, state: JobState, *, queue: str | None = None, priority: int | None = None) -> None:
+    def move(
+        self,
+        entry: Entry,
+        state: JobState,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        run_at: int | None = None,
+    ) -> None:
         """Take the job out of the place it lies in and put it into another."""
         before = entry.queue
+        if run_at is not None and entry.group is not None:
+            self._leave_line(entry)
         if entry.group is not None and not self._keeps_turn(entry, state, queue):
             self._leave_group(entry)
         self._leave(entry)
@@ -86,6 +96,8 @@ class MemoryStore:
             entry.queue = queue
         if priority is not None:
             entry.priority = priority
+        if run_at is not None:
+            entry.run_at = run_at
         self._enter(entry)
         if entry.group is not None:
             self.call(before, entry.group)
@@ -170,6 +182,11 @@ class MemoryStore:
     def _leave_group(self, entry: Entry) -> None:
         group = self.groups.get((entry.queue, entry.group or ""))
         if group is not None:
+            group.leave(entry)
+
+    def _leave_line(self, entry: Entry) -> None:
+        group = self.groups.get((entry.queue, entry.group or ""))
+        if group is not None and entry.id not in group.called:
             group.leave(entry)
 
     def _stays_called(self, entry: Entry) -> bool:

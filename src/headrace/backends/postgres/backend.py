@@ -56,6 +56,7 @@ from headrace.records import (
     Renewed,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -78,8 +79,10 @@ _PLACE = itemgetter(0)
 _COUNT_CAP = Limits().count_cap
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
 _KINDS: dict[type[Change], int] = {
-    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
+    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
 }  # fmt: skip
+_PUT_AT = 11
+"""The kind of a Reschedule to an instant."""
 _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Cancel: (0, 1, 2),
     Pause: (0,),
@@ -87,6 +90,7 @@ _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Requeue: (3, 4, 5),
     Move: (0, 2),
     Reprioritise: (0, 2),
+    Reschedule: (0, 2),
     Watch: (0, 1, 2),
     Hold: (3,),
     Delete: (0, 2, 3, 4, 5),
@@ -295,13 +299,14 @@ class PostgresBackend:
         meant = _selection(
             sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
         )  # fmt: skip
-        kind = _KINDS[type(change)]
+        at_instant = isinstance(change, Reschedule) and change.run_at is not None
+        kind = _PUT_AT if at_instant else _KINDS[type(change)]
         if isinstance(change, Cancel | Watch):
-            rows = await self._call("ask", *meant, kind, text)
+            rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
         else:
             states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
             rows = await self._call(
-                "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states
+                "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states, sel.reason
             )
         self._tell(rows)
         return [
@@ -434,6 +439,7 @@ def _selection(
         limit,
         newest,
         unasked,
+        sel.reason,
     )
 
 
@@ -447,6 +453,8 @@ def _arguments(change: Change) -> tuple[str | None, int | None]:
             return inbox, None
         case Reprioritise(priority):
             return None, priority
+        case Reschedule(delay, run_at):
+            return None, delay if run_at is None else run_at
         case Hold(result_ttl):
             return None, result_ttl
     return None, None

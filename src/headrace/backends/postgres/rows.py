@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
+from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
 from headrace.records import Cells, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -114,6 +115,7 @@ def complete_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
 
 def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
     """The arrays of ``finish_v1``."""
+    check_settled(batch)
     spawn: list[Row] = []
     first: list[int] = []
     for s in batch:
@@ -141,6 +143,7 @@ def finish_params(batch: Sequence[Settlement]) -> tuple[Any, ...]:
         integers(first),
         integers([len(s.spawn) for s in batch]),
         *insert_params(spawn),
+        bigints([s.run_at for s in batch]),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
+from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
 from headrace.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
@@ -155,7 +156,8 @@ def nowhere(_queue: str) -> int | None:
 
 def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
     """The arguments of a finish; ``away`` tells the number of another shard to which a queue belongs."""
-    kinds: dict[tuple[int, int, int, int], int] = {}
+    check_settled(batch)
+    kinds: dict[tuple[int, int, int, int, int], int] = {}
     kind_of = []
     leases = []
     results = []
@@ -168,7 +170,8 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         if s.result is not None:
             flags += _RESULT
             results.append(s.result)
-        kind = (CODES[s.state], flags, -1 if s.delay is None else s.delay, s.result_ttl)
+        delay, run_at = -1 if s.delay is None else s.delay, -1 if s.run_at is None else max(0, s.run_at)
+        kind = (CODES[s.state], flags, delay, s.result_ttl, run_at)
         kind_of.append(kinds.setdefault(kind, len(kinds) + 1))
         leases.append(_pack_epoch(s.epoch) + s.holder.encode())
         rows_away = entries(s.spawn, away, blobs) if s.spawn else ()

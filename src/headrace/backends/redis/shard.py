@@ -47,6 +47,7 @@ from headrace.records import (
     Renewed,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -70,8 +71,10 @@ LEFT = Inserted(InsertStatus.SAME, b"")
 """Stands for the answer to a row whose job has left for another shard."""
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
 _KINDS: dict[type[Change], int] = {
-    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9,
+    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
 }  # fmt: skip
+_PUT_AT = 11
+"""The kind of a Reschedule to an instant."""
 APPLIES: dict[type[Change], tuple[int, ...]] = {
     Cancel: (0, 1, 2),
     Pause: (0,),
@@ -79,6 +82,7 @@ APPLIES: dict[type[Change], tuple[int, ...]] = {
     Requeue: (3, 4, 5),
     Move: (0, 2),
     Reprioritise: (0, 2),
+    Reschedule: (0, 2),
     Watch: (0, 1, 2),
     Hold: (3,),
     Delete: (0, 2, 3, 4, 5),
@@ -192,7 +196,7 @@ class Shard:
         while True:
             named, ids, keys, packed = _selection(sel, at, above)
             answers, queues, upto = await self._run(
-                "alter", at, named, ids, keys, packed, _KINDS[type(change)], text, number, applies,
+                "alter", at, named, ids, keys, packed, _kind(change), text, number, applies,
                 sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
             names = shapes.names(queues)
@@ -320,9 +324,17 @@ def _arguments(change: Change) -> tuple[str, int]:
             return inbox, 0
         case Reprioritise(priority):
             return "", priority
+        case Reschedule(delay, run_at):
+            return "", delay if run_at is None else max(0, run_at)
         case Hold(result_ttl):
             return "", result_ttl
     return "", 0
+
+
+def _kind(change: Change) -> int:
+    if isinstance(change, Reschedule) and change.run_at is not None:
+        return _PUT_AT
+    return _KINDS[type(change)]
 
 
 def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes, bytes, bytes]:
@@ -336,6 +348,7 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
             states,
             -1 if sel.older_than is None else at - sel.older_than,
             (above or b"").hex(),
+            False if sel.reason is None else sel.reason,
         )
     )
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed

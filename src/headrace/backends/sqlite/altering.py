@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.finishing import move
 from headrace.backends.sqlite.insertion import key_taken
-from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise
+from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise, reschedule
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import (
     AVAILABLE,
@@ -32,6 +32,7 @@ from headrace.records import (
     Pause,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     Watch,
@@ -47,6 +48,7 @@ APPLIES: dict[type[Change], frozenset[int]] = {
     Requeue: frozenset(ENDED),
     Move: frozenset((AVAILABLE, PAUSED)),
     Reprioritise: frozenset((AVAILABLE, PAUSED)),
+    Reschedule: frozenset((AVAILABLE, PAUSED)),
     Watch: LIVE,
     Hold: frozenset((COMPLETED,)),
     Delete: frozenset((AVAILABLE, PAUSED, COMPLETED, CANCELLED, FAILED)),
@@ -102,6 +104,11 @@ def _apply(tx: Transaction, entry: Entry, change: Change, now: int) -> int | Non
             tx.execute(_SQL["relocate"], (entry.seq, entry.qid, priority))
             if entry.code == AVAILABLE:
                 reprioritise(tx, entry, priority, now)
+        case Reschedule(delay, run_at):
+            due = now + delay if run_at is None else run_at
+            tx.execute(_SQL["reschedule"], (entry.seq, due))
+            if entry.code == AVAILABLE:
+                reschedule(tx, entry, due, now)
         case Watch(inbox):
             tx.execute(_INSERT["wait"], (entry.seq, inbox))
         case Hold(result_ttl):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import apsw
 
+from headrace.backends.settled import check_settled
 from headrace.backends.sqlite import claiming, files, guard, insertion, leases, selection, sweeping, wake
 from headrace.backends.sqlite.altering import alter_named
 from headrace.backends.sqlite.entry import fetch
@@ -188,6 +189,7 @@ class SqliteBackend(guard.Watched):
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
+        check_settled(batch)
         states: list[JobState | None] = await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
         return states
 
@@ -196,6 +198,7 @@ class SqliteBackend(guard.Watched):
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
             return [], await self.claim(req, at)
+        check_settled(batch)
         answers: tuple[list[JobState | None], Claimed] = await self._write(
             lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
         )

@@ -72,6 +72,7 @@ class Entry(NamedTuple):
             and (sel.task is None or self.task == sel.task)
             and (sel.states is None or STATES[self.code] in sel.states)
             and (sel.older_than is None or self.enqueued_at <= now - sel.older_than)
+            and (sel.reason is None or (self.reason or "") == sel.reason)
             and (sel.above is None or self.id > sel.above)
         )
 

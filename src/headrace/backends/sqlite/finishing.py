@@ -230,7 +230,11 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
 def _rewrite(tx: Transaction, s: Settlement, seq: int, size: int, now: int, state: JobState) -> tuple[_Draft, int]:
     """Apply what the settlement changes of the job itself: the job as it is now, and its size."""
     draft = _Draft._make(tx.one(_SQL["draft"], (seq,)))
-    run_at = draft.run_at if state.terminal or s.delay is None else now + s.delay
+    run_at = draft.run_at
+    if not state.terminal and s.run_at is not None:
+        run_at = s.run_at
+    elif not state.terminal and s.delay is not None:
+        run_at = now + s.delay
     if s.error is None and s.cells is None and s.queue is None and s.priority is None:
         if run_at != draft.run_at:
             tx.execute(_SQL["reschedule"], (seq, run_at))

@@ -175,6 +175,22 @@ def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None
     tx.wake_queue(entry.qid)
 
 
+def reschedule(tx: Transaction, entry: Entry, run_at: int, now: int) -> None:
+    """An AVAILABLE job, which knows it already, is due at another time; the turns of its group are given out anew."""
+    dies = dies_at(entry.expires_at, run_at)
+    priority, lane = (0, entry.lane) if entry.lane < 0 else (entry.priority, _NOWHERE)
+    tx.execute(_SQL["postpone"], (entry.lane, priority, entry.run_at, entry.id, lane, run_at, dies))
+    if entry.lane > 0:
+        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
+        tx.execute(_SQL["shift"], (_NOWHERE, priority, run_at, entry.id, lane, priority))
+        if lane != entry.lane:
+            tx.execute(_SQL["lie"], (entry.seq, lane))
+    tx.wake_queue(entry.qid)
+    if entry.gid:
+        groups.call(tx, entry.qid, entry.gid, now)
+
+
 def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
     """The jobs have ended: a hint to every inbox that waits for one of them."""
     if not seqs:

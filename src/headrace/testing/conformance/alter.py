@@ -1,14 +1,16 @@
-"""alter: cancel, pause, resume, requeue, move, reprioritise, watch, hold, delete, configure."""
+"""alter: cancel, pause, resume, requeue, move, reprioritise, reschedule, watch, hold, delete, configure."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.protocol import Backend
 from headrace.records import (
     Altered,
     Cancel,
     Change,
+    Claim,
     Configure,
     Delete,
     Hold,
@@ -17,13 +19,15 @@ from headrace.records import (
     JobKey,
     Move,
     Pause,
+    Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     Watch,
 )
-from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
 AVAILABLE, RUNNING, PAUSED = JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED
@@ -53,6 +57,7 @@ class AlterTests(ConformanceBase):
             (Requeue(), {COMPLETED: AVAILABLE, CANCELLED: AVAILABLE, FAILED: AVAILABLE}),
             (Move("other"), {AVAILABLE: AVAILABLE, PAUSED: PAUSED}),
             (Reprioritise(5), {AVAILABLE: AVAILABLE, PAUSED: PAUSED}),
+            (Reschedule(SECOND), {AVAILABLE: AVAILABLE, PAUSED: PAUSED}),
             (Hold(HOUR), {COMPLETED: COMPLETED}),
             (Delete(), dict.fromkeys((AVAILABLE, PAUSED, COMPLETED, CANCELLED, FAILED))),
         ],
@@ -145,6 +150,65 @@ class AlterTests(ConformanceBase):
         await store.alter(one(1), Reprioritise(1), T0)
         assert [j.id for j in await self.take(store)] == [job_id(3), job_id(2), job_id(1)]
 
+    async def test_reschedule_makes_a_job_due_now_later_or_before_others(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, delay=HOUR), row(3), row(4))
+        await store.alter(one(1), Reschedule(SECOND), T0)
+        await store.alter(one(2), Reschedule(), T0)
+        await store.alter(one(4), Reschedule(delay=HOUR, run_at=T0 - HOUR), T0)
+        assert [j.id for j in await self.take(store)] == [job_id(4), job_id(2), job_id(3)]
+        claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0)
+        assert (claimed.jobs, claimed.next_in) == ([], SECOND)
+        again = await self.take_one(store, at=T0 + SECOND)
+        assert (again.id, again.run_at, again.epoch) == (job_id(1), T0 + SECOND, 1)
+
+    async def test_a_paused_job_keeps_the_new_time_when_it_is_resumed(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, delay=HOUR))
+        both = Selector(ids=[job_id(1), job_id(2)])
+        await store.alter(both, Pause(), T0)
+        await store.alter(one(1), Reschedule(run_at=T0 + HOUR), T0)
+        await store.alter(one(2), Reschedule(), T0)
+        assert [(await self.get(store, n)).run_at for n in (1, 2)] == [T0 + HOUR, T0]
+        await store.alter(both, Resume(), T0)
+        assert [j.id for j in await self.take(store)] == [job_id(2)]
+        assert [j.id for j in await self.take(store, at=T0 + HOUR)] == [job_id(1)]
+
+    async def test_a_rescheduled_job_stays_what_it_was(self, store: Backend) -> None:
+        await self.put(store, row(1, key="k", tenant="a", priority=3, cells={"blob": b"b"}))
+        await store.finish([settle(await self.take_one(store), AVAILABLE, failed_attempt=True, error=b"e")], T0)
+        before = await self.get(store, 1, "error", "blob")
+        await store.alter(one(1), Reschedule(SECOND), T0)
+        assert replace(await self.get(store, 1, "error", "blob"), run_at=T0) == before
+        [queue] = (await store.stats(T0)).queues
+        assert (queue.available, queue.scheduled) == (1, 1)
+        [again] = await store.insert([row(2, key="k")], T0)
+        assert again.status is InsertStatus.DUPLICATE
+
+    async def test_a_rescheduled_job_expires_when_it_would_have(self, store: Backend) -> None:
+        await self.put(store, row(1, expires=SECOND), row(2, expires=SECOND), row(3, expires=SECOND, delay=HOUR))
+        await store.alter(one(1), Reschedule(SECOND - 1), T0)
+        await store.alter(one(2), Reschedule(HOUR), T0)
+        await store.alter(one(3), Reschedule(), T0)
+        jobs = await self.take(store, at=T0 + SECOND - 1)
+        assert [j.id for j in jobs] == [job_id(3), job_id(1)]
+        await store.finish([settle(job) for job in jobs], T0 + SECOND)
+        assert await store.reap(Reap(), T0 + HOUR - 1) == []
+        [expired] = await store.reap(Reap(), T0 + HOUR)
+        assert (expired.id, expired.reason) == (job_id(2), "expired")
+
+    async def test_ended_jobs_are_met_by_their_reason(self, store: Backend) -> None:
+        await self.put(store, *(row(n) for n in range(1, 5)))
+        reasons = ("boom", "poison", "boom")
+        jobs = await self.take(store, 3)
+        await store.finish([settle(job, FAILED, reason=why) for job, why in zip(jobs, reasons, strict=True)], T0)
+        poison = Selector(reason="poison")
+        assert [r.id for r in (await store.scan(poison, at=T0)).records] == [job_id(2)]
+        assert [r.id for r in (await store.scan(Selector(reason=""), at=T0)).records] == [job_id(4)]
+        assert [a.id for a in await store.alter(poison, Requeue(), T0)] == [job_id(2)]
+        assert await store.alter(poison, Requeue(), T0) == []
+        named = Selector(ids=[job_id(n) for n in range(1, 5)], reason="boom")
+        assert [a.id for a in await store.alter(named, Delete(), T0)] == [job_id(1), job_id(3)]
+        assert await store.alter(Selector(reason="boom"), Cancel(), T0) == []
+
     async def test_hold_changes_how_long_result_and_key_are_held(self, store: Backend) -> None:
         await self._job_in(store, COMPLETED)
         await store.alter(one(1), Hold(2 * HOUR), T0 + SECOND)
@@ -176,7 +240,7 @@ class AlterTests(ConformanceBase):
         sizes = [len(await store.alter(Selector(queue="q", limit=10), Cancel(), T0)) for _ in range(4)]
         assert sizes == [10, 10, 5, 0]
 
-    @pytest.mark.parametrize("change", [Reprioritise(3), Watch("inbox"), Pause(), Move("q"), Delete()])
+    @pytest.mark.parametrize("change", [Reprioritise(3), Reschedule(9), Watch("inbox"), Pause(), Move("q"), Delete()])
     async def test_going_on_above_the_last_meets_each_job_once(self, store: Backend, change: Change) -> None:
         await self.put(store, *(row(n) for n in range(25)))
         met: list[JobId] = []

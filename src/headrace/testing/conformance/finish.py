@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headrace.protocol import Backend
-from headrace.records import Cancel, JobKey, Reap, Selector, Settlement
+from headrace.records import Cancel, Claim, JobKey, Reap, Resume, Selector, Settlement
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -76,6 +76,39 @@ class FinishTests(ConformanceBase):
         await store.finish([settle(first, A, delay=None)], T0 + SECOND)
         again = await self.take(store, at=T0 + SECOND)
         assert [(j.id, j.attempt) for j in again] == [(job_id(1), 0), (job_id(2), 0)]
+
+    @pytest.mark.parametrize("state", [A, JobState.PAUSED])
+    async def test_an_instant_may_be_given_instead_of_a_delay(self, store: Backend, state: JobState) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        one, two, _ = await self.take(store, at=T0 + 1)
+        batch = [settle(one, state, delay=HOUR, run_at=T0 - HOUR), settle(two, state, delay=None, run_at=T0 + SECOND)]
+        assert await store.finish(batch, T0 + 2) == [state, state]
+        assert [(await self.get(store, n)).run_at for n in (1, 2)] == [T0 - HOUR, T0 + SECOND]
+        if state is JobState.PAUSED:
+            await store.alter(Selector(queue="q"), Resume(), T0 + 2)
+        assert [j.id for j in await self.take(store, at=T0 + SECOND - 1)] == [job_id(1)]
+        assert [j.id for j in await self.take(store, at=T0 + SECOND)] == [job_id(2)]
+
+    async def test_an_end_has_no_use_for_an_instant(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        one, two = await self.take(store)
+        await store.alter(Selector(ids=[two.id]), Cancel(), T0)
+        batch = [settle(one, C, run_at=T0 + HOUR), settle(two, A, run_at=T0 + HOUR)]
+        assert await store.finish(batch, T0) == [C, JobState.CANCELLED]
+        assert [(await self.get(store, n)).run_at for n in (1, 2)] == [T0, T0]
+
+    async def test_a_lease_does_not_end_in_running(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2))
+        one, two = await self.take(store)
+        wrong = [settle(one, spawn=[row(3)]), settle(two, JobState.RUNNING)]
+        with pytest.raises(ValueError, match="running"):
+            await store.finish(wrong, T0)
+        if store.turn is not None:
+            with pytest.raises(ValueError, match="running"):
+                await store.turn(wrong, Claim("w1", ("q",), 10, LEASE), T0)
+        assert [await self.state(store, n) for n in (1, 2)] == [JobState.RUNNING, JobState.RUNNING]
+        assert await store.finish([settle(one), settle(two)], T0) == [C, C]
+        assert await self.take(store) == []
 
     async def test_paused_waits_for_a_resume(self, store: Backend) -> None:
         await self.put(store, row(1))

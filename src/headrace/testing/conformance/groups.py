@@ -21,6 +21,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
 )
@@ -188,6 +189,47 @@ class GroupTests(ConformanceBase):
             [job] = await self.take(store)
             assert numbers([job]) == [expected]
             await store.finish([settle(job)], T0)
+
+    async def test_a_rescheduled_job_takes_the_place_of_its_new_time(self, store: Backend) -> None:
+        await self.put(store, *(row(n, group="g") for n in range(4)))
+        for n, delay in ((0, 3), (3, -5), (1, 1)):
+            await store.alter(Selector(ids=[job_id(n)]), Reschedule(run_at=T0 + delay), T0)
+        for expected in (3, 2, 1, 0):
+            [job] = await self.take(store, at=T0 + 3)
+            assert numbers([job]) == [expected]
+            await store.finish([settle(job)], T0 + 3)
+
+    async def test_so_do_several_at_once(self, store: Backend) -> None:
+        await self.put(store, *(row(n, group="g") for n in range(3)), row(3))
+        await store.alter(Selector(ids=[job_id(n) for n in (0, 3, 1)]), Reschedule(9), T0)
+        assert numbers(await self.take(store)) == [2]
+
+    async def test_a_called_job_that_is_put_off_lets_the_next_go(self, store: Backend) -> None:
+        await self.put(store, row(1, group="g"), row(2, group="g"), row(3, group="h"))
+        await store.alter(Selector(ids=[job_id(1), job_id(3)]), Reschedule(LEASE), T0)
+        assert numbers(await self.take(store)) == [2]
+        assert numbers(await self.take(store, at=T0 + LEASE)) == [3]
+
+    async def test_one_that_has_run_before_keeps_its_turn(self, store: Backend) -> None:
+        await self.put(store, row(1, group="g"), row(2, group="g"))
+        [job] = await self.take(store)
+        await store.finish([settle(job, JobState.AVAILABLE)], T0)
+        await store.alter(Selector(ids=[job_id(1)]), Reschedule(SECOND), T0)
+        assert await self.take(store) == []
+        assert numbers(await self.take(store, at=T0 + SECOND)) == [1]
+
+    @needs("policies")
+    async def test_where_there_are_several_turns_it_does_not(self, store: Backend) -> None:
+        await self.turns(store, 2)
+        await self.put(store, *(row(n, group="g") for n in range(4)))
+        [zero, _] = await self.take(store)
+        await store.finish([settle(zero, JobState.AVAILABLE, run_at=T0 - 1)], T0)
+        assert await self.called(store) == (job_id(0), job_id(1))
+        await store.alter(Selector(ids=[job_id(0)]), Reschedule(SECOND), T0)
+        assert await self.called(store) == (job_id(1), job_id(2))
+        await store.alter(Selector(ids=[job_id(3)]), Reschedule(run_at=T0 - 1), T0)
+        assert await self.called(store) == (job_id(1), job_id(3))
+        assert numbers(await self.take(store)) == [3]
 
     async def test_a_spawned_job_of_the_group_follows(self, store: Backend) -> None:
         await self.put(store, row(1, group="g"))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.policy import Policy, TenantLimit
 from headrace.protocol import Backend
-from headrace.records import Cancel, Configure, Hint, Reap, Selector, Watch
+from headrace.records import Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
 from headrace.testing.conformance.base import LEASE, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
@@ -48,6 +48,8 @@ class HintTests(ConformanceBase):
             await store.reap(Reap(), T0 + LEASE)
             assert await first(hints) == Hint("queue:q")
             await store.alter(Selector(queue="q"), Configure(paused=False), T0)
+            assert await first(hints) == Hint("queue:q")
+            await store.alter(Selector(ids=[job_id(9)]), Reschedule(), T0)
             assert await first(hints) == Hint("queue:q")
 
     @needs("hints")

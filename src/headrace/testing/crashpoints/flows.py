@@ -100,6 +100,7 @@ FLOWS: tuple[Flow, ...] = (
     Flow("pause and resume", steps.pause_and_resume, _TWO, before=steps.enqueue_two, after=steps.resume),
     Flow("move", steps.move, _TWO, before=steps.enqueue_two, after=steps.move),
     Flow("reprioritise", steps.reprioritise, _TWO, before=steps.enqueue_two, after=steps.reprioritise),
+    Flow("reschedule", steps.reschedule, _TWO, before=steps.enqueue_two, after=steps.reschedule),
     Flow("watch", steps.watch, _TWO, before=steps.enqueue_two, after=steps.watch),
     Flow("hold", steps.hold, _TWO, before=steps.complete_two, after=steps.hold),
     Flow("delete", steps.delete, {}, before=steps.enqueue_two, after=steps.delete, removes=True),

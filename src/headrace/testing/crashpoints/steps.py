@@ -19,6 +19,7 @@ from headrace.records import (
     Place,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     SweepClause,
@@ -224,6 +225,10 @@ async def move(actor: Actor) -> None:
 
 async def reprioritise(actor: Actor) -> None:
     await actor.alter(Reprioritise(-7), 1, 2)
+
+
+async def reschedule(actor: Actor) -> None:
+    await actor.alter(Reschedule(run_at=actor.now - 1), 1, 2)
 
 
 async def watch(actor: Actor) -> None:

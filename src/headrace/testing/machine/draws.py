@@ -26,6 +26,7 @@ from headrace.records import (
     Record,
     Reprioritise,
     Requeue,
+    Reschedule,
     Row,
     Selector,
     Settlement,
@@ -128,6 +129,12 @@ def keyed_rows(draw: DrawFn) -> Row:
     return replace(row, queue=queue, key=key)
 
 
+def _timing(timing: dict[str, Any], world: World) -> dict[str, Any]:
+    """In ticks, those of an instant from now on."""
+    found: dict[str, Any] = {name: None if ticks is None else ticks * world.tick for name, ticks in timing.items()}
+    return found if found.get("run_at") is None else found | {"run_at": found["run_at"] + world.now}
+
+
 def _row_of(
     world: World,
     timing: dict[str, Any],
@@ -189,10 +196,10 @@ def _outcome(draw: DrawFn, world: World, fence: Fence) -> Settlement:
         fence.epoch,
         fence.holder,
         state,
-        delay=None if delay is None else delay * world.tick,
         reason=reason if state.terminal else "",
         keep=not forget,
         spawn=draw(_spawns) if spawn else (),
+        **_timing(delay, world),
         **counts,
         **patch,
     )
@@ -263,6 +270,8 @@ def _change(draw: DrawFn, world: World) -> tuple[Change, bool]:
             return Hold(ticks * world.tick), applies
         case Reprioritise(wish):
             return Reprioritise(world.priority(wish)), applies
+        case Reschedule(delay, run_at):
+            return Reschedule(**_timing({"delay": delay, "run_at": run_at}, world)), applies
     return change, applies
 
 

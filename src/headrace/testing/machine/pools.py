@@ -20,6 +20,7 @@ from headrace.records import (
     Place,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Watch,
 )
@@ -73,7 +74,9 @@ ENDS = (
     JobState.COMPLETED, JobState.COMPLETED, JobState.COMPLETED, JobState.AVAILABLE, JobState.AVAILABLE,
     JobState.PAUSED, JobState.CANCELLED, JobState.FAILED, JobState.FAILED,
 )  # fmt: skip
-DELAYS = (None, 0, 0, 1, 5)
+DELAYS: Pool = (
+    {"delay": None}, {"delay": 0}, {"delay": 0}, {"delay": 1}, {"delay": 5}, {"run_at": -5}, {"run_at": 2, "delay": 9},
+)  # fmt: skip
 COUNTS: Pool = (
     {}, {"failed_attempt": True}, {"failed_attempt": True, "keep_lost": True}, {"keep_lost": True},
     {"keep_lost": True, "unbegun": True},
@@ -114,11 +117,13 @@ NARROWINGS: Pool = (
     {}, {"queue": QUEUES[0]}, {"queue": QUEUES[2]}, {"tenant": ""}, {"tenant": "acme"}, {"task": "t"},
     {"task": _HOSTILE}, {"states": frozenset({JobState.AVAILABLE})}, {"states": frozenset()},
     {"states": frozenset({JobState.RUNNING, JobState.FAILED})}, {"states": frozenset(JobState) - {JobState.PAUSED}},
-    {"queue": QUEUES[0], "task": "t", "older_than": 2}, {"older_than": 0}, {"older_than": 5},
+    {"queue": QUEUES[0], "task": "t", "older_than": 2}, {"older_than": 0}, {"older_than": 5}, {"reason": ""},
+    {"reason": "boom"}, {"reason": "expired", "queue": QUEUES[0]},
 )  # fmt: skip
 CHANGES: Sequence[Change] = (
     Cancel(), Cancel("no\nneed ✂"), Pause(), Resume(), Resume(), Requeue(), *map(Move, QUEUES),
-    Reprioritise(-(2**31)), Reprioritise(0), Watch("in:2"), Watch("in:3"), Hold(5), Delete(), Delete(),
+    Reprioritise(-(2**31)), Reprioritise(0), Reschedule(), Reschedule(3), Reschedule(9, -5), Reschedule(0, 5),
+    Watch("in:2"), Watch("in:3"), Hold(5), Delete(), Delete(),
 )  # fmt: skip
 APPLIES: dict[type, tuple[JobState, ...]] = {
     Cancel: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
@@ -127,6 +132,7 @@ APPLIES: dict[type, tuple[JobState, ...]] = {
     Requeue: (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED),
     Move: (JobState.AVAILABLE, JobState.PAUSED),
     Reprioritise: (JobState.AVAILABLE, JobState.PAUSED),
+    Reschedule: (JobState.AVAILABLE, JobState.PAUSED),
     Watch: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
     Hold: (JobState.COMPLETED,),
     Delete: tuple(state for state in JobState if state is not JobState.RUNNING),

@@ -22,6 +22,7 @@ from headrace.records import (
     Reaped,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -97,7 +98,8 @@ class Referee:
             else:
                 job.lost = job.lost if settlement.keep_lost else 0
                 job.begun = not settlement.unbegun
-                self.book.put(job, answer, None if settlement.delay is None else now + settlement.delay)
+                delayed = None if settlement.delay is None else now + settlement.delay
+                self.book.put(job, answer, delayed if settlement.run_at is None else settlement.run_at)
         for settlement, answer in zip(batch, answers, strict=True):
             for row in settlement.spawn if answer is not None else ():
                 if row.id not in self.book.jobs:
@@ -128,6 +130,8 @@ class Referee:
                     self.book.put(job, JobState.AVAILABLE, now)
                 case Reprioritise(priority) if job.waits:
                     job.priority = priority
+                case Reschedule(delay, run_at) if job.waits:
+                    self.book.put(job, job.state, now + delay if run_at is None else run_at)
                 case Delete() if job.state is not JobState.RUNNING:
                     self.book.remove(job)
 

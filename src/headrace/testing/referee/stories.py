@@ -23,6 +23,7 @@ from headrace.records import (
     Reap,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Row,
     Selector,
@@ -40,7 +41,10 @@ T0 = 1_800_000_000_000_000
 TENANTS = ("a", "b", "c")
 TASKS = ("t", "t", "u")
 RATES = (Rate(3 * TICK), Rate(2 * TICK, 3), Rate(10 * TICK, 4))
-CHANGES: Sequence[Change] = (Cancel(), Pause(), Resume(), Resume(), Requeue(), Reprioritise(-1), Delete())
+CHANGES: Sequence[Change] = (
+    Cancel(), Pause(), Resume(), Resume(), Requeue(), Reprioritise(-1), Reschedule(), Reschedule(5 * TICK),
+    Reschedule(run_at=T0), Delete(),
+)  # fmt: skip
 
 
 class Plant(Struct, frozen=True):

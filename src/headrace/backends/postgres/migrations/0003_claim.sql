@@ -148,7 +148,7 @@ BEGIN
     IF v_looks THEN
         PERFORM call_looks(v_qids);
         IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN  -- somebody has their groups in hand
-            v_pause := least(v_pause, v_now + 5000);
+            v_pause := v_now;
         END IF;
         v_level := next_level(v_qids, v_names, -32769, NULL, NULL);
     END IF;
@@ -259,12 +259,22 @@ BEGIN
             END IF;
         END IF;
         EXIT WHEN v_full;
-        -- ready_pkey: when the next job of this priority is due.
-        SELECT min(x.run_at) INTO v_later
-        FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
+        -- ready_pkey: when the next job of this priority is due. One that could have been taken, and is still there, is in
+        -- somebody's hand.
+        SELECT least(min(x.run_at), min(b.at)) INTO v_later
+        FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) LEFT JOIN LATERAL (
             SELECT y.run_at FROM ready AS y WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at > v_now
             ORDER BY y.run_at LIMIT 1
-        ) AS x;
+        ) AS x ON true LEFT JOIN LATERAL (
+            SELECT v_now AS at FROM ready AS y
+            WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at <= v_now
+                AND (y.run_at, y.id) > (
+                    coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
+                    coalesce(v_mark_ids[q.ord], '00000000-0000-0000-0000-000000000000')
+                )
+                AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
+            ORDER BY y.run_at, y.id LIMIT 1
+        ) AS b ON true;
         v_next := least(v_next, v_later);
         v_level := next_level(v_qids, v_names, v_level, p_mark_queues, p_mark_priorities);
     END LOOP;

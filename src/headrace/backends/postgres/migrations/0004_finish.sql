@@ -109,7 +109,7 @@ CREATE FUNCTION finish_v1(
     s_names text[], s_ids uuid[], s_queues smallint[], s_tasks text[], s_tenants text[], s_keys text[],
     s_priorities smallint[], s_delays bigint[], s_run_ats bigint[], s_expires bigint[], s_max_attempts integer[],
     s_timeouts bigint[], s_result_ttls bigint[], s_headers bytea[], s_reply_tos text[], s_hold_failed boolean[],
-    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[]
+    s_groups text[], s_parameters bytea[], s_vm_states bytea[], s_metadatas bytea[], s_blobs bytea[], p_run_ats bigint[]
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
@@ -247,7 +247,7 @@ BEGIN
         v_error := coalesce(p_errors[i], l.error);
         v_size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
         v_result := CASE WHEN v_state = 3 AND p_result_ttls[i] > 0 THEN p_results[i] END;
-        v_run_at := coalesce(v_now + p_delays[i], l.run_at);
+        v_run_at := coalesce(p_run_ats[i], v_now + p_delays[i], l.run_at);
         IF p_masks[i] <> 0 THEN
             v_size := v_size + patch_cells(
                 l.id, p_masks[i], p_parameters[i], p_vm_states[i], p_metadatas[i], p_blobs[i]

@@ -75,12 +75,12 @@ BEGIN
 END $$;
 
 -- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
--- 8 hold, 9 delete. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
+-- 8 hold, 9 delete, 10 put off, 11 put to an instant. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
 -- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
 -- at again once they are locked. ``p_bound``: more follows in this transaction, so groups are left to be looked at.
 CREATE FUNCTION alter_v1(
     p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
-    p_queue text, p_states smallint[], p_bound boolean DEFAULT false
+    p_queue text, p_states smallint[], p_bound boolean DEFAULT false, p_reason text DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -98,26 +98,33 @@ DECLARE
     v_changes integer[] := '{}';
     v_entered uuid[] := '{}';
     v_entries integer[] := '{}';
+    v_places place[];
     p place;
 BEGIN
+    IF p_kind = 7 THEN  -- hints may be lost, so a watch may too; claims pass over the jobs until this has committed
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     v_to := CASE WHEN p_kind = 5 THEN (queue_ids(ARRAY[p_text]))[1] END;
     IF cardinality(p_ids) > 1 OR p_kind = 5 THEN
-        PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid), array_agg(v_to)) FROM (
-            SELECT n.id, lock_place(n.id) AS place FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id)
-        ) AS x;
+        v_places := ARRAY(SELECT lock_place(n.id) FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id));
+        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid), array_agg(v_to)) FROM unnest(v_places) AS x;
+        IF p_kind IN (10, 11) THEN  -- these are called one after the other
+            PERFORM lock_groups(array_agg(x.gid)) FROM unnest(v_places) AS x;
+        END IF;
     END IF;
     FOREACH v_id IN ARRAY p_ids LOOP
         p := lock_place(v_id);
         CONTINUE WHEN p IS NULL OR p.id IS NULL;
         CONTINUE WHEN p_queue IS NOT NULL AND p.qid IS DISTINCT FROM (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
         CONTINUE WHEN p.state <> ALL (p_states);
+        CONTINUE WHEN p_reason <> coalesce((SELECT e.reason FROM ended AS e WHERE p.state > 2 AND e.id = v_id), '');  -- ended_pkey
         CONTINUE WHEN p_strict AND (p.state <> ALL (p_applies) OR (p_kind = 1 AND p.cancel));
         v_after := p.state;
         v_changed := p.state = ANY (p_applies);
         v_qid := p.qid;
         v_gid := NULL;
         v_change := v_change + 1;
-        IF v_changed AND p.gid IS NOT NULL AND p.state = 0 THEN
+        IF v_changed AND p.gid IS NOT NULL AND p.state = 0 AND p_kind < 10 THEN
             v_gids := v_gids || p.gid;
             v_qids := v_qids || p.qid;
             v_changes := v_changes || v_change;
@@ -191,6 +198,16 @@ BEGIN
             PERFORM forget_jobs(ARRAY[v_id], ARRAY[p.qid]);
             PERFORM take_waiters(ARRAY[v_id]);
             v_after := NULL;
+        ELSIF p_kind IN (10, 11) THEN
+            PERFORM leave_place(v_now, p);
+            p.run_at := CASE WHEN p_kind = 10 THEN v_now + p_number ELSE p_number END;
+            PERFORM enter_place(p, p.state, p.lane > 0);
+            IF p.state = 0 THEN
+                RETURN NEXT woken(p.qid);
+            END IF;
+            IF p.gid IS NOT NULL THEN
+                RETURN QUERY SELECT w.* FROM call_groups(ARRAY[p.qid], ARRAY[p.gid]) AS q CROSS JOIN LATERAL woken(q) AS w;
+            END IF;
         END IF;
         IF v_gid IS NOT NULL THEN
             v_gids := v_gids || v_gid;

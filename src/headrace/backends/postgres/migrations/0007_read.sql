@@ -13,14 +13,14 @@ $$;
 -- Those of them that a selector means, in order; or the newest.
 CREATE FUNCTION matching_named(
     p_ids uuid[], p_key_queues text[], p_keys text[], p_qid integer, p_tenant text, p_task text, p_states smallint[],
-    p_before bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean
+    p_before bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean, p_reason text
 ) RETURNS TABLE (id uuid) LANGUAGE sql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexonlyscan = off AS $$
     SELECT n.id FROM named(p_ids, p_key_queues, p_keys) AS n JOIN entries AS e ON e.id = ANY (ARRAY[n.id])
     WHERE (p_qid IS NULL OR e.qid = p_qid) AND (p_tenant IS NULL OR e.tenant = p_tenant)
         AND (p_task IS NULL OR e.task = p_task) AND (p_states IS NULL OR e.state = ANY (p_states))
-        AND (p_before IS NULL OR e.enqueued_at <= p_before)
+        AND (p_before IS NULL OR e.enqueued_at <= p_before) AND (p_reason IS NULL OR coalesce(e.reason, '') = p_reason)
         AND (p_above IS NULL OR n.id > p_above) AND (p_below IS NULL OR n.id < p_below)
     ORDER BY CASE WHEN p_newest THEN n.id END DESC, n.ord LIMIT CASE WHEN p_newest THEN p_limit END
 $$;
@@ -30,30 +30,33 @@ $$;
 CREATE FUNCTION matching_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
-    p_unasked boolean
+    p_unasked boolean, p_reason text DEFAULT NULL
 ) RETURNS TABLE (id uuid) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_before bigint := clock(p_at) - p_older_than;
     v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+    v_live CONSTANT boolean := coalesce(p_reason, '') = '';  -- only what has ended has a reason
 BEGIN
     IF p_queue IS NOT NULL AND v_qid IS NULL THEN
         RETURN;
     END IF;
     IF p_named THEN
         RETURN QUERY SELECT m.id FROM matching_named(
-            p_ids, p_key_queues, p_keys, v_qid, p_tenant, p_task, p_states, v_before, p_above, p_below, p_limit, p_newest
+            p_ids, p_key_queues, p_keys, v_qid, p_tenant, p_task, p_states, v_before, p_above, p_below, p_limit, p_newest,
+            p_reason
         ) AS m;
         RETURN;
     END IF;
     IF p_newest THEN
         RETURN QUERY
         SELECT x.id FROM (
-            SELECT y.id, y.qid FROM ready AS y WHERE p_states IS NULL OR 0 = ANY (p_states)
+            SELECT y.id, y.qid FROM ready AS y WHERE v_live AND (p_states IS NULL OR 0 = ANY (p_states))
             UNION ALL SELECT l.id, l.qid FROM leased AS l
-                WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
-            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
-            UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
+                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE v_live AND (p_states IS NULL OR 2 = ANY (p_states))
+            UNION ALL SELECT e.id, e.qid FROM ended AS e
+                WHERE (p_states IS NULL OR e.state = ANY (p_states)) AND (p_reason IS NULL OR e.reason = p_reason)
         ) AS x JOIN jobs AS j ON j.id = ANY (ARRAY[x.id])
         WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
             AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)
@@ -62,11 +65,12 @@ BEGIN
     ELSE
         RETURN QUERY
         SELECT x.id FROM (
-            SELECT y.id, y.qid FROM ready AS y WHERE p_states IS NULL OR 0 = ANY (p_states)
+            SELECT y.id, y.qid FROM ready AS y WHERE v_live AND (p_states IS NULL OR 0 = ANY (p_states))
             UNION ALL SELECT l.id, l.qid FROM leased AS l
-                WHERE (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
-            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE p_states IS NULL OR 2 = ANY (p_states)
-            UNION ALL SELECT e.id, e.qid FROM ended AS e WHERE p_states IS NULL OR e.state = ANY (p_states)
+                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+            UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE v_live AND (p_states IS NULL OR 2 = ANY (p_states))
+            UNION ALL SELECT e.id, e.qid FROM ended AS e
+                WHERE (p_states IS NULL OR e.state = ANY (p_states)) AND (p_reason IS NULL OR e.reason = p_reason)
         ) AS x JOIN jobs AS j ON j.id = ANY (ARRAY[x.id])
         WHERE (v_qid IS NULL OR x.qid = v_qid) AND (p_tenant IS NULL OR j.tenant = p_tenant)
             AND (p_task IS NULL OR j.task = p_task) AND (v_before IS NULL OR j.enqueued_at <= v_before)

@@ -227,7 +227,7 @@ END $$;
 CREATE FUNCTION own_matching_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
-    p_unasked boolean
+    p_unasked boolean, p_reason text DEFAULT NULL
 ) RETURNS TABLE (id uuid) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -237,7 +237,7 @@ BEGIN
         RETURN QUERY
         SELECT m.id FROM matching_v1(
             p_at, true, p_ids || ARRAY(SELECT x.id FROM own_named(v_mine, p_key_queues, p_keys) AS x), '{}', '{}', p_queue,
-            p_tenant, p_task, p_states, p_older_than, p_above, p_below, NULL, p_newest, p_unasked
+            p_tenant, p_task, p_states, p_older_than, p_above, p_below, NULL, p_newest, p_unasked, p_reason
         ) WITH ORDINALITY AS m (id, ord) JOIN jobs AS j ON j.id = m.id
         WHERE j.tenant = ANY (v_mine) ORDER BY m.ord LIMIT CASE WHEN p_newest THEN p_limit END;
         RETURN;
@@ -245,7 +245,7 @@ BEGIN
     RETURN QUERY
     SELECT m.id FROM unnest(v_mine) AS t CROSS JOIN LATERAL matching_v1(
         p_at, false, p_ids, p_key_queues, p_keys, p_queue, t, p_task, p_states, p_older_than, p_above, p_below, p_limit,
-        p_newest, p_unasked
+        p_newest, p_unasked, p_reason
     ) AS m
     WHERE p_tenant IS NULL OR t = p_tenant
     ORDER BY CASE WHEN p_newest THEN m.id END DESC, m.id LIMIT p_limit;
@@ -256,7 +256,7 @@ END $$;
 CREATE FUNCTION ask_v1(
     p_at bigint, p_named boolean, p_ids uuid[], p_key_queues text[], p_keys text[], p_queue text, p_tenant text, p_task text,
     p_states smallint[], p_older_than bigint, p_above uuid, p_below uuid, p_limit integer, p_newest boolean,
-    p_unasked boolean, p_kind integer, p_text text
+    p_unasked boolean, p_kind integer, p_text text, p_reason text DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_all CONSTANT regproc := 'alter_v1';
@@ -277,12 +277,12 @@ BEGIN
     IF v_mine IS NULL THEN
         v_ids := ARRAY(SELECT m.id FROM matching_v1(
             p_at, p_named, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
-            p_limit, p_newest, p_unasked
+            p_limit, p_newest, p_unasked, p_reason
         ) AS m);
     ELSE
         v_ids := ARRAY(SELECT m.id FROM own_matching_v1(
             p_at, p_named, p_ids, p_key_queues, p_keys, p_queue, p_tenant, p_task, p_states, p_older_than, p_above, p_below,
-            p_limit, p_newest, p_unasked
+            p_limit, p_newest, p_unasked, p_reason
         ) AS m);
     END IF;
     FOR r IN

@@ -22,13 +22,13 @@ SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 -- name: finish
 SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 
 -- name: finish_and_claim
 SELECT * FROM {schema}.finish_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 )
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
@@ -55,21 +55,21 @@ SELECT {schema}.configure_v1(%b, %b, %b, %b, %b, %b::bigint)
 SELECT * FROM {schema}.alter_v1(
     %b,
     ARRAY(SELECT m.id FROM {schema}.matching_v1(
-        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b
+        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b
     ) AS m),
-    %b::integer, %b, %b::bigint, %b, %b, %b, %b
+    %b::integer, %b, %b::bigint, %b, %b, %b, %b, false, %b
 )
 
 -- name: ask
 SELECT * FROM {schema}.ask_v1(
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b::integer, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b::integer, %b, %b
 )
 
 -- name: scan
 SELECT * FROM {schema}.fetch_v1(
     %b,
     ARRAY(SELECT m.id FROM {schema}.matching_v1(
-        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b
+        %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b::integer, %b, %b, %b
     ) AS m),
     '{}', '{}', 0::smallint, false, false
 )

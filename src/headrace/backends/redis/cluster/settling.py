@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.backends.redis.cluster import claiming
 from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.transfer import Route
+from headrace.backends.settled import check_settled
 from headrace.errors import Unavailable
 from headrace.records import Claim, Claimed, JobId, Settlement, Stamp
 from headrace.types import JobState
@@ -21,6 +22,7 @@ async def finish(fleet: Fleet, batch: Sequence[Settlement], at: Stamp) -> list[J
     out of date."""
     if not batch:
         return []
+    check_settled(batch)
     asked = {s.id: number for s in batch if (number := fleet.leased_in(s.id, s.epoch)) is not None}
     asked |= await fleet.whereabouts(s.id for s in batch if s.id not in asked)
     settled: Settled = {}

@@ -5,6 +5,7 @@
 -- has looked ('' : to the end).
 
 local CANCEL, PAUSE, RESUME, REQUEUE, MOVE, REPRIORITISE, WATCH, HOLD, DELETE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local PUT_OFF, PUT_AT = 10, 11
 
 local now = clock(ARGV[1])
 local is_named = ARGV[2] == '1'
@@ -99,6 +100,16 @@ local function apply(id, j)
         leave(id, j, j.state == AVAILABLE)
         j.priority = given
         come_back(id, j)
+    elseif kind == PUT_OFF or kind == PUT_AT then
+        leave(id, j, j.state == AVAILABLE)
+        j.run_at = kind == PUT_OFF and now + given or given
+        if j.grouped and j.state == AVAILABLE then
+            groups().call_from(id, j)
+        end
+        come_back(id, j)
+        if j.state == AVAILABLE then
+            wake(j.qid, j.run_at > now and SIGNALS or 1)
+        end
     elseif kind == WATCH then
         watch(id, text)
     elseif kind == HOLD then

@@ -1,5 +1,5 @@
--- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl} of each kind of settlement
--- among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
+-- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl, run_at (-1: by the delay)} of
+-- each kind of settlement among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
 -- that are spawned (as in insert: how many by each, queue names, keys, inboxes, tenants and groups, heads), the number of their bodies; then
 -- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
 -- Answers the states, -1 for what is fenced off.
@@ -86,8 +86,9 @@ local function kinds_of(packed, now)
     for i, given in ipairs(kinds) do
         local state, flags, ttl = given[1], given[2], given[4]
         kinds[i] = {
-            state = state, delay = given[3], ttl = ttl, has_result = has(flags, RESULT), keep = has(flags, KEEP),
-            failed = has(flags, FAILED_ATTEMPT), keep_lost = has(flags, KEEP_LOST), unbegun = has(flags, UNBEGUN),
+            state = state, due = given[5] >= 0 and given[5] or given[3] >= 0 and now + given[3], ttl = ttl,
+            has_result = has(flags, RESULT), keep = has(flags, KEEP), failed = has(flags, FAILED_ATTEMPT),
+            keep_lost = has(flags, KEEP_LOST), unbegun = has(flags, UNBEGUN),
             plain = state == COMPLETED and not has(flags, FAILED_ATTEMPT) and not has(flags, KEEP_LOST),
             -- What the state of every job begins with that ends so.
             done = struct.pack('>BBI4I8I8', state, 0, 0, now, state == COMPLETED and now + ttl or 0),
@@ -248,9 +249,7 @@ local function finish_all(now, first)
                     settle_away(id, j, state, reason, kind, results[i], extra, now)
                 elseif state == AVAILABLE or state == PAUSED then
                     j.state, j.text, j.instant = state, '', 0
-                    if kind.delay >= 0 then
-                        j.run_at = now + kind.delay
-                    end
+                    j.run_at = kind.due or j.run_at
                     save(id, j)
                     if state == AVAILABLE then
                         make_ready(id, j)

@@ -36,6 +36,15 @@ local function open_groups()
         return true
     end
 
+    -- A job that waits, called or not, has got another instant.
+    local function call_from(id, j)
+        local called = called_in(j.qid, group_of(id))
+        local from = call('ZSCORE', called, id)
+        if from and tonumber(from) >= 0 then
+            call('ZADD', called, number(j.run_at), id)
+        end
+    end
+
     -- Of the called jobs that were leased and wait, the one that comes last, and its instant.
     local function last_leased(called)
         local ids = call('ZRANGE', called, 0, -1)
@@ -153,7 +162,7 @@ local function open_groups()
 
     return {
         of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
-        stand_in_line = stand_in_line, call = call_group, call_all = call_all, leave = leave_group,
+        stand_in_line = stand_in_line, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
         forget_member = forget_member,
     }
 end

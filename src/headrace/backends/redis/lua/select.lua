@@ -1,5 +1,5 @@
 -- Which jobs are meant. A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before
--- which they were enqueued (-1: any), the id above which they are ('' : any).
+-- which they were enqueued (-1: any), the id above which they are ('' : any), the reason for which they ended (false: any).
 
 local function selector(packed)
     local sel = cmsgpack.unpack(packed)
@@ -20,6 +20,9 @@ local function matches(id, job, j, sel)
         return false
     end
     if sel[1] and name_of(j.qid) ~= sel[1] then
+        return false
+    end
+    if sel[7] and sel[7] ~= (j.state >= COMPLETED and j.text or '') then
         return false
     end
     if sel[5] >= 0 and head(job) > sel[5] then

@@ -30,8 +30,8 @@ local function settle_away(id, j, state, reason, kind, result, extra, now)
             call('HSET', base .. ':h', id, result)
         end
         tell_waiters(id)
-    elseif kind.delay >= 0 then
-        j.run_at = now + kind.delay
+    else
+        j.run_at = kind.due or j.run_at
     end
     depart(id, j, extra[7], extra[5], now)
 end

@@ -17,6 +17,7 @@ from headrace.records import (
     Pause,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
 )
@@ -57,6 +58,7 @@ class Operator:
         some = self._some()
         changes: list[tuple[int, Selector, Change]] = [
             (6, some, Cancel()),
+            (3, Selector(states=frozenset({JobState.RUNNING}), limit=2), Cancel("while it runs")),
             (2, Selector(keys=[JobKey(queue, f"k{n}") for n in range(6)]), Cancel("by key")),
             (1, Selector(queue=queue, tenant="acme", limit=rng.randint(1, 5)), Cancel("by filter")),
             (2, some, Pause()),
@@ -65,6 +67,7 @@ class Operator:
             (2, Selector(states=frozenset({JobState.FAILED}), limit=3), Requeue()),
             (4, some, Move(queue)),
             (2, some, Reprioritise(rng.randint(-2, 2))),
+            (2, some, Reschedule(rng.choice((0, SECOND)))),
             (2, some, Hold(rng.choice((0, SECOND, 5 * SECOND)))),
             (1, some, Delete()),
             (2, Selector(queue=queue), Configure(paused=True)),

@@ -16,6 +16,7 @@ from headrace.records import (
     Pause,
     Reprioritise,
     Requeue,
+    Reschedule,
     Resume,
     Selector,
     Watch,
@@ -56,7 +57,7 @@ def outcome(book: Ledger, change: Change, life: Life, now: int) -> tuple[JobStat
             return JobState.AVAILABLE, True
         case Move(queue):
             return state, state in _WAITING and queue != life.queue and _may_take_key(book, life, queue, now)
-        case Reprioritise():
+        case Reprioritise() | Reschedule():
             return state, state in _WAITING
         case Watch():
             return state, state in LIVE
@@ -129,6 +130,7 @@ def _matches(life: Life, sel: Selector, now: int) -> bool:
         and (sel.task is None or life.row.task == sel.task)
         and (sel.states is None or life.state in sel.states)
         and (sel.older_than is None or life.enqueued_at <= now - sel.older_than)
+        and (sel.reason is None or life.reason == sel.reason)
         and (sel.above is None or life.id > sel.above)
     )
 
@@ -178,6 +180,9 @@ def _apply(book: Ledger, change: Change, life: Life, after: JobState | None, now
             book.change_queue(life, queue, now)
         case Reprioritise(priority):
             life.priority = priority
+        case Reschedule(delay, run_at):
+            life.run_at = now + delay if run_at is None else run_at
+            book.put(life, life.state)
         case Hold(result_ttl):
             life.held_until = now + result_ttl
         case Delete():

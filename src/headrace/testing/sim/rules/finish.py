@@ -71,7 +71,9 @@ def _settle(book: Ledger, life: Life, s: Settlement, state: JobState, reason: st
         if state is JobState.COMPLETED and not s.keep:
             book.remove(life, "completed without a record")
     else:
-        if s.delay is not None:
+        if s.run_at is not None:
+            life.run_at = s.run_at
+        elif s.delay is not None:
             life.run_at = now + s.delay
         life.begun = not s.unbegun
         book.put(life, state)
