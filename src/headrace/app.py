@@ -347,7 +347,7 @@ class App:
 
     @awaited("SyncApp(app).pause_job(id)")
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from being run until it is resumed: the state that it is in now. Raises ``JobNotFound``."""
+        """Keep a waiting job from being run until it is resumed: the state it is in now. Raises ``JobNotFound``."""
         return await self.client.pause_job(job_id)
 
     @awaited("SyncApp(app).resume_job(id)")

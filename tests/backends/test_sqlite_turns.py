@@ -115,7 +115,7 @@ async def _alter(store: Backend, change: Change, *numbers: int) -> None:
 
 
 def settled(number: int, state: JobState, holder: str = "w", **changes: Any) -> Settlement:
-    return Settlement(job_id(number), 1, holder, state, **changes)
+    return Settlement(job_id(number), T0, holder, state, **changes)
 
 
 def insert(*given: Row) -> Operation:
@@ -160,7 +160,7 @@ async def finish_and_claim(store: Backend) -> object:
     return await store.turn([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
 
 
-BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), 1) for number in (20, 21, 10)], ttl=2 * HOUR)
+BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), T0) for number in (20, 21, 10)], ttl=2 * HOUR)
 REAP = Reap(max_lost=0, spread=MINUTE, outage_floor=2, outage_share=0.4, outage_overdue=0)
 """Four of nine leases have expired: one less, or a claim before it, and that is no outage."""
 

@@ -35,7 +35,16 @@ from headrace import (
 from headrace.core.clock import ManualClock
 from headrace.core.codec import Envelope
 from headrace.core.judge import OUTCOMES
-from headrace.errors import HeadraceError, InvalidJob, JobCancelled, JobFailed, PayloadTooLarge, ResultExpired, Stop
+from headrace.errors import (
+    HeadraceError,
+    InvalidJob,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    PayloadTooLarge,
+    ResultExpired,
+    Stop,
+)
 from headrace.records import Claim, Reap, Requeue, Row, Selector
 from tests.facades.harness import Events, Gate, Store, script, within, working
 

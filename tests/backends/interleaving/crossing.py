@@ -78,12 +78,14 @@ async def _expired(store: Backend) -> None:
 async def _ended(store: Backend) -> None:
     await _running(store)
     for number in KEYS:
-        await store.finish([Settlement(job_id(number), 1, WORKER, JobState.FAILED)], START + number)
+        await store.finish([Settlement(job_id(number), START, WORKER, JobState.FAILED)], START + number)
 
 
 def _finish(state: JobState, **fields: Any) -> Send:
     async def send(store: Backend, numbers: Sequence[int]) -> Any:
-        return await store.finish([Settlement(job_id(number), 1, WORKER, state, **fields) for number in numbers], NOW)
+        return await store.finish(
+            [Settlement(job_id(number), START, WORKER, state, **fields) for number in numbers], NOW
+        )
 
     return send
 
@@ -96,7 +98,7 @@ def _alter(change: Change) -> Send:
 
 
 async def _renew(store: Backend, numbers: Sequence[int]) -> Any:
-    return await store.renew(Beat(WORKER, WORKER, QUEUES, HOUR, [(job_id(number), 1) for number in numbers]), NOW)
+    return await store.renew(Beat(WORKER, WORKER, QUEUES, HOUR, [(job_id(number), START) for number in numbers]), NOW)
 
 
 async def _reap(store: Backend, numbers: Sequence[int]) -> Any:

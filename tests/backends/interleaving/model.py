@@ -66,7 +66,7 @@ async def _in_order(scene: Scene, statements: tuple[Run, ...]) -> Outcome:
         list(store.jobs),
         [(JobKey(*name), job_id) for name, job_id in store.keys.items()],
         [(name, inbox) for name, inboxes in store.inboxes.items() for inbox in inboxes],
-        [stats.worker for stats, until in store.workers.values() if until > NOW],
+        [listed.stats.worker for listed in store.workers.values() if listed.until > NOW],
         list(store.paused_queues),
         list({one.uid for one in store.ledger.schedules.values()} | store.ledger.slots.keys()),
     )

@@ -74,7 +74,7 @@ class Strand(NamedTuple):
     name: str
     build: Build
     jobs: tuple[int, ...]
-    epoch: int = 1
+    epoch: int = START
     holder: str = WORKER
     """The lease that there is, or, where the job waits, that the next claim will give out."""
 
@@ -91,7 +91,7 @@ async def _end(store: Backend, number: int, state: JobState, result_ttl: int = 0
     result = b"result" if state is JobState.COMPLETED else None
     await _insert(store, number, **changes)
     await _claim(store)
-    ended = Settlement(job_id(number), 1, WORKER, state, result=result, result_ttl=result_ttl, error=b"why")
+    ended = Settlement(job_id(number), START, WORKER, state, result=result, result_ttl=result_ttl, error=b"why")
     await store.finish([ended], START)
 
 
@@ -187,25 +187,25 @@ async def _nothing(store: Backend, number: int) -> None:
 
 
 _ALL = (  # those that are built by a reap, and then by claims, come first
-    Strand(1, "poison", _poison, (1,), epoch=3),
+    Strand(1, "poison", _poison, (1,), epoch=START + 4 * _OVER),
     Strand(2, "completed and held", _held, (2,)),
     Strand(3, "completed, no longer held", _spent, (3,)),
     Strand(4, "failed", _failed, (4,)),
     Strand(5, "cancelled", _cancelled, (5,)),
-    Strand(6, "failed, its key taken since", _displaced, (6, 906), holder=NEWCOMER),
+    Strand(6, "failed, its key taken since", _displaced, (6, 906), epoch=NOW, holder=NEWCOMER),
     Strand(7, "running", _running, (7,)),
     Strand(8, "running, its lease over", _overdue, (8,)),
     Strand(9, "running, asked to stop", _asked_to_stop, (9,)),
     Strand(10, "running, asked to stop, its lease over", _stopped_too_late, (10,)),
     Strand(11, "paused", _paused, (11,)),
-    Strand(12, "waiting", _waiting, (12,), holder=NEWCOMER),
-    Strand(13, "expired", _expired, (13,), holder=NEWCOMER),
-    Strand(14, "one key in two queues", _twins, (14, 914), holder=NEWCOMER),
+    Strand(12, "waiting", _waiting, (12,), epoch=NOW, holder=NEWCOMER),
+    Strand(13, "expired", _expired, (13,), epoch=NOW, holder=NEWCOMER),
+    Strand(14, "one key in two queues", _twins, (14, 914), epoch=NOW, holder=NEWCOMER),
     Strand(15, "nothing", _nothing, ()),
     Strand(16, "failed, without a key", _failed_plain, (16,)),
     Strand(17, "completed, without a key", _spent_plain, (17,)),
     Strand(18, "running, without a key", _overdue_plain, (18,)),
-    Strand(19, "waiting, without a key", _waiting_plain, (19,), holder=NEWCOMER),
+    Strand(19, "waiting, without a key", _waiting_plain, (19,), epoch=NOW, holder=NEWCOMER),
 )
 
 
