@@ -827,7 +827,7 @@ class TestCancel:
 
 def test_every_kind_of_outcome_is_known() -> None:
     """``Outcome`` and what handlers may return are the same."""
-    assert set(OUTCOMES) == {Done, Retry, Again, Fail, Cancelled}
+    assert set(OUTCOMES) == {Done, Retry, Again, Paused, Fail, Cancelled}
 
 
 async def test_pack_refuses_what_is_not_a_job(memory: Store) -> None:

@@ -159,7 +159,7 @@ class AlterTests(ConformanceBase):
         claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0)
         assert (claimed.jobs, claimed.next_in) == ([], SECOND)
         again = await self.take_one(store, at=T0 + SECOND)
-        assert (again.id, again.run_at, again.epoch) == (job_id(1), T0 + SECOND, 1)
+        assert (again.id, again.run_at, again.attempt) == (job_id(1), T0 + SECOND, 0)
 
     async def test_a_paused_job_keeps_the_new_time_when_it_is_resumed(self, store: Backend) -> None:
         await self.put(store, row(1), row(2, delay=HOUR))
