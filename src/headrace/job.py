@@ -89,8 +89,8 @@ class CancelToken:
 
 
 class Lease:
-    """The right to run one job. ``epoch`` rises with every claim and is never given out twice, so it may fence writes to
-    other systems too. It is no count: most often it is the store's clock, in microseconds.
+    """The right to run one job. ``epoch`` rises with every claim, and none is given out twice, so it may fence writes
+    to other systems too. It is no count: most often it is the store's clock, in microseconds.
 
     >>> from uuid import UUID
     >>> from headrace import Lease
