@@ -127,6 +127,8 @@ INSERTS = [call("own_insert_v1", **changed) for kind in REFUSED_ROWS.values() fo
     call("own_insert_v1", 0, p_keys="'{k1}'"),
     call("own_insert_v1", 0, p_keys="'{other/k1}'", p_result_ttls=numbers(3650 * DAY)),
     call("own_insert_v1", 0, p_priorities="'{-32768}'", p_reply_tos="'{inbox}'"),
+    *[call("own_insert_v1", 0, p_headers=r"ARRAY['\x81a1ffa161'::bytea]")] * 4,
+    call("own_insert_v1", 0, p_headers=r"ARRAY['\xc1'::bytea]", p_parameters=r"ARRAY['\xff'::bytea]"),
     enqueue(tenant="other"),
     enqueue(tenant=None),
     enqueue(id=str(THEIRS)),
@@ -197,7 +199,7 @@ FORBIDDEN = [
         "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1",
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
         "forget_queues()",
-        "reap_v1(NULL, 1, 1, 1, 1, 1, 1)", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
+        "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [
     Call(f"DO 'BEGIN LOCK TABLE {SCHEMA}.queues IN ACCESS SHARE MODE; END'"),

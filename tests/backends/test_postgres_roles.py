@@ -140,9 +140,11 @@ class Jobs:
         self.available, self.paused, self.running, self.completed, self.failed = (
             job_id(next(_numbers)) for _ in range(5)
         )
-        self.epoch = 1
+        self.epoch = 0
+        """Of the running one."""
 
     async def make(self, tenant: str = "") -> Jobs:
+        epochs = {}
         async with opened() as store:
             for one in (self.running, self.completed, self.failed, self.paused, self.available):
                 await store.insert(
@@ -150,10 +152,12 @@ class Jobs:
                 )
                 if one in (self.running, self.completed, self.failed):
                     [job] = (await store.claim(Claim("held", (self.queue,), 1, LEASE))).jobs
-                    assert job.id == one
+                    epochs[job.id] = job.epoch
+            self.epoch = epochs[self.running]
+            done, broken = epochs[self.completed], epochs[self.failed]
             settled = [
-                Settlement(self.completed, 1, "held", JobState.COMPLETED, result=b"r", result_ttl=3600 * SECOND),
-                Settlement(self.failed, 1, "held", JobState.FAILED, reason="broken"),
+                Settlement(self.completed, done, "held", JobState.COMPLETED, result=b"r", result_ttl=3600 * SECOND),
+                Settlement(self.failed, broken, "held", JobState.FAILED, reason="broken"),
             ]
             await store.finish(settled)
             await store.alter(Selector(ids=[self.paused]), Pause())
