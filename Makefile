@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench chaos docs format clean
+.PHONY: help demo test test-all check bench chaos docs format clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 # Uses uv where it is installed, else plain pip; both show what they do.
 $(STAMP): pyproject.toml
@@ -26,8 +26,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## a small pipeline on SQLite; leaves a project in ./demo to play with
 	@$(BIN)/python examples/pipeline/run.py
 
-test: check ## everything: check, then all tests against real stores
+test: check ## check, then the tests against real stores; of combinations, a sample
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-all: check ## the same with every combination
+	$(BIN)/python -m pytest -n auto --dist worksteal --all
 
 check: $(STAMP) ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,5 @@
-"""What all tests share: loggers as they were found, and a table at the end that says which store offers what."""
+"""What all tests share: how many of the many are run, loggers as they were found, and a table at the end that says
+which store offers what."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -14,6 +16,31 @@ from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import CAPABILITIES
 
 SHARED_MEMORY = Path("/dev/shm")
+SAMPLED = {
+    "test_postgres_pairs.py": 8,
+    "test_postgres_pooler.py": 4,
+    "test_redis_six.py": 4,
+    "test_sqlite_turns.py": 4,
+    "test_crashpoints_redis.py": 4,
+    "test_crashpoints_sqlite.py": 2,
+}
+"""Of the many tests of these files, which are the same few thoughts in all combinations or on one more server, a run of
+everything takes one in so many, and each run others. ``make test-all`` takes all; so does who names a file."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="every combination, not a sample")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the sample of this run's seed; it can be had again with ``--randomly-seed SEED``."""
+    if config.getoption("--all") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    seed = config.getoption("randomly_seed", 0)
+    left_out = [item for item in items if crc32(f"{seed} {item.nodeid}".encode()) % SAMPLED.get(item.path.name, 1)]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 def pytest_configure(config: pytest.Config) -> None:
