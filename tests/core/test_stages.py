@@ -160,6 +160,26 @@ class TestLeases:
         leases.renewed([(b"\1" * 16, 1)], now=109)
         assert not leases.over(b"\1" * 16, 118)
 
+    def test_a_renewal_that_meets_the_next_lease_of_its_job_leaves_that_alone(self) -> None:
+        """The heartbeat's thread looks a lease up, and before it goes on the loop drops it and grants the job again."""
+        leases = Leases(10)
+
+        class Overtaken(dict[Any, Any]):
+            def get(self, key: Any, default: Any = None) -> Any:
+                found = super().get(key, default)
+                if not overtaken:
+                    overtaken.append(True)
+                    leases.drop(b"\1" * 16, 1)
+                    leases.grant([leased(1, epoch=2)], now=103)
+                return found
+
+        overtaken: list[bool] = []
+        leases.grant([leased(1, epoch=1)], now=100)
+        leases._held = Overtaken(leases._held)
+        leases.renewed([(b"\1" * 16, 1)], now=105)
+        assert leases.current(b"\1" * 16, 2)
+        assert leases.aging(108) == [(b"\1" * 16, 2)]
+
     def test_news_of_an_older_epoch_mean_nothing(self) -> None:
         leases = Leases(10)
         leases.grant([leased(1, epoch=1)], now=100)

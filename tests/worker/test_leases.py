@@ -15,7 +15,7 @@ import pytest
 
 from headrace import App, EventKind, Job, JobState
 from headrace.protocol import Backend
-from headrace.records import Claim, Reap
+from headrace.records import Beat, Claim, Reap
 from tests.worker import handlers
 from tests.worker.conftest import Told, working
 
@@ -26,22 +26,18 @@ Handlers = list[tuple[Callable[..., Any], Any]]
 
 @contextmanager
 def reaping(store: Backend) -> Iterator[None]:
-    """Another process's reaper, in a thread of its own, for as long as the block lasts.
-
-    If the whole machine stood still, so did the heartbeats: they go first.
-    """
+    """Another process's reaper, in a thread of its own, for as long as the block lasts. If the whole machine stood
+    still, so did its own beats, and it takes nothing."""
     stop = threading.Event()
 
     async def reap() -> None:
         sibling = store.sibling()
         await sibling.open()
-        looked = time.monotonic()
+        gap, steady = int(LEASE / 5 * 1e6), int(LEASE / 2 * 1e6)
         while not stop.is_set():
-            late = time.monotonic() - looked > LEASE / 5
-            await asyncio.sleep(LEASE / 2 if late else 0.02)
-            looked = time.monotonic()
-            if not late:
-                await sibling.reap(Reap())
+            await sibling.renew(Beat("reaper", "reaper", (), int(LEASE * 1e6), gap=gap))
+            await sibling.reap(Reap(holder="reaper", gap=gap, steady=steady))
+            await asyncio.sleep(0.02)
         await sibling.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(reap()))

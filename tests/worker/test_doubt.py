@@ -1,0 +1,144 @@
+"""A worker that does not know whether a store has heard it: no job pays for that, and handlers can tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace import App, EventKind, Job, JobState, NewJob
+from headrace.backends.memory import MemoryBackend
+from headrace.core.planning import DELIVERY, Delivery
+from headrace.errors import Unavailable
+from headrace.protocol import Backend
+from headrace.records import Beat, Claim, Claimed, Renewed, Stamp
+from tests.worker.conftest import Told, working
+
+ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
+
+
+class Torn(MemoryBackend):
+    """A store on a line that breaks: so many answers to claims are ``lost``, and while ``cut`` no beat gets through."""
+
+    lost = 0
+    cut = False
+
+    def sibling(self) -> Backend:
+        other = super().sibling()
+        torn = self
+
+        async def renew(beat: Beat, at: Stamp = None) -> Renewed:
+            if torn.cut:
+                raise Unavailable("the line is cut")
+            return await MemoryBackend.renew(other, beat, at)  # type: ignore[arg-type]
+
+        other.renew = renew  # type: ignore[method-assign]
+        return other
+
+    @property
+    def turn(self) -> None:  # type: ignore[override]
+        """Two trips: so a claim is lost by itself."""
+        return
+
+    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+        claimed = await super().claim(req, at)
+        if claimed.jobs and self.lost:
+            self.lost -= 1
+            raise Unavailable("the answer was lost")
+        return claimed
+
+
+def app_on(store: Torn, **worker: Any) -> App:
+    return App(Client(store, Settings.load({"worker": FAST | worker}, env={}, toml={})))
+
+
+async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_without_a_loss() -> None:
+    store = Torn()
+    app = app_on(store, lease="30s", concurrency=4)
+    ran: list[int] = []
+
+    @app.task
+    async def count(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        handles = [await count.enqueue(number) for number in range(3)]
+        store.lost = 2
+        async with working(app):
+            async with asyncio.timeout(25):  # before any lease runs out
+                for handle in handles:
+                    await handle.result()
+        assert sorted(ran) == [0, 1, 2]
+        infos = [await app.get(handle.id) for handle in handles]
+        assert {(info.state, info.lost) for info in infos} == {(JobState.COMPLETED, 0)}
+
+
+async def test_a_handler_is_told_when_its_worker_is_cut_off_past_its_lease() -> None:
+    store = Torn()
+    app = app_on(store, lease="1500ms")
+    seen: list[bool] = []
+
+    @app.task
+    async def watch(job: Job[Any]) -> None:
+        seen.append(job.cancel.doubtful)
+        store.cut = True
+        while not job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+        seen.append(job.cancel.requested)
+        store.cut = False
+        while job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+
+    async with working(app):
+        handle = await watch.enqueue()
+        async with asyncio.timeout(30):
+            await handle.result()
+    assert seen == [False, False]
+
+
+async def test_a_job_that_may_be_started_once_and_was_not_is_given_back(
+    make_app: Callable[..., App],
+) -> None:
+    """A worker that stops with such jobs in its buffer leaves them to the next one."""
+    held = asyncio.Event()
+    runs: list[int] = []
+
+    def made(**worker: Any) -> App:
+        app = make_app(concurrency=1, **worker)
+
+        @app.task(name="hold")
+        async def hold() -> None:
+            held.set()
+            await asyncio.sleep(3600)
+
+        @app.task(name="once")
+        async def once(number: int) -> None:
+            runs.append(number)
+
+        @app.batch(name="many", size=10)  # a worker with such a task takes more jobs than it has slots
+        async def many(jobs: list[Job[Any]]) -> None: ...
+
+        return app
+
+    first, second = made(grace="100ms"), made()
+    told = Told()
+    first.observe(told)
+    async with first:
+        once: Any = first.tasks["once"]
+        rows = [replace(first.client.packer.pack(once.job(number)), headers=ONCE, priority=1) for number in range(2)]
+        await first.client.enqueue(NewJob(task="hold", queue="default"))
+        await (await first.client.backend()).insert(rows)
+        async with working(first):
+            await asyncio.wait_for(held.wait(), 30)
+            await told.wait_for(EventKind.STARTED)
+    released = {event.id for event in told.events if event.kind is EventKind.RELEASED}
+    assert released >= {row.id for row in rows}
+    async with second:
+        await second.client.cancel(next(event.id for event in told.events if event.kind is EventKind.STARTED))
+        await second.drain()
+        infos = [await second.get(row.id) for row in rows]
+    assert sorted(runs) == [0, 1]
+    assert {info.state for info in infos} == {JobState.COMPLETED}
