@@ -128,7 +128,15 @@ DECLARE
     v_sizes integer[];
     i integer;
 BEGIN
-    IF cardinality(p_ids) = 1 THEN  -- without a query, which would cost more than all that it looks at
+    -- One row is looked at without a query, which would cost more than all that it does; and one of the usual kind with less.
+    IF cardinality(p_ids) = 1 AND num_nonnulls(
+        p_keys, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
+        p_metadatas, p_blobs
+    ) = 0 AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
+        AND octet_length(p_parameters[1]) <= 67108864
+    THEN
+        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + octet_length(p_parameters[1])];
+    ELSIF cardinality(p_ids) = 1 THEN
         v_sizes := ARRAY[row_weight(
             p_now, p_tasks[1], p_tenants[1], p_keys[1], p_delays[1], p_run_ats[1], p_expires[1], p_max_attempts[1],
             p_timeouts[1], p_result_ttls[1], p_headers[1], p_reply_tos[1], p_groups[1], p_parameters[1], p_vm_states[1],
