@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from headrace import App, EventKind, Job, JobState, NewJob
+from headrace import App, Client, EventKind, Job, JobState, NewJob, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.core.planning import DELIVERY, Delivery
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
 from headrace.records import Beat, Claim, Claimed, Renewed, Stamp
-from tests.worker.conftest import Told, working
+from tests.worker.conftest import FAST, Told, working
 
 ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
 
