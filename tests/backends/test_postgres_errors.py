@@ -198,7 +198,7 @@ async def test_a_setting_of_the_role_is_not_remembered_for_longer_than_it_lasts(
 
 async def test_what_is_too_large_for_an_index_is_told_at_once(database: str) -> None:
     async with opened(database, "headrace") as store:
-        with pytest.raises(Rejected, match="index row"):
+        with pytest.raises(Rejected, match="key: expected"):
             await store.insert([row(1, key=secrets.token_hex(5_000))])
         await store.insert([row(2)])
         [job] = (await store.claim(Claim("w1", ("q",), 1, LEASE))).jobs

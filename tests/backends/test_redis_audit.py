@@ -319,7 +319,7 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
 @pytest.mark.parametrize(
     "damage",
     [
-        ("HDEL", "j", JOB), ("HSET", "s", JOB, bytes(57)), ("ZREM", "a", JOB), ("SREM", "u", "t"), ("ZREM", "u:t", JOB),
+        ("HDEL", "j", JOB), ("HSET", "s", JOB, bytes(61)), ("ZREM", "a", JOB), ("SREM", "u", "t"), ("ZREM", "u:t", JOB),
         ("ZREM", "r:1:0", JOB), ("ZREM", "p:1", 0), ("ZREM", "y", JOB), ("ZADD", "l", 1, JOB), ("SADD", "x:h", JOB),
         ("ZADD", "d:3", 1, JOB), ("HSET", "h", JOB, "r"), ("ZADD", "hx", 1, JOB), ("HSET", "e", JOB, "longer"),
         ("HSET", "c", JOB, bytes(16)), ("HDEL", "k", "1:k"), ("HSET", "w", job_id(9), b"\x91\xa2me"),
@@ -333,7 +333,7 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
         ("ZADD", "i:1:g", 1, job_id(2)), ("ZREM", "ic:1:g", job_id(2)), ("ZADD", "ic:1:g", 1, job_id(2)),
         ("HDEL", "M", 1), ("ZREMRANGEBYRANK", "V:2", 0, 0), ("ZREMRANGEBYRANK", "A:2", 0, 0), ("ZADD", "B:2", 1, 1),
         ("ZADD", "Mi", 1, 1), ("ZREM", "r:1.1", job_id(6)), ("ZADD", "r:1:0", T0, job_id(6)),
-        ("HSET", "s", job_id(5), bytes(57)), ("ZADD", "O:2:h", 1, "x"), ("ZADD", "oz:3", 1, "t"),
+        ("HSET", "s", job_id(5), bytes(61)), ("ZADD", "O:2:h", 1, "x"), ("ZADD", "oz:3", 1, "t"),
     ],
     ids=lambda damage: f"{damage[0]} {damage[1]!r}",
 )  # fmt: skip

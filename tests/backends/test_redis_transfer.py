@@ -113,11 +113,11 @@ async def check_arrived(store: ClusterBackend) -> None:
     assert second is not None
     assert (first.state, first.queue, first.key, first.priority) == (JobState.AVAILABLE, THERE, "k", 3)
     assert (first.cells, first.error, first.run_at) == ({"parameters": b"{}", "blob": b"b"}, b"e", T0)
-    assert (first.epoch, first.enqueued_at, first.expires_at) == (1, T0, T0 + 100 * SECOND)
+    assert (first.epoch, first.enqueued_at, first.expires_at) == (T0, T0, T0 + 100 * SECOND)
     assert (second.queue, second.enqueued_at, second.run_at) == (THERE, T0, T0)
     [queue] = (await store.stats(T0)).queues
     assert (queue.queue, queue.available) == (THERE, 2)
-    assert [(job.id, job.epoch) for job in await take(store, HERE, THERE)] == [(job_id(2), 1), (job_id(1), 2)]
+    assert [(job.id, job.epoch) for job in await take(store, HERE, THERE)] == [(job_id(2), T0), (job_id(1), T0 + 1)]
     assert await take(store, HERE, THERE) == []
     assert (await store.insert([row(3, queue=HERE, key="k")], T0))[0].status is InsertStatus.NEW
 
@@ -195,7 +195,7 @@ async def test_a_carrier_that_comes_late_takes_nothing_away_from_a_job_that_came
     await next(late.steps)()
     await store.reap(Reap(), T0)
     assert [(job.id, job.epoch, job.key, job.error) for job in await take(store, HERE, THERE)] == [
-        (job_id(1), 4, "k", b"e")
+        (job_id(1), T0 + 3, "k", b"e")
     ]
     assert await source.outbox(target.number) == []
 

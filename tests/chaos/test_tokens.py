@@ -138,8 +138,9 @@ async def test_a_witness_tells_what_is_certain_of_leases(tmp_path: Path) -> None
     done = Settlement(first.id, first.epoch, "h", JobState.COMPLETED)
     _, claimed = await witness.turn([done], Claim("h", ("q",), 1, 3_000_000))
     [second] = claimed.jobs
-    renewed = await witness.renew(Beat("h", "w", ("q",), 5_000_000, [(second.id, 1), (first.id, 1)]))
-    assert renewed.lost == [(first.id, 1)]
+    leases = [(second.id, second.epoch), (first.id, first.epoch)]
+    renewed = await witness.renew(Beat("h", "w", ("q",), 5_000_000, leases))
+    assert renewed.lost == leases[1:]
     await witness.close()
 
     found = Ledger(tmp_path)

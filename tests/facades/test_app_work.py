@@ -31,6 +31,7 @@ from headrace import (
 from headrace.core.clock import ManualClock
 from headrace.core.middleware import Next
 from headrace.errors import ConfigError, InvalidJob, JobCancelled, Stop
+from headrace.records import Reap
 from headrace.types import Outcome
 from tests.facades import processes
 from tests.facades.harness import Events, Gate, Store, Tapped, World, script, settings, simulate, within, working
@@ -805,6 +806,7 @@ class TestIsolation:
                 await gates[n].reached()
                 for entry in world.memory.store.running.values():
                     entry.lease_until = 0
+                await world.memory.reap(Reap())
                 results.append(await handle.result())
                 gates[n].open()
                 await asyncio.sleep(1)

@@ -35,7 +35,7 @@ def plant(store: Store, place: Path, instant: int) -> None:
     match store.kind:
         case "sqlite":
             connection = apsw.Connection(str(place / "jobs.db"))
-            connection.execute("UPDATE jobs SET enqueued_at = ?1, expires_at = ?1", (instant,))
+            connection.execute("UPDATE jobs SET enqueued_at = ?1, run_at = ?1, expires_at = ?1", (instant,))
             connection.execute("UPDATE ended SET finished_at = ?1", (instant,))
             connection.close()
         case "postgres":
@@ -60,7 +60,7 @@ async def test_a_job_that_has_them_can_be_got_and_listed(store: Store, instant: 
     client, backend = store.client(), store.backend()
     await backend.open()
     try:
-        await backend.insert([row(1, run_at=2**62)])
+        await backend.insert([row(1, delay=10**12)])
         await backend.alter(Selector(ids=[job_id(1)]), Cancel())
         plant(store, tmp_path, instant)
         info = await client.get(UUID(bytes=job_id(1)))

@@ -44,6 +44,7 @@ from headrace import (
     Next,
     Outcome,
     Patch,
+    Paused,
     Policies,
     PolicyInfo,
     Queue,
@@ -345,6 +346,7 @@ async def job(job: Job[Image]) -> Outcome:
     outcomes: list[Outcome] = [
         Done(1, result_ttl="1h", patch=patch, spawn=spawn),
         Retry("5s", "why"),
+        Paused(),
         Again(timedelta(hours=1)),
         Fail("what", "why"),
         Cancelled("why"),

@@ -167,8 +167,10 @@ class PostgresBackend:
         await self._connections.open()
         try:
             found = await self.migrator.ready(migrate=self._migrate)
-        except BaseException:
+        except BaseException as error:
             await self._connections.close()
+            if isinstance(error, NotLetIn) and not self._served:
+                raise ConfigError(str(error)) from error.__cause__
             raise
         if found.confined:
             self._sql = _statements(self._schema, confined=True)

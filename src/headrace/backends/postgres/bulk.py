@@ -26,7 +26,7 @@ _LENGTH = Struct("!i").pack
 _BIGINT = Struct("!iq").pack
 _INTEGER = Struct("!ii").pack
 _JOB = Struct("!hi16siq").pack
-_READY = Struct("!hiqiqi16siiiiiiiiiiihib").pack
+_READY = Struct("!hiqiqi16siiiqiiiiiiihib").pack
 _COLUMNS = 11
 
 
@@ -105,7 +105,7 @@ def _job(row: Row, now: int) -> bytes:
 def _ready(row: Row, now: int, qid: int) -> bytes:
     run_at = now + row.delay if row.run_at is None else row.run_at
     fixed = _READY(
-        _COLUMNS, 8, run_at, 8, qid, 16, row.id, 4, qid, 4, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
+        _COLUMNS, 8, run_at, 8, qid, 16, row.id, 4, qid, 8, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
     )  # fmt: skip
     return fixed + _bigint(None if row.expires is None else max(now + row.expires, run_at))
 

@@ -78,6 +78,7 @@ class Realm:
         """The job is in this state now; that it runs is told by :meth:`claim`."""
         book = self.of(life.queue).book
         if state is not JobState.RUNNING and (job := book.jobs.get(life.id)) is not None:
+            job.begun = life.begun
             book.put(job, state, life.run_at)
 
     def remove(self, life: Life) -> None:

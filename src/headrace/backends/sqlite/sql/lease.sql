@@ -24,10 +24,10 @@ WHERE r.cancel AND r.holder = ?1
 
 -- name: census
 -- Index running_lease, from its head; INTEGER PRIMARY KEY of jobs.
-SELECT j.id, f.epoch
-FROM (SELECT seq, epoch, holder FROM running INDEXED BY running_lease ORDER BY lease_until LIMIT ?2) AS f
-CROSS JOIN jobs AS j ON j.seq = f.seq
-WHERE f.holder = ?1
+SELECT j.id, some.epoch
+FROM (SELECT seq, epoch, holder FROM running INDEXED BY running_lease ORDER BY lease_until LIMIT ?2) AS some
+CROSS JOIN jobs AS j ON j.seq = some.seq
+WHERE some.holder = ?1
 
 -- name: steady
 -- PRIMARY KEY (holder).
