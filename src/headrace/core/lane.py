@@ -93,16 +93,18 @@ class Lane:
             try:
                 states, claimed = await self._send(batch, want, repeated=repeated)
             except Exception as error:
-                if batch and (_blames(error) or self._stumbles(hold_out)):
+                at_fault = _blames(error)
+                if not at_fault:  # what was sent may have been carried out
+                    repeated = True
+                    if want:
+                        self._doubt()
+                if batch and (at_fault or self._stumbles(hold_out)):
                     await self._settle_one_by_one(batch, repeated=repeated)
                     return
                 if not isinstance(error, Unavailable):
                     if isinstance(error, ConfigError) and not self._outage.ever_answered:
                         raise  # this worker may not claim, and never could
                     log.exception("a trip failed in a way that the store should not fail; it is tried again")
-                repeated = True
-                if want:
-                    self._doubt()
                 await self._stay_away(error)
                 if not batch:
                     return
