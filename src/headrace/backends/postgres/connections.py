@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import select
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -166,6 +166,11 @@ class Session(AsyncConnection[Any]):
         """Hang up, without a word to the server."""
         self.pgconn.finish()
 
+    def __del__(self, *_: Any) -> None:
+        """One that is left behind by a loop which has ended is hung up."""
+        if hasattr(self, "pgconn"):
+            self.end()
+
 
 class Connections:
     """A few connections, made when they are needed. Every call is one statement and one transaction: nothing is kept in
@@ -189,6 +194,7 @@ class Connections:
         self._tidying: asyncio.TimerHandle | None = None
         self._behind: set[asyncio.Task[Any]] = set()
         """What goes on after its caller has given up."""
+        self._watch: AsyncGenerator[None, None] | None = None
         self._open = False
 
     @property
@@ -199,6 +205,8 @@ class Connections:
     async def open(self) -> None:
         """Connect; raises when the server cannot be reached."""
         self._open = True
+        self._watch = self._watch_over()
+        await anext(self._watch)
         try:
             await self.rows("SELECT")
         except BaseException:
@@ -212,12 +220,21 @@ class Connections:
             self._tidying.cancel()
             self._tidying = None
         self._forget()
+        if self._watch is not None:
+            await self._watch.aclose()
+            self._watch = None
+
+    async def _watch_over(self) -> AsyncGenerator[None, None]:
+        """Ends what goes on behind when we are closed; or when the loop is, which ends its generators last. What is
+        cancelled then may leave something behind in turn."""
         loop = asyncio.get_running_loop()
-        behind = [task for task in self._behind if task.get_loop() is loop]
-        for task in behind:
-            task.cancel()
-        if behind:
-            await asyncio.wait(behind)
+        try:
+            yield
+        finally:
+            while behind := [task for task in self._behind if task.get_loop() is loop]:
+                for task in behind:
+                    task.cancel()
+                await asyncio.wait(behind)
 
     async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         """All rows of one statement."""
