@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -176,7 +176,8 @@ async def test_a_server_that_hangs_costs_only_its_own_leases_and_these_only_unti
         assert (list(renewed.lost), list(renewed.busy)) == ([], [lease for lease in leases if lease[0] == job_id(1)])
         async with asyncio.timeout(PATIENCE):
             while renewed.busy:
-                renewed = await renew()
+                with suppress(Unavailable):  # a beat without any answer is repeated, as by a worker
+                    renewed = await renew()
                 assert renewed.lost == []
 
 
