@@ -16,7 +16,10 @@ LARGE = 65_536
 
 def any_large(cells: Cells) -> bool:
     """Whether one of these cells is better opened in a thread."""
-    return max(map(len, cells.values()), default=0) > LARGE
+    for cell in cells.values():  # once for every job: any() would take twice as long
+        if len(cell) > LARGE:
+            return True
+    return False
 
 
 async def seal(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:

@@ -32,6 +32,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 EXHAUSTED = "retries exhausted"
 UNSTORABLE = "outcome cannot be stored"
 GAVE_UP = "not retryable"
+_LAZY = (GeneratorType, AsyncGeneratorType)
 _POLICY_FAILED = "retry policy failed"
 _NOBODY_KNOWS = "no worker knows its task"
 _UNKNOWN = exponential(10, base="10s", cap="10m")
@@ -56,7 +57,7 @@ class Judge:
                 result = self._sealed(handler, value)
             except Exception as error:
                 return self._unstorable(leased, error)
-        elif isinstance(value, GeneratorType | AsyncGeneratorType):
+        elif isinstance(value, _LAZY):
             lazy = f"result of {handler.task}(…): a generator, of which nothing has run; return a list"
             return self._unstorable(leased, CodecError(lazy))
         return Settlement(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from headrace.core.clock import SystemClock
 from headrace.records import JobId, Leased
 
@@ -14,15 +16,12 @@ _NEARLY = 0.9
 """Of a lease: when so much has passed of it, it was a near thing."""
 
 
-class _Held:
+class _Held(Struct, gc=False):
     """One lease. Whoever renews it changes this very object: a job that was dropped and granted again has another."""
 
-    __slots__ = ("epoch", "job", "since")
-
-    def __init__(self, job: Leased, since: float) -> None:
-        self.epoch = job.epoch
-        self.job = job
-        self.since = since
+    epoch: int
+    job: Leased
+    since: float
 
 
 class Leases:
@@ -50,7 +49,7 @@ class Leases:
         """New leases, as of ``now``: an instant before the claim was sent, so never later than the store's own."""
         held = self._held
         for job in jobs:
-            held[job.id] = _Held(job, now)
+            held[job.id] = _Held(job.epoch, job, now)
 
     def held(self) -> list[tuple[JobId, int]]:
         """All of them."""
