@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.client import Owner
-from headrace.core.apart import decode, seal
+from headrace.core.apart import LARGE, decode
 from headrace.core.arguments import Arguments
 from headrace.core.awaited import awaited
 from headrace.core.codec import JSON, JsonSerde
@@ -106,13 +107,10 @@ class Task(Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
-        body = self._arguments.encode(args, kwargs)
-        return self._made(self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments"))
+        return self._made(self._sealed(self._arguments.encode(args, kwargs)))
 
-    async def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        """The same, while the event loop goes on if the arguments are large."""
-        body = self._arguments.encode(args, kwargs)
-        return self._made(await seal(self._owner.client.packer.envelope, body, JSON, f"task {self.name}: arguments"))
+    def _sealed(self, body: bytes) -> bytes:
+        return self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
 
     def _made(self, cell: bytes) -> NewJob:
         return self._options.job(self.name, cell, self._owner.client.packer.new_id())
@@ -120,17 +118,19 @@ class Task(Generic[P, R]):
     @awaited("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
-        client = self._owner.client
-        return Handle(client, await client.enqueue(await self._job(args, kwargs)), self.results)
+        client, body = self._owner.client, self._arguments.encode(args, kwargs)
+        cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
+        return Handle(client, await client.enqueue(self._made(cell)), self.results)
 
     @awaited("SyncApp(app).call(task, …)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
-        client = self._owner.client
+        client, body = self._owner.client, self._arguments.encode(args, kwargs)
         if self._options.wait is not None:
             micros(self._options.wait, "wait")
-        cell = await client.call(await self._job(args, kwargs), self._options.wait)
-        return await decode(client.packer.envelope, cell, self.results, "result")
+        cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
+        answer = await client.call(self._made(cell), self._options.wait)
+        return await decode(client.packer.envelope, answer, self.results, "result")
 
     # -- for the worker
 
