@@ -17,4 +17,18 @@ def test_each_figure_of_both_has_its_medians_and_their_ratio() -> None:
     now = [run(drain=25.0, new=1.0), run(drain=15.0, new=1.0), run(drain=1.0, new=1.0)]
     head, line = report("abc", before, now)
     assert head.split()[2:4] == ["abc", "this"]
-    assert line.split() == "headrace drain 20.0 µs 15.0 µs 0.750 10.0 to 30.0 1.00 to 25.0".split()
+    assert line.split() == [
+        "headrace",
+        "drain",
+        "20.0",
+        "µs",
+        "15.0",
+        "µs",
+        "0.750",
+        "10.0",
+        "to",
+        "30.0",
+        "1.00",
+        "to",
+        "25.0",
+    ]
