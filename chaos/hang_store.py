@@ -160,8 +160,13 @@ async def _paused(store: ValkeyStore, seconds: float) -> AsyncIterator[None]:
 async def _locked_tables(store: PostgresStore) -> AsyncIterator[None]:
     """Somebody locks the tables, as a migration of another program may."""
     async with await psycopg.AsyncConnection.connect(store.url) as connection:
-        for table in _TABLES:
-            await connection.execute(f"LOCK TABLE headrace.{table} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        tables = ", ".join(f"headrace.{table}" for table in _TABLES)
+        while True:
+            try:
+                await connection.execute(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+                break
+            except psycopg.errors.DeadlockDetected:  # a worker had one of them and wanted another: again
+                await connection.rollback()
         yield
 
 
