@@ -17,7 +17,7 @@ from chaos.findings import Findings
 from chaos.fleet import Fleet
 from chaos.jobs import dashed, records_of, until_done
 from chaos.kill_server import at_work
-from chaos.ledger import Ledger
+from chaos.ledger import Ledger, latest
 from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, SqliteStore, Store, ValkeyStore, opened
@@ -120,11 +120,18 @@ async def run(
 
 async def _everybody_works(ledger: Path, fleet: Fleet, load: Load) -> None:
     since = time.monotonic_ns()
-    async with asyncio.timeout(60):
-        while not (at_work(ledger, fleet.pids, since) and load.acknowledges_since(since)):
-            await asyncio.sleep(0.05)
+    deadline = time.monotonic() + _PATIENCE
+    while not (at_work(ledger, fleet.pids, since) and load.acknowledges_since(since)):
+        if time.monotonic() > deadline:
+            last = {kind: latest(ledger, kind) for kind in ("start", "store_away", "store_back")}
+            raise TimeoutError(
+                f"not everybody works {_PATIENCE:.0f} s after {since}: workers {fleet.pids} told {last}; the store "
+                f"took jobs until {load.answers[-1:]}; {fleet.errors()[-2000:]}"
+            )
+        await asyncio.sleep(0.05)
 
 
+_PATIENCE = 120.0
 WAYS = {"postgres": ("stop", "lock"), "valkey": ("stop", "pause"), "sqlite": ("lock",)}
 """In which each store is made to stand still."""
 
