@@ -390,14 +390,14 @@ class PostgresBackend:
                     places.append(row[22])
                 case 2:
                     expired.append(shapes.reaped(row))
-        _, *_, walked, passed_over, _, next_in = rows[-1][:11]
+        _, *_, walked, passed_over, _, next_in, due = rows[-1][:12]
         if places and places[0] is not None:
             jobs = [job for _, job in sorted(zip(places, jobs, strict=True), key=_PLACE)]
         else:
             jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
         claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
-        self._way.walked(walked, claimed, marks, began, now)
+        self._way.walked(walked, claimed, due, marks, began, now)
         return claimed
 
 

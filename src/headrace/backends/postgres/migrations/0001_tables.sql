@@ -15,6 +15,7 @@ CREATE TABLE queues (
     paused_until bigint NOT NULL DEFAULT 0,
     governed boolean NOT NULL DEFAULT false
 );
+CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 
 -- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
 -- in the partitions before and after all days; those of days that nobody has made a partition for, in the default one,
@@ -55,8 +56,8 @@ ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET ST
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
--- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). That of a job
--- that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
+-- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). What is not due waits
+-- apart, in lane 0, until a claim promotes it. That of a job that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
 -- none; below 0, here and in ``paused``, if no lease ever began the job.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
@@ -77,10 +78,11 @@ CREATE TABLE ready (
 CREATE UNIQUE INDEX ready_id ON ready (id);
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 -- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
-CREATE INDEX ready_doomed ON ready (lane, priority, (dies_at + 0)) WHERE dies_at IS NOT NULL;
+CREATE INDEX ready_doomed ON ready (lane, (dies_at + 0)) WHERE dies_at IS NOT NULL;
 CREATE INDEX ready_lost ON ready (lane, priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
-CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane > 0;
+CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane >= 0;
+CREATE INDEX ready_later ON ready (qid, run_at, id) WHERE lane = 0;
 CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904;
 
 -- RUNNING. ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.

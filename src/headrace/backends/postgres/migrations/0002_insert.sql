@@ -210,7 +210,8 @@ CREATE FUNCTION make_ready(
 BEGIN
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), p_qids[n.queue], n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
+        coalesce(n.run_at, p_now + n.delay), CASE WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue] ELSE 0 END,
+        n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
         n.key IS NOT NULL,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
@@ -235,7 +236,8 @@ BEGIN
             CASE
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
                 WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task, n.priority)
-                ELSE p_qids[n.queue]
+                WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue]
+                ELSE 0
             END AS lane
         FROM unnest(
             p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
@@ -246,7 +248,7 @@ BEGIN
             array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
         FROM (
             SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due
-            FROM fresh AS f WHERE f.lane <> f.qid AND f.gid IS NULL GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
+            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
         ) AS g GROUP BY g.qid
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)

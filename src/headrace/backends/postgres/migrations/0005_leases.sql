@@ -142,7 +142,7 @@ BEGIN
             v_run_at := v_now + p_spread * v_count / greatest(v_total, 1);
             v_called := l.gid IS NOT NULL AND turns_of(l.qid) = 1;
             PERFORM make_available(
-                l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
+                v_now, l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
             );
             IF v_called THEN
                 v_kept := v_kept || l.id;

@@ -159,12 +159,11 @@ BEGIN
         SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
             v_now - min(s.run_at) FILTER (WHERE s.run_at <= v_now) AS oldest
         FROM (
-            SELECT h.run_at, (
-                SELECT count(*) FROM (
-                    SELECT 1 FROM ready AS y WHERE y.lane = h.lane AND y.priority = h.priority AND y.run_at > v_now LIMIT p_cap
-                ) AS few
+            SELECT least(oldest_due(q.qid), (  -- ready_later
+                SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 ORDER BY y.qid, y.run_at LIMIT 1
+            )) AS run_at, (
+                SELECT count(*) FROM (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now LIMIT p_cap) AS few
             ) AS later
-            FROM heads(ARRAY[q.qid]) AS h
             UNION ALL
             SELECT t.run_at, t.later FROM look_into_lanes(v_now, q.qid, p_cap) AS t WHERE q.governed
         ) AS s

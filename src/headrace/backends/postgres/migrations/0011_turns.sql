@@ -287,15 +287,28 @@ BEGIN
     END IF;
 END $$;
 
--- Jobs that lie where claims looked before the queue was governed come into their lanes: a bounded number, in their order.
+-- Whether jobs lie where claims looked before the queue was governed.
+CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid)  -- ready_pkey
+        OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0)  -- ready_later
+$$;
+
+-- Those come into their lanes: a bounded number, in their order.
 CREATE FUNCTION bring_in(p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    WITH head AS MATERIALIZED (  -- ready_pkey; then by place in the heap; jobs_pkey
-        SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
-        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+    WITH head AS MATERIALIZED (  -- ready_pkey, ready_later; then by place in the heap; jobs_pkey
+        SELECT x.* FROM (
+            SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
+            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+        ) AS x
+        UNION ALL
+        SELECT x.* FROM (
+            SELECT y.ctid AS place FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0
+            ORDER BY y.qid, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+        ) AS x
     ), moved AS (
         UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task, y.priority)
         FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id
@@ -365,9 +378,9 @@ DECLARE
     turn turns;
 BEGIN
     SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;
-    IF EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid) THEN  -- ready_pkey
+    IF waits_outside(p_qid) THEN
         PERFORM bring_in(p_qid);
-        turn.behind := EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid);
+        turn.behind := waits_outside(p_qid);
     END IF;
     IF p_all THEN
         v_last := (SELECT n.seq FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid DESC, n.seq DESC LIMIT 1);  -- news_qid

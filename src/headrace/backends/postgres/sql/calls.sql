@@ -7,13 +7,13 @@ SELECT * FROM {schema}.insert_v1(
 
 -- name: claim
 SELECT * FROM {schema}.claim_v1(
-    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
 )
 
 -- name: turn
 SELECT * FROM {schema}.turn_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint,
-    %b, %b, %b, %b
+    %b, %b, %b, %b, %b
 )
 
 -- name: complete
@@ -32,7 +32,7 @@ SELECT * FROM {schema}.finish_v1(
 )
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
-    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
 )
 
 -- name: renew
