@@ -352,9 +352,16 @@ class Backend(Protocol):
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
         asks for its leases (``Beat.census``) and gives them back, or a reap takes them back and counts a loss for each.
 
-        Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
-        on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
-        or have ended.
+        **What is not due waits apart**, by ``run_at``, where no claim walks over it. A claim first *promotes* what has
+        become due in its queues, in the order of ``run_at``, a bounded number at a time (1,000, say): so the passing of
+        time is all that a delayed job needs. The order above is that among what has been promoted; only when more than
+        that number became due since the last claim does it leave some of them to the claims that follow. A claim that
+        is short of its limit while something due is not promoted answers 0 in ``next_in``, so nothing starves. A clock
+        that is set back makes nothing claimable early.
+
+        The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not depend on how
+        many jobs wait, are not due, run or have ended, on how many priorities they have, nor on how many queues
+        there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost what as many of one do.
 
         **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
         *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
@@ -389,8 +396,10 @@ class Backend(Protocol):
         light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the
         first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who listen to
         ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant, or
-        ``holders``. A great many jobs that waited when the queue became governed may be brought into turns bit by bit,
-        by the claims that follow, in their order.
+        ``holders``. What is not due waits apart here too: a visit promotes what has become due of its tenant, a bounded
+        number, and a tenant of which something due is left does not fall asleep. A great
+        many jobs that waited when the queue became governed may be brought into turns bit by bit, by the claims that
+        follow, in their order.
 
         A claim from several queues takes first from the one that is named first: each governed queue, and all others
         together, are given their even share of the room in this order (what is left, by the number of those to come,
