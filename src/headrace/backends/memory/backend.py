@@ -458,7 +458,7 @@ class MemoryBackend:
 
     def _queue_stats(self, queue: str, now: int) -> QueueStats:
         counts = self.store.counts
-        oldest = self.store.next_due(queue)
+        oldest = self.store.oldest(queue)
         until = self.store.paused_queues.get(queue, 0)
         return QueueStats(
             queue,

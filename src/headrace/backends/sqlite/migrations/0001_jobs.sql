@@ -69,7 +69,8 @@ CREATE TABLE cells (
     data BLOB NOT NULL
 ) STRICT;
 
--- AVAILABLE. The table is its own claim index: what is due is a range at the head of each (lane, priority).
+-- AVAILABLE. The table is its own claim index: what is due lies in its lane in the order of claims, what is not lies in
+-- another lane (see 0006).
 -- The lane is the qid; in a governed queue, that of the job's tenant and task; and of a job that waits for the turn of
 -- its group, the group's line, the negative ``gid``, where every priority is 0 and no claim looks.
 -- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
