@@ -66,7 +66,7 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     every: Length = "10s"
     """How often it looks for schedules to plan, at least."""
     ahead: Length = "60s"
-    """How long before its instant a slot is planned."""
+    """How long before its instant a slot is planned; at most 7 days."""
     batch: int = 100
     """Schedules in one trip."""
     shard: int = 0
@@ -178,6 +178,8 @@ def _check(settings: Settings) -> None:
     for name in ("every", "ahead"):
         if micros(getattr(settings.planner, name), f"planner.{name}") < 10_000:
             raise ConfigError(f"planner.{name}: expected at least 10ms, got {getattr(settings.planner, name)!r}")
+    if micros(settings.planner.ahead) > micros(_AHEAD):
+        raise ConfigError(f"planner.ahead: expected at most {_AHEAD}, got {settings.planner.ahead!r}")
     for name, low in (("batch", 1), ("shard", 0), ("shards", 1)):
         _check_whole(getattr(settings.planner, name), low, f"planner.{name}")
     if settings.planner.shard >= settings.planner.shards:
@@ -212,6 +214,8 @@ def _from_files() -> dict[str, Any]:
     return {}
 
 
+_AHEAD = "7d"
+"""Half of the days that a store which keeps jobs by the day of their making is ahead."""
 _DEEPEST = 8
 """More tables in tables than there are settings for."""
 

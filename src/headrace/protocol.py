@@ -38,7 +38,7 @@ it has not expired, and it is *called*, as every job is that has no group.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -55,6 +55,7 @@ from headrace.records import (
     JobKey,
     Limits,
     Page,
+    Place,
     Reap,
     Reaped,
     Record,
@@ -102,6 +103,20 @@ class Turn(Protocol):
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
+        ...
+
+
+class Tidy(Protocol):
+    """What a store needs besides sweeps, such as a place for the jobs of days to come. A store that needs nothing has
+    no attribute ``tidy``."""
+
+    async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+        """Do what is due, unless another process does, or did lately: every worker calls this on every beat.
+
+        ``clauses`` are those that are swept. Where whole days of jobs are past one of them and go at once, this does
+        it, and answers with how many jobs went from which place. What is still to be done, or cannot be done now,
+        comes with a later call.
+        """
         ...
 
 
@@ -498,7 +513,7 @@ class Backend(Protocol):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, ticks, and the places
         in turn of tenants without jobs; never a live job, a schedule or a rule.
-        A store may remove a whole day at once, if that is a step as small.
+        A store may leave whole days to ``Tidy``, for a day more.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.
         """

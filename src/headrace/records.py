@@ -477,12 +477,11 @@ class SweepClause(Struct, frozen=True, kw_only=True):
     place: Place
     older_than: int | None = None
     """Ended at least this long ago. A result that is still held protects its record from this bound. Where it is a day
-    or more, a store may keep the jobs that were made on one day until all of that day is older."""
+    or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
     max_count: int | None = None
     max_bytes: int | None = None
     """Hard bounds: they hold even where a result is still held."""
     limit: int = 1_000
-    """A store that removes a whole day at once may go beyond."""
     dry_run: bool = False
 
 

@@ -198,7 +198,8 @@ FORBIDDEN = [
     for what in (
         "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1",
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
-        "forget_queues()",
+        "forget_queues_v1(NULL)", "begin_duty_v1(NULL, 'days')", "make_day_v1(NULL)",
+        "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "holders_v1()",
         "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [

@@ -18,6 +18,7 @@ from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.days import Days
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.policies import PostgresPolicies
@@ -72,7 +73,6 @@ from headrace.types import JobState
 
 log = logging.getLogger("headrace")
 
-_DAY = 86_400_000_000
 _ID = attrgetter("id")
 _CLAIM_ORDER = attrgetter("priority", "run_at", "id")
 _PLACE = itemgetter(0)
@@ -129,6 +129,7 @@ class PostgresBackend:
         self.tx = PostgresTransactions(schema, where)
         self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
         self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
+        self.tidy = Days(lambda: self._connections, self._call, lambda: self._sql).tidy
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
@@ -326,11 +327,6 @@ class PostgresBackend:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
-            if clause.place is Place.COMPLETED and not clause.dry_run:
-                await self._call("tidy", at)
-            if clause.older_than is not None and clause.older_than >= _DAY:
-                for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit, clause.dry_run):
-                    return Swept(*day)
             [found] = await self._call(
                 "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
             )

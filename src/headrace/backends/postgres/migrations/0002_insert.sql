@@ -33,16 +33,21 @@ BEGIN
 END $$;
 
 -- The numbers of queues, which are made known. Whoever has a number in hand keeps the queue from being forgotten until
--- the end of the transaction: by a lock on the table that hinders nobody but ``forget_queues``.
+-- the end of the transaction: by a lock on the table, or, if the queue is about to go, on its row; neither hinders anybody else.
 CREATE FUNCTION queue_ids(p_names text[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     found integer[];
+    v_leaving boolean;
 BEGIN
     LOCK TABLE queues IN ROW SHARE MODE;
-    FOR attempt IN 1..2 LOOP
+    FOR attempt IN 1..3 LOOP
         -- queues_name_key, one probe per name.
-        SELECT array_agg(q.qid ORDER BY n.ord) INTO found
+        SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
         FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        IF v_leaving AND attempt = 1 THEN
+            PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
+            CONTINUE;
+        END IF;
         EXIT WHEN cardinality(found) = cardinality(p_names);
         PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n), 0)))
         FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE;

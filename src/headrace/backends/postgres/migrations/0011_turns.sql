@@ -405,7 +405,7 @@ CREATE FUNCTION claim_turns(
     turn turns, p_now bigint, p_qid integer, p_name text, p_pause bigint, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_ord integer
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -626,7 +626,7 @@ BEGIN
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
             RETURN QUERY
-            WITH gone AS (  -- by place in the heap; jobs_pkey; patches_pkey
+            WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
                 DELETE FROM ready AS y USING unnest(v_places, v_owners) WITH ORDINALITY AS n (place, tid, ord)
                 WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
             ), held AS (
@@ -650,7 +650,7 @@ BEGIN
             FROM (
                 SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
                 FROM gone AS g OFFSET 0
-            ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
+            ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
             IF v_rated IS NOT NULL THEN  -- task_rules_pkey
                 UPDATE task_rules AS k SET full_at = greatest(k.full_at, p_now) + n.jobs * k.every
                 FROM (SELECT m.task, count(*) AS jobs FROM unnest(v_tasks) AS m (task) GROUP BY m.task) AS n

@@ -86,11 +86,26 @@ SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
 -- name: sweep_tenants
 SELECT * FROM {schema}.sweep_tenants_v1(%b, %b::integer, %b)
 
--- name: sweep_day
-SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer, %b)
+-- name: begin_duty
+SELECT {schema}.begin_duty_v1(%b, %b)
 
--- name: tidy
-SELECT {schema}.forget_queues(%b), {schema}.make_days_v1()
+-- name: end_duty
+SELECT {schema}.end_duty_v1(%b, %b, %b, %b)
+
+-- name: holders
+SELECT {schema}.holders_v1()
+
+-- name: make_day
+SELECT {schema}.make_day_v1(%b)
+
+-- name: drop_day
+SELECT {schema}.drop_day_v1(%b, %b::smallint, %b::bigint)
+
+-- name: settle_day
+SELECT * FROM {schema}.settle_day_v1(%b::integer)
+
+-- name: forget_queues
+SELECT {schema}.forget_queues_v1(%b)
 
 -- name: stats
 SELECT * FROM {schema}.stats_v1(%b, %b::integer)
