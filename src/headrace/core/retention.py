@@ -30,18 +30,29 @@ class Retention:
     """
 
     def __init__(
-        self, backend: Backend, clock: Clock, rng: Random, observers: Observers, settings: RetentionSettings
+        self,
+        backend: Backend,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        settings: RetentionSettings,
+        *,
+        spare: int = 0,
     ) -> None:
+        """``spare``: what ended less than so long ago stays, in microseconds."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = micros(settings.every) / 1e6
+        self._keys = settings.keys
         self._clauses = [
             SweepClause(place=Place.RESULTS),
-            _clause(Place.COMPLETED, settings.completed),
-            _clause(Place.CANCELLED, settings.cancelled),
-            _clause(Place.FAILED, settings.failed),
+            _clause(Place.COMPLETED, settings.completed, spare),
+            _clause(Place.CANCELLED, settings.cancelled, spare),
+            _clause(Place.FAILED, settings.failed, spare),
+            SweepClause(place=Place.KEYS),
+            SweepClause(place=Place.KEYS, max_count=settings.keys),
             *([] if backend.ticks is None else [_clause(Place.TICKS, settings.ticks)]),
             *([] if backend.policies is None else [SweepClause(place=Place.TENANTS)]),
         ]
@@ -75,6 +86,13 @@ class Retention:
         sentence = f"{_FAILURES} sweeps in a row failed, and what has ended piles up: {error}"
         self._observers.alert(Alert.CLEANUP_FAILING, "", sentence, error=error)
 
+    def _tell_of_keys(self, freed: int) -> None:
+        sentence = (
+            f"{freed} keys of completed jobs were freed before their result_ttl was over, as more than retention.keys ="
+            f" {self._keys} outlive the records of their jobs: their jobs may be enqueued again"
+        )
+        self._observers.alert(Alert.KEYS_FREED, "", sentence)
+
     async def sweep(self) -> int:
         """One run over all places; how much it removed."""
         swept_from: dict[str, int] = {}
@@ -90,6 +108,8 @@ class Retention:
                     self._observers.tell(
                         Event(EventKind.SWEPT, detail=f"{swept.removed} from {place}", count=swept.removed)
                     )
+                    if clause.place is Place.KEYS and clause.max_count is not None:
+                        self._tell_of_keys(swept.removed)
                 if more := swept.more:
                     await asyncio.sleep(loop.time() - began)
         if swept_from:
@@ -99,5 +119,7 @@ class Retention:
         return sum(swept_from.values())
 
 
-def _clause(place: Place, keep: Keep) -> SweepClause:
-    return SweepClause(place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes)
+def _clause(place: Place, keep: Keep, spare: int = 0) -> SweepClause:
+    return SweepClause(
+        place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes, spare=spare
+    )

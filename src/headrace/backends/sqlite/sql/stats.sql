@@ -42,5 +42,5 @@ SELECT count(*) FROM (SELECT 1 FROM ready WHERE lane = ?1 AND priority = ?2 AND 
 SELECT worker, queues, slots, busy, started_at, seen_at FROM workers WHERE listed_until > ?1
 
 -- name: places
--- Four rows.
+-- Five rows.
 SELECT state, count, bytes FROM places
