@@ -84,6 +84,9 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
     ticks: Keep = Keep(age="7d", count=1_000_000)
     """What became of slots of schedules."""
+    keys: int = 10_000_000
+    """How many keys may outlive the records of their jobs: a key stays taken for ``result_ttl`` whatever else goes.
+    Where there are more, those go that would be free first, and an alert says so."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -191,6 +194,7 @@ def _check(settings: Settings) -> None:
         micros(keep.age, f"retention.{place}.age")
         _check_whole(keep.count, 0, f"retention.{place}.count")
         _check_whole(keep.bytes, 0, f"retention.{place}.bytes")
+    _check_whole(settings.retention.keys, 0, "retention.keys")
 
 
 def _check_whole(given: object, low: int, what: str) -> None:

@@ -317,7 +317,7 @@ class Backend(Protocol):
 
         A row whose ``id`` is stored already, in whatever state, changes nothing: SAME. So repeating an insert after
         a lost reply is safe as long as the job's record is kept. Once the record is gone the id is unknown: the row is
-        a new job, with a new epoch 0.
+        a new job, with a new epoch 0. ``SweepClause.spare`` keeps retention from removing it too early for that.
 
         A row with a ``key`` looks at the job that last took ``(queue, key)``:
 
@@ -325,6 +325,7 @@ class Backend(Protocol):
           state and attempt. A live job also takes on the row's ``reply_to``. Everything else about the row is
           dropped: the first accepted enqueue decides.
         * COMPLETED and still held: DONE, with its id and result.
+        * COMPLETED and still held, but its record is gone: DUPLICATE, with its id, the state COMPLETED and attempt 0.
         * otherwise the key is free and this row takes it: NEW.
 
         Two rows of one batch with the same key: the first wins, the second is its duplicate. Any number of
@@ -434,7 +435,10 @@ class Backend(Protocol):
         A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
         ``cancelled``), and loses against the terminal states.
 
-        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once.
+        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once. The key is
+        held for so long whatever a sweep does to the record: one whose job's record is gone *outlives* it, until its
+        own time has come or a sweep of ``Place.KEYS`` takes it. It is taken like any other that is held, for inserts,
+        moves and requeues; but it names no job any more, so ``fetch`` and ``alter`` know nothing of it.
         CANCELLED and FAILED free it at once. ``queue`` moves the job (and its key) to another queue unless its key is
         taken there, in which case the job goes without its key. Spawned rows are inserted when all settlements of the
         batch are done, so a job that freed its key may spawn its successor under it. Every inbox that waits for the
@@ -511,8 +515,9 @@ class Backend(Protocol):
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, ticks, and the places
-        in turn of tenants without jobs; never a live job, a schedule or a rule.
+        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, keys that outlive their
+        jobs, ticks, and the places in turn of tenants without jobs; never a live job, a schedule or a rule. A sweep of
+        COMPLETED removes records and results, and leaves the keys that are still held.
         A store may leave whole days to ``Tidy``, for a day more.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.

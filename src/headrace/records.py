@@ -162,9 +162,9 @@ class Settlement(Struct, frozen=True, gc=False):
     result: bytes | None = None
     """COMPLETED only. None: there is nothing to be kept, which is not the same as an empty result."""
     result_ttl: int = 0
-    """COMPLETED: how long the result can be fetched and the key stays taken."""
+    """COMPLETED: how long the result can be fetched, while its record is kept, and the key stays taken, in any case."""
     keep: bool = True
-    """False: leave no record of a COMPLETED job at all."""
+    """False: leave no record of a COMPLETED job at all, and its key is free."""
     spawn: Sequence[Row] = ()
     """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
     run_at: int | None = None
@@ -437,7 +437,7 @@ class WorkerStats(Struct, frozen=True):
 
 
 class PlaceStats(Struct, frozen=True):
-    """What one class of ended jobs takes up: the thing that retention bounds."""
+    """What one class of ended jobs, ticks, or keys that outlive their jobs (0 bytes) take up: what retention bounds."""
 
     place: str
     count: int
@@ -464,6 +464,9 @@ class Place(StrEnum):
     """Results past their ttl; the records stay."""
     TICKS = "ticks"
     """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
+    KEYS = "keys"
+    """Keys that outlive the record of their job. Those that are free by now go; ``max_count`` takes as many others as
+    there are too many, those first that would be free first. No other bound counts."""
     TENANTS = "tenants"
     """Tenants of governed queues that have no jobs, and whose rate is saved up: they come back as they would come anew.
     What was set for them stays. ``limit`` is the only bound; ``more`` may be told by a sweep that removed none, if
@@ -480,9 +483,12 @@ class SweepClause(Struct, frozen=True, kw_only=True):
     or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
     max_count: int | None = None
     max_bytes: int | None = None
-    """Hard bounds: they hold even where a result is still held."""
+    """Hard bounds: they hold even where a result is still held; only its key stays."""
     limit: int = 1_000
     dry_run: bool = False
+    spare: int = 0
+    """COMPLETED, CANCELLED, FAILED: what ended less than this long ago stays, whatever the bounds say. An insert that
+    is repeated for so long after a lost answer then meets the job, and does not store it twice."""
 
 
 class Swept(Struct, frozen=True):
@@ -491,7 +497,7 @@ class Swept(Struct, frozen=True):
     removed: int
     bytes: int
     kept: int
-    """Records left in the place; 0 for RESULTS."""
+    """Records, or keys, left in the place; 0 for RESULTS."""
     more: bool
     """Whether the clause still condemns something: call again."""
 

@@ -32,18 +32,29 @@ class Retention:
     """
 
     def __init__(
-        self, backend: Backend, clock: Clock, rng: Random, observers: Observers, settings: RetentionSettings
+        self,
+        backend: Backend,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        settings: RetentionSettings,
+        *,
+        spare: int = 0,
     ) -> None:
+        """``spare``: what ended less than so long ago stays, in microseconds."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = micros(settings.every) / 1e6
+        self._keys = settings.keys
         self._clauses = [
             SweepClause(place=Place.RESULTS),
-            _clause(Place.COMPLETED, settings.completed),
-            _clause(Place.CANCELLED, settings.cancelled),
-            _clause(Place.FAILED, settings.failed),
+            _clause(Place.COMPLETED, settings.completed, spare),
+            _clause(Place.CANCELLED, settings.cancelled, spare),
+            _clause(Place.FAILED, settings.failed, spare),
+            SweepClause(place=Place.KEYS),
+            SweepClause(place=Place.KEYS, max_count=settings.keys),
             *([] if backend.ticks is None else [_clause(Place.TICKS, settings.ticks)]),
             *([] if backend.policies is None else [SweepClause(place=Place.TENANTS)]),
         ]
@@ -56,6 +67,13 @@ class Retention:
         while True:
             await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
             await self.sweep()
+
+    def _tell_of_keys(self, freed: int) -> None:
+        sentence = (
+            f"{freed} keys of completed jobs were freed before their result_ttl was over, as more than retention.keys ="
+            f" {self._keys} outlive the records of their jobs: their jobs may be enqueued again"
+        )
+        self._observers.alert(Alert.KEYS_FREED, "", sentence)
 
     async def sweep(self) -> int:
         """One run of all steps; how much they removed. Raises nothing: what failed is told, and comes again."""
@@ -104,6 +122,8 @@ class Retention:
                 began = loop.time()
                 swept = await self._backend.sweep(clause, self._clock.stamp())
                 removed += self._tell(clause.place, swept.removed)
+                if swept.removed and clause.place is Place.KEYS and clause.max_count is not None:
+                    self._tell_of_keys(swept.removed)
                 if more := swept.more:
                     await asyncio.sleep(loop.time() - began)
             return removed
@@ -147,5 +167,7 @@ class _Step:
         return False
 
 
-def _clause(place: Place, keep: Keep) -> SweepClause:
-    return SweepClause(place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes)
+def _clause(place: Place, keep: Keep, spare: int = 0) -> SweepClause:
+    return SweepClause(
+        place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes, spare=spare
+    )

@@ -44,6 +44,8 @@ class MemoryStore:
             JobState.FAILED: {},
         }
         self.keys: dict[tuple[str, str], JobId] = {}
+        self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
+        """Keys whose job has no record any more: who had them, and until when they are held."""
         self.inboxes: dict[JobId, set[str]] = {}
         self.now = 0
         """The instant of the operation under way."""
@@ -72,7 +74,7 @@ class MemoryStore:
         """A new job, AVAILABLE."""
         self.jobs[entry.id] = entry
         if entry.key is not None:
-            self.keys[entry.queue, entry.key] = entry.id
+            self.take_key(entry, entry.queue, entry.key)
         if entry.expires_at is not None:
             self._expiring.put(entry.id, entry.expires_at)
         self._enter(entry)
@@ -107,6 +109,14 @@ class MemoryStore:
             self.call(before, entry.group)
             self.call(entry.queue, entry.group)
 
+    def sweep_away(self, entry: Entry, now: int) -> None:
+        """Forget an ended job; its key stays as long as it is held."""
+        place = entry.queue, entry.key or ""
+        held = entry.state is JobState.COMPLETED and entry.held_until > now and self.keys.get(place) == entry.id
+        self.remove(entry)
+        if held:
+            self.outlived[place] = entry.id, entry.held_until
+
     def remove(self, entry: Entry) -> None:
         """Forget the job, its key and its waiters."""
         if entry.group is not None:
@@ -124,12 +134,23 @@ class MemoryStore:
         if entry.key is not None and self.keys.get((entry.queue, entry.key)) == entry.id:
             del self.keys[entry.queue, entry.key]
 
-    def key_holder(self, queue: str, key: str, now: int) -> Entry | None:
-        """The job that keeps others from taking the key: live, or completed and still held."""
+    def take_key(self, entry: Entry, queue: str, key: str) -> None:
+        """The key, which is free, leads to this job now."""
+        self.keys[queue, key] = entry.id
+        self.outlived.pop((queue, key), None)
+
+    def key_holder(self, queue: str, key: str, now: int) -> JobId | None:
+        """The job that keeps others from taking the key: live, or completed and still held, recorded or not."""
         entry = self.by_key(queue, key)
-        if entry is None or entry.state in LIVE:
-            return entry
-        return entry if entry.state is JobState.COMPLETED and entry.held_until > now else None
+        if entry is None:
+            return self.outliving(queue, key, now)
+        held = entry.state is JobState.COMPLETED and entry.held_until > now
+        return entry.id if held or entry.state in LIVE else None
+
+    def outliving(self, queue: str, key: str, now: int) -> JobId | None:
+        """The job that holds the key without a record."""
+        job_id, held_until = self.outlived.get((queue, key), (None, 0))
+        return job_id if held_until > now else None
 
     def by_key(self, queue: str, key: str) -> Entry | None:
         """The job that last took the key."""

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import DataError, IntegrityError, sql
+from psycopg.errors import UniqueViolation
 
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
@@ -96,7 +97,8 @@ _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Delete: (0, 2, 3, 4, 5),
 }
 _PLACES = {CODES[JobState(place)]: place.value for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED)} | {
-    6: Place.TICKS.value
+    6: Place.TICKS.value,
+    7: Place.KEYS.value,
 }
 _UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|find_v1|due_v1|plan_v1|history_v1)\b")
 """What a role that is confined to tenants calls by another name."""
@@ -226,12 +228,21 @@ class PostgresBackend:
             return []
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
-            found = await self._call("insert", at, *shapes.insert_params(rows))
+            found = await self._insert(at, shapes.insert_params(rows))
             for ord_, status, job_id, state, attempt, result in found:
                 answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
         new = {row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW}
         self._notifier.send((f"queue:{queue}", None) for queue in new)
         return answers
+
+    async def _insert(self, at: Stamp, params: tuple[Any, ...]) -> list[Any]:
+        """Ids are new, as a rule: to be ready for one that is not costs a transaction within the transaction."""
+        try:
+            return await self._call("insert_new", at, *params)
+        except BackendError as error:
+            if not isinstance(error.__cause__, UniqueViolation):
+                raise
+        return await self._call("insert", at, *params)
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         began, marks = self._set_out()
@@ -321,15 +332,18 @@ class PostgresBackend:
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.place is Place.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is Place.TENANTS:
+        if clause.place is Place.KEYS:
+            [found] = await self._call("sweep_keys", at, clause.max_count, clause.limit, clause.dry_run)
+        elif clause.place is Place.TENANTS:
             [found] = await self._call("sweep_tenants", at, clause.limit, clause.dry_run)
         elif clause.place is Place.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
             [found] = await self._call(
-                "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
-            )
+                "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run,
+                clause.spare,
+            )  # fmt: skip
         return Swept(*found)
 
     # -- reading

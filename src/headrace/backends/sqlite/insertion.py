@@ -11,7 +11,7 @@ from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
 from headrace.backends.sqlite.places import ReadyRow, release_new
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import COMPLETED, FAILED, LIVE, STATES
+from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
 from headrace.records import Cells, Inserted, InsertStatus, JobId, Row
@@ -39,8 +39,20 @@ def key_taken(tx: Transaction, qid: int, key: str, now: int, *, but: int | None 
     holder = tx.first(_SQL["key_holder"], (qid, key))
     if holder is None or holder[0] == but:
         return False
-    _, state, held_until = holder
+    _, state, held_until, outlived, outlived_until = holder
+    if outlived is not None:
+        return not _released(tx, qid, key, outlived_until, now)
     return state is None or (state == COMPLETED and held_until > now)
+
+
+def _released(tx: Transaction, qid: int, key: str, held_until: int, now: int) -> bool:
+    """Whether a key that outlives its job is free by now; then it goes."""
+    if held_until > now:
+        return False
+    tx.execute(_SQL["drop_outlived"], (qid, key))
+    tx.count(qid, KEYS, -1)
+    tx.fill(KEYS, -1, 0)
+    return True
 
 
 class _Batch:
@@ -224,7 +236,11 @@ class _Batch:
         holder = self._tx.first(_SQL["key_holder"], (qid, key))
         if holder is None:
             return None
-        seq, state, held_until = holder
+        seq, state, held_until, outlived, outlived_until = holder
+        if outlived is not None:
+            if _released(self._tx, qid, key, outlived_until, self._now):
+                return None
+            return Inserted(InsertStatus.DUPLICATE, outlived, STATES[COMPLETED])
         held = state == COMPLETED and held_until > self._now
         if state is not None and not held and not (state == FAILED and row.hold_failed):
             return None

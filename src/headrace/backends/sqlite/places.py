@@ -13,7 +13,7 @@ from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.apart import home, place
 from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED
+from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, KEYS, PAUSED
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.records import JobId, Reaped
@@ -206,6 +206,16 @@ def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
         tx.execute(_SQL["drop_waiters"], (apsw.carray(seqs),))
         for inbox, job_id in waiting:
             tx.wake_inbox(readable(inbox), job_id)
+
+
+def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
+    """The keys that completed jobs, which are about to be forgotten, still hold outlive them."""
+    held = tx.rows(_INSERT["outlived"], (apsw.carray(seqs), now))
+    if held:
+        tx.executemany(_INSERT["outlive"], [(seq, job_id, held_until) for seq, _, job_id, held_until in held])
+        tx.fill(KEYS, len(held), 0)
+        for qid, number in Counter(qid for _, qid, _, _ in held).items():
+            tx.count(qid, KEYS, number)
 
 
 def forget(tx: Transaction, seqs: array[int]) -> None:

@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import STATES, TICKS
+from headrace.backends.sqlite.states import KEYS, STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
 from headrace.policy import FOREVER
 from headrace.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
 
 _SQL = load("stats")
-_PLACES = {code: state.value for code, state in enumerate(STATES)} | {TICKS: Place.TICKS.value}
+_PLACES = {code: state.value for code, state in enumerate(STATES)} | {
+    KEYS: Place.KEYS.value,
+    TICKS: Place.TICKS.value,
+}
 
 
 def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:

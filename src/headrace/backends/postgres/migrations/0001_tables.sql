@@ -157,15 +157,18 @@ CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
 -- What may still be held when its day goes.
 CREATE INDEX ended_held ON ended (held_until) WHERE held_until > finished_at + 86400000000;
 
--- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED.
+-- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED. ``alone_until`` is the same
+-- again once the key outlives the record of its job, and NULL before: so the end of a job writes to no index.
 CREATE TABLE keys (
     qid integer NOT NULL,
     key text NOT NULL,
     id uuid NOT NULL,
     held_until bigint,
     failed boolean NOT NULL DEFAULT false,
+    alone_until bigint,
     CONSTRAINT keys_pkey PRIMARY KEY (qid, key)
 ) WITH (fillfactor = 90);
+CREATE INDEX keys_alone ON keys (alone_until) WHERE alone_until IS NOT NULL;
 
 -- Inboxes that get a hint when a job ends.
 CREATE TABLE waiters (
@@ -187,7 +190,8 @@ CREATE TABLE workers (
 ) WITH (fillfactor = 50);
 
 -- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
--- added up into ``totals`` now and then. So no two transactions wait for each other over a counter.
+-- added up into ``totals`` now and then. So no two transactions wait for each other over a counter. State 7: keys that outlive
+-- the records of their jobs.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
@@ -208,7 +212,7 @@ CREATE TABLE locks (
     name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
 );
 INSERT INTO locks (name)
-SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'ticks', 'depth']) AS n
+SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 2, '0') FROM generate_series(0, 31) AS n;
 

@@ -472,9 +472,10 @@ DECLARE
     v_key text;
 BEGIN
     SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = p_id;
+    PERFORM release_key(p_now, p_to, v_key);
     INSERT INTO keys AS k (qid, key, id) VALUES (p_to, v_key, p_id)
     ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-    WHERE k.held_until <= p_now;
+    WHERE k.held_until <= p_now AND k.alone_until IS NULL;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -483,8 +484,8 @@ BEGIN
 END $$;
 
 -- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``, but those who wait for them; the caller
--- counts them.
-CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
+-- counts them. With ``p_held_after``, keys that are held beyond that instant outlive them.
+CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[], p_held_after bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM lock_keys(p_ids, p_qids);
@@ -494,8 +495,17 @@ BEGIN
         DELETE FROM patches AS c USING unnest(p_ids) AS n (id) WHERE c.id = ANY (ARRAY[n.id])
     ), places AS (  -- ended_pkey
         DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id])
+    ), alone AS (  -- keys_pkey
+        UPDATE keys AS k SET alone_until = k.held_until FROM gone AS g
+        WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id AND k.held_until > p_held_after
+            AND k.alone_until IS NULL
+        RETURNING k.qid
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs) SELECT a.qid, 7, count(*) FROM alone AS a GROUP BY a.qid
     )
-    DELETE FROM keys AS k USING gone AS g WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id;  -- keys_pkey
+    DELETE FROM keys AS k USING gone AS g  -- keys_pkey
+    WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id AND k.alone_until IS NULL
+        AND (k.held_until > p_held_after) IS NOT TRUE;
 END $$;
 
 CREATE FUNCTION turn_v1(

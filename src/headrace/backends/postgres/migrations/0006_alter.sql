@@ -152,9 +152,10 @@ BEGIN
             END IF;
         ELSIF p_kind = 4 THEN
             IF v_key IS NOT NULL THEN
+                PERFORM release_key(v_now, p.qid, v_key);
                 INSERT INTO keys AS k (qid, key, id) VALUES (p.qid, v_key, v_id)
                 ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-                WHERE k.id = excluded.id OR k.held_until <= v_now;
+                WHERE (k.id = excluded.id OR k.held_until <= v_now) AND k.alone_until IS NULL;
                 v_changed := FOUND;
             END IF;
             IF v_changed THEN
@@ -191,7 +192,8 @@ BEGIN
             v_changed := p.held_until > v_now;
             IF v_changed THEN
                 UPDATE ended AS e SET held_until = v_now + p_number WHERE e.id = v_id;
-                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id;
+                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id
+                    AND k.alone_until IS NULL;
             END IF;
         ELSIF p_kind = 9 THEN
             PERFORM leave_place(v_now, p);

@@ -7,6 +7,7 @@ LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
         SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
         JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[n.key])
+        WHERE k.alone_until IS NULL
     ) AS x GROUP BY x.id
 $$;
 
@@ -111,6 +112,7 @@ BEGIN
         SELECT k.id, i.ord + cardinality(p_ids)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
         JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[i.key])
+        WHERE k.alone_until IS NULL
     ) AS n
     JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now

@@ -1,8 +1,8 @@
 -- Remove what has ended, oldest end first. ``p_count`` and ``p_bytes`` are hard; a result that is held protects its job
--- from ``p_age``. An age of a day or more leaves the jobs of a day to ``drop_day_v1``, until all of that day has been past it for
--- another day.
+-- from ``p_age``; nothing that ended less than ``p_spare`` ago goes. A key that is still held outlives its job. An age of a day or
+-- more leaves the jobs of a day to ``drop_day_v1``, until all of that day has been past it for another day.
 CREATE FUNCTION sweep_v1(
-    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean
+    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint
 ) RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
@@ -33,7 +33,7 @@ BEGIN
         AND (p_dry OR try_lock('ended ' || p_state))
     THEN
         SELECT array_agg(x.id), array_agg(x.size) INTO v_oldest, v_oldest_sizes FROM (
-            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
+            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state AND e.finished_at <= v_now - p_spare  -- ended_age
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
         ) AS x;
         -- What they weigh is told by the rows as they are once they are locked: a result may go at the same time.
@@ -63,7 +63,7 @@ BEGIN
     IF p_age IS NOT NULL AND cardinality(v_ids) <= p_limit THEN
         FOR r IN  -- ended_age
             SELECT e.id, e.qid, e.size FROM ended AS e
-            WHERE e.state = p_state AND e.finished_at <= v_now - p_age AND NOT (p_state = 3 AND e.held_until > v_now)
+            WHERE e.state = p_state AND e.finished_at <= v_now - greatest(p_age, p_spare) AND NOT (p_state = 3 AND e.held_until > v_now)
                 AND (e.id < v_days_from OR e.id >= v_days_to) AND e.id <> ALL (v_ids)
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1 - cardinality(v_ids) FOR UPDATE SKIP LOCKED
         LOOP
@@ -94,7 +94,7 @@ BEGIN
     SELECT coalesce(sum(s), 0) INTO bytes FROM unnest(v_sizes) AS s;
     kept := v_jobs - removed;
     IF removed > 0 AND NOT p_dry THEN
-        PERFORM forget_jobs(v_ids, v_qids);
+        PERFORM forget_jobs(v_ids, v_qids, v_now);
         PERFORM take_waiters(v_ids);
         INSERT INTO deltas (qid, state, jobs, bytes)
         SELECT n.qid, p_state, -count(*), -sum(n.size) FROM unnest(v_qids, v_sizes) AS n (qid, size) GROUP BY n.qid;
@@ -125,6 +125,46 @@ BEGIN
         INSERT INTO deltas (qid, state, jobs, bytes)
         SELECT e.qid, 3, 0, -sum(octet_length(e.result)) FROM unnest(v_ids) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) GROUP BY e.qid;
         UPDATE ended AS e SET result = NULL, size = e.size - octet_length(e.result) FROM unnest(v_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id]);
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- Remove keys that outlive the records of their jobs: those that are free by now, and those that would be first, where there are
+-- too many. A key that somebody has in hand is for another time.
+CREATE FUNCTION sweep_keys_v1(p_at bigint, p_count bigint, p_limit integer, p_dry boolean)
+RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := clock(p_at);
+    v_keys bigint;
+    v_excess bigint;
+    v_places tid[];
+BEGIN
+    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM (
+        SELECT t.jobs FROM totals AS t WHERE t.state = 7 UNION ALL SELECT d.jobs FROM deltas AS d WHERE d.state = 7
+    ) AS c;
+    -- One at a time: two would each take off what is too much.
+    v_excess := CASE WHEN v_keys > p_count AND (p_dry OR try_lock('keys')) THEN v_keys - p_count ELSE 0 END;
+    v_places := ARRAY(  -- keys_alone
+        SELECT k.ctid FROM keys AS k WHERE k.alone_until IS NOT NULL AND k.alone_until <= v_now
+        ORDER BY k.alone_until LIMIT p_limit + 1 FOR UPDATE SKIP LOCKED
+    );
+    IF v_excess > cardinality(v_places) AND cardinality(v_places) <= p_limit THEN
+        v_places := ARRAY(  -- keys_alone: begins with the others
+            SELECT k.ctid FROM keys AS k WHERE k.alone_until IS NOT NULL
+            ORDER BY k.alone_until LIMIT least(v_excess, p_limit + 1) FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    more := cardinality(v_places) > p_limit;
+    v_places := v_places[1:p_limit];
+    removed := cardinality(v_places);
+    bytes := 0;
+    kept := v_keys - removed;
+    IF removed > 0 AND NOT p_dry THEN
+        WITH gone AS (DELETE FROM keys AS k WHERE k.ctid = ANY (v_places) RETURNING k.qid)
+        INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 7, -count(*) FROM gone AS g GROUP BY g.qid;
     END IF;
     RETURN NEXT;
 END $$;

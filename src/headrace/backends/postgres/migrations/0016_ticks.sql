@@ -247,11 +247,11 @@ BEGIN
     WHERE t.uid = ANY (ARRAY[m.uid]) AND t.slot = ANY (ARRAY[m.slot]);
 END $$;
 
--- What there is in the places that can be swept: state 6 are the ticks.
+-- What there is in the places that can be swept: state 6 are the ticks, 7 the keys that outlive the records of their jobs.
 CREATE FUNCTION places_v2() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
-    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint)) AS s (state)
+    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint), (7::smallint)) AS s (state)
     LEFT JOIN (
         SELECT t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d
     ) AS c ON c.state = s.state
@@ -313,7 +313,7 @@ WITH own (part, names) AS (
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'set_aside_v1', 'note_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_results_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
+            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
             'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1',
             'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1'
         ]),

@@ -5,6 +5,11 @@ SELECT * FROM {schema}.insert_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
 )
 
+-- name: insert_new
+SELECT * FROM {schema}.insert_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true, p_new => true
+)
+
 -- name: claim
 SELECT * FROM {schema}.claim_v1(
     %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
@@ -78,7 +83,10 @@ SELECT * FROM {schema}.fetch_v1(
 SELECT * FROM {schema}.fetch_v1(%b, %b, %b, %b, %b::smallint, %b, %b)
 
 -- name: sweep
-SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b)
+SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b, %b::bigint)
+
+-- name: sweep_keys
+SELECT * FROM {schema}.sweep_keys_v1(%b, %b::bigint, %b::integer, %b)
 
 -- name: sweep_results
 SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)

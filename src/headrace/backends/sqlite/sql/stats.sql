@@ -49,5 +49,5 @@ FROM (
 SELECT worker, queues, slots, busy, started_at, seen_at FROM workers WHERE listed_until > ?1
 
 -- name: places
--- Four rows.
+-- Five rows.
 SELECT state, count, bytes FROM places
