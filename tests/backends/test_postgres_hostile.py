@@ -497,3 +497,19 @@ async def test_a_transaction_that_a_confined_role_leaves_open_holds_up_nobody_el
                 assert await store.finish(done) == [JobState.COMPLETED] * 20
                 await store.insert([row(n, queue="grouped", tenant="other", group=f"o{n}") for n in new])
             await connection.rollback()
+
+
+async def test_a_schedule_that_a_confined_role_has_in_hand_keeps_nobody_s_else_from_being_planned(
+    store: PostgresBackend,
+) -> None:
+    for number, name, tenant in ((910, "first", "acme"), (911, "second", "other")):
+        schedule = Schedule(name=name, uid=job_id(number), queue="q", tenant=tenant, definition=ONCE_AN_HOUR, slot=1)
+        assert await store.ticks.save([Save(schedule, 0)]) == [True]
+    plans = [Plan(name, job_id(number), 1, [NewTick(1, 1)], 2, 2) for number, name in ((910, "first"), (911, "second"))]
+    own = call("own_plan_v1", p_names="'{first}'", p_uids=f"ARRAY['{UUID(bytes=job_id(910))}']::uuid[]")
+    async with await psycopg.AsyncConnection.connect(url("hostile acme")) as connection:
+        await connection.execute(own.text.encode())
+        async with asyncio.timeout(20):
+            assert [outcomes is not None for outcomes in await store.ticks.plan(plans)] == [False, True]
+        await connection.rollback()
+    assert [outcomes is not None for outcomes in await store.ticks.plan(plans[:1])] == [True]
