@@ -77,7 +77,8 @@ CREATE FUNCTION unscoped(p_mine text[], p_name text) RETURNS text LANGUAGE sql I
     ), p_name)
 $$;
 
--- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called.
+-- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called: its transaction may last
+-- for as long as it likes, so nothing is locked that others wait for.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
@@ -95,7 +96,7 @@ BEGIN
         SELECT * FROM insert_v1(
             NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, own_keys(p_tenants, p_keys), p_priorities, p_delays, p_run_ats,
             p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-            p_parameters, p_vm_states, p_metadatas, p_blobs, true, p_new => p_new
+            p_parameters, p_vm_states, p_metadatas, p_blobs, true, true, p_new => p_new
         )
     LOOP
         PERFORM check_own(id, v_mine);
@@ -288,7 +289,7 @@ BEGIN
     END IF;
     FOR r IN
         SELECT * FROM alter_v1(
-            p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states
+            p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states, v_mine IS NOT NULL
         )
     LOOP
         r.key := unscoped(v_mine, r.key);

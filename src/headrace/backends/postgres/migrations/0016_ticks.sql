@@ -71,8 +71,10 @@ BEGIN
         UNION ALL SELECT 'count', v, 1, 2147483647 FROM unnest(t_counts) AS v
     ) AS x (what, got, least, most) WHERE x.got NOT BETWEEN x.least AND x.most LIMIT 1;
     IF cardinality(p_names) > 1 THEN
+        PERFORM 1 FROM (SELECT DISTINCT n.name FROM unnest(p_names, p_versions) AS n (name, version) WHERE n.version IS NULL) AS n
+        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;  -- agenda_pkey
         PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
-        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;
+        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a SKIP LOCKED;
         IF 2 = ANY (t_overlaps) THEN
             -- What may be cancelled is locked in the order in which everybody does that.
             FOR i IN 1..cardinality(p_names) LOOP
@@ -91,8 +93,12 @@ BEGIN
         END IF;
     END IF;
     FOR i IN 1..cardinality(p_names) LOOP
-        SELECT a.* INTO s FROM agenda AS a  -- agenda_pkey
-        WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND (p_versions[i] IS NULL OR a.version = p_versions[i]) FOR UPDATE;
+        IF p_versions[i] IS NULL THEN  -- agenda_pkey
+            SELECT a.* INTO s FROM agenda AS a WHERE a.name = p_names[i] AND a.uid = p_uids[i] FOR UPDATE;
+        ELSE  -- who has it in hand is about to change it; and nobody keeps a planner from the schedules of others
+            SELECT a.* INTO s FROM agenda AS a
+            WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND a.version = p_versions[i] FOR UPDATE SKIP LOCKED;
+        END IF;
         v_known := FOUND;
         v_fired := 0;
         IF NOT v_known THEN
