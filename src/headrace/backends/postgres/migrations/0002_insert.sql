@@ -344,8 +344,8 @@ END $$;
 -- Rows become jobs. An array of nothing but NULL may be NULL itself. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
 -- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
 -- together with others. ``p_new``: no id is thought to be stored already, and one that is breaks the call off with
--- unique_violation. Without it that costs a transaction within the transaction. Answers only for those that did not become a job:
--- status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
+-- unique_violation. Without it, plain jobs cost a transaction within the transaction. Answers only for those that did not become a
+-- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
@@ -396,7 +396,7 @@ BEGIN
             PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
         END IF;
         RETURN;
-    ELSIF NOT p_new THEN
+    ELSIF NOT p_new AND p_keys IS NULL AND p_reply_tos IS NULL THEN
         BEGIN
             RETURN QUERY SELECT * FROM insert_v1(
                 v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
@@ -404,10 +404,12 @@ BEGIN
                 p_vm_states, p_metadatas, p_blobs, false, p_bound, p_calls, true
             );
             RETURN;
-        EXCEPTION WHEN unique_violation THEN  -- some are here already: it takes a closer look, at jobs_pkey
-            SELECT coalesce(array_agg(j.id), '{}') INTO v_known
-            FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
+        EXCEPTION WHEN unique_violation THEN
+            NULL;  -- some are here already: it takes a closer look
         END;
+    END IF;
+    IF NOT p_new THEN  -- jobs_pkey, one probe per id
+        SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     END IF;
     v_sizes := weigh(
         v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
@@ -520,6 +522,12 @@ BEGIN
             p_now, p_qids, r.ids, r.queues, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.sizes
         );
     END IF;
+    IF p_ruled AND p_calls THEN
+        PERFORM call_inserted(p_qids, r.ids, r.queues, r.groups, p_bound);
+    END IF;
+    IF p_reply_tos IS NULL AND cardinality(v_fresh) = cardinality(p_ids) THEN
+        RETURN;
+    END IF;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
@@ -549,9 +557,6 @@ BEGIN
     GET DIAGNOSTICS v_told = ROW_COUNT;
     IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
         RAISE EXCEPTION 'a job has ended or was removed at the same time' USING ERRCODE = 'serialization_failure';
-    END IF;
-    IF p_ruled AND p_calls THEN
-        PERFORM call_inserted(p_qids, r.ids, r.queues, r.groups, p_bound);
     END IF;
 END $$;
 
