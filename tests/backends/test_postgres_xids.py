@@ -1,4 +1,4 @@
-"""An insert takes one transaction id: a server that stores a hundred million jobs a day has to freeze old ones in time."""
+"""An insert takes one transaction id: a hundred million jobs a day leave the server time to freeze old ones."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ async def test_steps_that_fail_together_are_told_together() -> None:
         await janitor.sweep()
     [alert] = [event for event in events if event.kind is EventKind.ALERT]
     assert alert.error is away
-    assert "results, completed, cancelled, failed, ticks, tenants, days" in alert.detail
+    assert "results, completed, cancelled, failed, keys, ticks, tenants, days" in alert.detail
 
 
 async def test_what_a_worker_may_not_do_is_tried_less_and_less_often() -> None:

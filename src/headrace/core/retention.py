@@ -88,7 +88,7 @@ class Retention:
     def _warn(self, failing: Sequence[_Step]) -> None:
         """Once for all that fail together, as when the store is away."""
         if failing:
-            names = ", ".join(step.name for step in failing)
+            names = ", ".join(dict.fromkeys(step.name for step in failing))
             problem = failing[0].problem
             sentence = f"{_FAILURES} sweeps of {names} in a row failed, and what has ended piles up: {problem}"
             self._observers.alert(Alert.CLEANUP_FAILING, names, sentence, error=problem)

@@ -317,7 +317,7 @@ DECLARE
     h record;
     r record;
 BEGIN
-    IF p_keys IS NULL THEN
+    IF coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0 THEN
         RETURN v_losers;
     ELSIF cardinality(p_ids) = 1 AND p_known = '{}' THEN
         h := take_key(p_now, p_qids[p_queues[1]], p_keys[1], p_ids[1], p_hold_failed[1], p_reply_tos[1]);
