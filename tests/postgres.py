@@ -47,7 +47,7 @@ class Stores:
         with psycopg.connect(server().url(), autocommit=True) as connection:
             query = (
                 "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"
-                " AND c.relname NOT IN ('migrations', 'locks') AND pg_relation_size(c.oid) > 0"
+                " AND c.relname NOT IN ('migrations', 'locks', 'duties', 'forgetting') AND pg_relation_size(c.oid) > 0"
             )
             tables = [sql.Identifier(SCHEMA, name) for [name] in connection.execute(query, (SCHEMA,))]
             if tables:

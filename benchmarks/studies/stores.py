@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.fleet import Servers
 from benchmarks.server import STORES as DATABASES
-from benchmarks.server import Server
+from benchmarks.server import Kind, Server
 
 STORES = ("postgres", "sqlite", "valkey")
 
@@ -36,13 +36,13 @@ class Fresh:
 
 
 @contextmanager
-def fresh(store: str, servers: Servers, place: Path | None = None) -> Iterator[Fresh]:
+def fresh(store: str, servers: Servers, place: Path | None = None, kind: Kind = "plain") -> Iterator[Fresh]:
     """A new store of this kind, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="headrace-study-", dir=place) as folder:
         if store == "sqlite":
             yield Fresh(f"sqlite:///{folder}/jobs.db", None, "")
         else:
-            server = servers.of(store)
+            server = servers.of(store, kind)
             with server.databases(Path(folder)) as database:
                 yield Fresh(Path(folder, f"{DATABASES[0]}.url").read_text(), server, database)
 

@@ -66,7 +66,7 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     every: Length = "10s"
     """How often it looks for schedules to plan, at least."""
     ahead: Length = "60s"
-    """How long before its instant a slot is planned."""
+    """How long before its instant a slot is planned; at most 7 days."""
     batch: int = 100
     """Schedules in one trip."""
     shard: int = 0
@@ -84,6 +84,9 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
     ticks: Keep = Keep(age="7d", count=1_000_000)
     """What became of slots of schedules."""
+    keys: int = 10_000_000
+    """How many keys may outlive the records of their jobs: a key stays taken for ``result_ttl`` whatever else goes.
+    Where there are more, those go that would be free first, and an alert says so."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -178,6 +181,8 @@ def _check(settings: Settings) -> None:
     for name in ("every", "ahead"):
         if micros(getattr(settings.planner, name), f"planner.{name}") < 10_000:
             raise ConfigError(f"planner.{name}: expected at least 10ms, got {getattr(settings.planner, name)!r}")
+    if micros(settings.planner.ahead) > micros(_AHEAD):
+        raise ConfigError(f"planner.ahead: expected at most {_AHEAD}, got {settings.planner.ahead!r}")
     for name, low in (("batch", 1), ("shard", 0), ("shards", 1)):
         _check_whole(getattr(settings.planner, name), low, f"planner.{name}")
     if settings.planner.shard >= settings.planner.shards:
@@ -189,6 +194,7 @@ def _check(settings: Settings) -> None:
         micros(keep.age, f"retention.{place}.age")
         _check_whole(keep.count, 0, f"retention.{place}.count")
         _check_whole(keep.bytes, 0, f"retention.{place}.bytes")
+    _check_whole(settings.retention.keys, 0, "retention.keys")
 
 
 def _check_whole(given: object, low: int, what: str) -> None:
@@ -212,6 +218,8 @@ def _from_files() -> dict[str, Any]:
     return {}
 
 
+_AHEAD = "7d"
+"""Half of the days that a store which keeps jobs by the day of their making is ahead."""
 _DEEPEST = 8
 """More tables in tables than there are settings for."""
 

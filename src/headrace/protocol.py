@@ -38,7 +38,7 @@ it has not expired, and it is *called*, as every job is that has no group.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -55,6 +55,7 @@ from headrace.records import (
     JobKey,
     Limits,
     Page,
+    Place,
     Reap,
     Reaped,
     Record,
@@ -102,6 +103,20 @@ class Turn(Protocol):
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
+        ...
+
+
+class Tidy(Protocol):
+    """What a store needs besides sweeps, such as a place for the jobs of days to come. A store that needs nothing has
+    no attribute ``tidy``."""
+
+    async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+        """Do what is due, unless another process does, or did lately: every worker calls this on every beat.
+
+        ``clauses`` are those that are swept. Where whole days of jobs are past one of them and go at once, this does
+        it, and answers with how many jobs went from which place. What is still to be done, or cannot be done now,
+        comes with a later call.
+        """
         ...
 
 
@@ -179,7 +194,8 @@ class TickStore(Protocol):
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
         """Carry out plans, each in one atomic step; answer each, in order, with what became of its ticks, or None: the
-        schedule is not there any more, or not with that version, and nothing was done.
+        schedule is not there any more, or not with that version, and nothing was done. A plan that names a version may
+        also be answered so while another step has the schedule in hand.
 
         For each tick, in order: a slot that has FIRED stays as it is (None); another entry of that slot on the ledger
         is replaced, so that what was missed can be made up for. One without a row is MISSED. One
@@ -302,7 +318,7 @@ class Backend(Protocol):
 
         A row whose ``id`` is stored already, in whatever state, changes nothing: SAME. So repeating an insert after
         a lost reply is safe as long as the job's record is kept. Once the record is gone the id is unknown: the row is
-        a new job, with a new epoch 0.
+        a new job, with a new epoch 0. ``SweepClause.spare`` keeps retention from removing it too early for that.
 
         A row with a ``key`` looks at the job that last took ``(queue, key)``:
 
@@ -310,6 +326,7 @@ class Backend(Protocol):
           state and attempt. A live job also takes on the row's ``reply_to``. Everything else about the row is
           dropped: the first accepted enqueue decides.
         * COMPLETED and still held: DONE, with its id and result.
+        * COMPLETED and still held, but its record is gone: DUPLICATE, with its id, the state COMPLETED and attempt 0.
         * otherwise the key is free and this row takes it: NEW.
 
         Two rows of one batch with the same key: the first wins, the second is its duplicate. Any number of
@@ -352,9 +369,16 @@ class Backend(Protocol):
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
         asks for its leases (``Beat.census``) and gives them back, or a reap takes them back and counts a loss for each.
 
-        Delayed jobs need no further step to become claimable than the passing of time. The cost of a claim depends
-        on ``limit``, the number of queues and of priorities in use, not on how many jobs wait, are scheduled, run
-        or have ended.
+        **What is not due waits apart**, by ``run_at``, where no claim walks over it. A claim first *promotes* what has
+        become due in its queues, in the order of ``run_at``, a bounded number at a time (1,000, say): so the passing of
+        time is all that a delayed job needs. The order above is that among what has been promoted; only when more than
+        that number became due since the last claim does it leave some of them to the claims that follow. A claim that
+        is short of its limit while something due is not promoted answers 0 in ``next_in``, so nothing starves. A clock
+        that is set back makes nothing claimable early.
+
+        The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not depend on how
+        many jobs wait, are not due, run or have ended, on how many priorities they have, nor on how many queues
+        there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost what as many of one do.
 
         **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
         *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
@@ -389,8 +413,10 @@ class Backend(Protocol):
         light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the
         first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who listen to
         ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant, or
-        ``holders``. A great many jobs that waited when the queue became governed may be brought into turns bit by bit,
-        by the claims that follow, in their order.
+        ``holders``. What is not due waits apart here too: a visit promotes what has become due of its tenant, a bounded
+        number, and a tenant of which something due is left does not fall asleep. A great
+        many jobs that waited when the queue became governed may be brought into turns bit by bit, by the claims that
+        follow, in their order.
 
         A claim from several queues takes first from the one that is named first: each governed queue, and all others
         together, are given their even share of the room in this order (what is left, by the number of those to come,
@@ -410,7 +436,10 @@ class Backend(Protocol):
         A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
         ``cancelled``), and loses against the terminal states.
 
-        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once.
+        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once. The key is
+        held for so long whatever a sweep does to the record: one whose job's record is gone *outlives* it, until its
+        own time has come or a sweep of ``Place.KEYS`` takes it. It is taken like any other that is held, for inserts,
+        moves and requeues; but it names no job any more, so ``fetch`` and ``alter`` know nothing of it.
         CANCELLED and FAILED free it at once. ``queue`` moves the job (and its key) to another queue unless its key is
         taken there, in which case the job goes without its key. Spawned rows are inserted when all settlements of the
         batch are done, so a job that freed its key may spawn its successor under it. Every inbox that waits for the
@@ -487,9 +516,10 @@ class Backend(Protocol):
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, ticks, and the places
-        in turn of tenants without jobs; never a live job, a schedule or a rule.
-        A store may remove a whole day at once, if that is a step as small.
+        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, keys that outlive their
+        jobs, ticks, and the places in turn of tenants without jobs; never a live job, a schedule or a rule. A sweep of
+        COMPLETED removes records and results, and leaves the keys that are still held.
+        A store may leave whole days to ``Tidy``, for a day more.
 
         ``dry_run`` removes nothing and answers with what the same call would have removed.
         """

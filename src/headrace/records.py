@@ -127,8 +127,8 @@ class Claimed(Struct, frozen=True):
     jobs: list[Leased]
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
-    ends; None if there is neither. 0 where ``max_bytes`` cut it short, and where a due job was not to be had just now,
-    as another step has it in hand: look again in a moment."""
+    ends; None if there is neither. 0 where ``max_bytes`` cut it short, where a due job was not to be had just now, as
+    another step has it in hand, and where more had become due than one claim promotes: look again in a moment."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
@@ -162,9 +162,9 @@ class Settlement(Struct, frozen=True, gc=False):
     result: bytes | None = None
     """COMPLETED only. None: there is nothing to be kept, which is not the same as an empty result."""
     result_ttl: int = 0
-    """COMPLETED: how long the result can be fetched and the key stays taken."""
+    """COMPLETED: how long the result can be fetched, while its record is kept, and the key stays taken, in any case."""
     keep: bool = True
-    """False: leave no record of a COMPLETED job at all."""
+    """False: leave no record of a COMPLETED job at all, and its key is free."""
     spawn: Sequence[Row] = ()
     """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
     run_at: int | None = None
@@ -437,7 +437,7 @@ class WorkerStats(Struct, frozen=True):
 
 
 class PlaceStats(Struct, frozen=True):
-    """What one class of ended jobs takes up: the thing that retention bounds."""
+    """What one class of ended jobs, ticks, or keys that outlive their jobs (0 bytes) take up: what retention bounds."""
 
     place: str
     count: int
@@ -464,6 +464,9 @@ class Place(StrEnum):
     """Results past their ttl; the records stay."""
     TICKS = "ticks"
     """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
+    KEYS = "keys"
+    """Keys that outlive the record of their job. Those that are free by now go; ``max_count`` takes as many others as
+    there are too many, those first that would be free first. No other bound counts."""
     TENANTS = "tenants"
     """Tenants of governed queues that have no jobs, and whose rate is saved up: they come back as they would come anew.
     What was set for them stays. ``limit`` is the only bound; ``more`` may be told by a sweep that removed none, if
@@ -477,13 +480,15 @@ class SweepClause(Struct, frozen=True, kw_only=True):
     place: Place
     older_than: int | None = None
     """Ended at least this long ago. A result that is still held protects its record from this bound. Where it is a day
-    or more, a store may keep the jobs that were made on one day until all of that day is older."""
+    or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
     max_count: int | None = None
     max_bytes: int | None = None
-    """Hard bounds: they hold even where a result is still held."""
+    """Hard bounds: they hold even where a result is still held; only its key stays."""
     limit: int = 1_000
-    """A store that removes a whole day at once may go beyond."""
     dry_run: bool = False
+    spare: int = 0
+    """COMPLETED, CANCELLED, FAILED: what ended less than this long ago stays, whatever the bounds say. An insert that
+    is repeated for so long after a lost answer then meets the job, and does not store it twice."""
 
 
 class Swept(Struct, frozen=True):
@@ -492,7 +497,7 @@ class Swept(Struct, frozen=True):
     removed: int
     bytes: int
     kept: int
-    """Records left in the place; 0 for RESULTS."""
+    """Records, or keys, left in the place; 0 for RESULTS."""
     more: bool
     """Whether the clause still condemns something: call again."""
 

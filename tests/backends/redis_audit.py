@@ -16,8 +16,8 @@ from headrace.policy import FOREVER
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
-    "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "w", "q", "qn", "qi",
-    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
+    "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx", "w", "q", "qn",
+    "qi", "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "o", "ow", "of:", "oz:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
@@ -299,8 +299,12 @@ class Audit:
 
     def _check_keys(self) -> None:
         takers = self._hash("k")
+        alone = {field: _KEY.unpack(packed) for field, packed in takers.items() if packed[-1:] == b"\x03"}
+        self._expect(":kx", self._sorted("kx"), {field: until for field, (_, until, _) in alone.items()})
         for field, packed in takers.items():
             job_id, held_until, kind = _KEY.unpack(packed)
+            if kind == 3:
+                continue
             job = self._jobs.get(job_id)
             if job is None:
                 self._problems.append(f":k {field!r} leads to a job that is gone")

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.lane import Lane
 from headrace.records import (
     Beat,
     Cancel,
@@ -55,6 +56,8 @@ def items(backend: MemoryBackend) -> int:
 def _items(value: object) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_items, value.values()))
+    if isinstance(value, Lane):
+        return _items(value.due) + _items(value.later)
     if isinstance(value, Agenda):
         return len(value.instants) + value.places
     return len(value) if isinstance(value, list | set) else 0
@@ -194,7 +197,7 @@ def test_an_agenda_is_a_sorted_list(seed: int) -> None:
 
     for _ in range(2_000):
         job_id, now = rng.randbytes(1), rng.randrange(100)
-        match rng.choice(["put", "put", "drop", "drop", "peek", "take", "take all"]):
+        match rng.choice(["put", "put", "drop", "drop", "peek", "pop", "take", "take all"]):
             case "put":
                 agenda.put(job_id, now)
                 model[job_id] = now
@@ -204,6 +207,11 @@ def test_an_agenda_is_a_sorted_list(seed: int) -> None:
             case "peek":
                 limit = rng.randrange(5)
                 assert agenda.peek(now, limit) == come(now)[:limit]
+            case "pop":
+                first = next(iter(come(100)), None)
+                assert agenda.head() == (None if first is None else (model[first], first))
+                assert agenda.pop() == first
+                model.pop(first or b"", None)
             case "take":
                 expected = next(iter(come(now)), None)
                 assert next(agenda.take(now), None) == expected

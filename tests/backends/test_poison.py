@@ -315,8 +315,10 @@ async def test_those_who_run_beside_it_are_renewed_and_end(poison: Poison, tmp_p
         await store.insert([row(1, key="k"), row(2), row(3)], T0)
         jobs = (await store.claim(Claim("w1", ("q",), 100, LEASE), T0)).jobs
         poison.plant(tmp_path)
-        renewed = await store.renew(Beat("w1", "worker", ("q",), LEASE, [(job.id, job.epoch) for job in jobs]), T0)
+        beat = Beat("w1", "worker", ("q",), LEASE, [(job.id, job.epoch) for job in jobs], census=True)
+        renewed = await store.renew(beat, T0)
         assert {job for job, _ in renewed.lost} <= {job_id(1)}
+        assert {job_id(2), job_id(3)} <= {job for job, _ in renewed.held}
         assert await store.finish([settle(job) for job in jobs[1:]], T0) == [JobState.COMPLETED] * 2
 
 

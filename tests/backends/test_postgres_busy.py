@@ -85,6 +85,22 @@ async def test_so_does_one_from_several_queues(store: PostgresBackend, governed:
     assert (numbers(claimed), claimed.next_in) == ([locked], None)
 
 
+@pytest.mark.parametrize("queues", [2, 3, 5, 20])
+async def test_a_claim_from_several_queues_has_in_hand_what_it_takes(store: PostgresBackend, queues: int) -> None:
+    """Two at once share what there is, each in the order in which it comes, however many queues they name."""
+    names = [f"q{n}" for n in range(queues)]
+    await store.insert([row(n, queue=names[n * 7 % queues], priority=n // 50) for n in range(1, 201)], T0)
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        query = "SELECT id FROM claim_v1(%s, 'a', %s, 100, %s, 15::smallint, NULL, 1000000, true) WHERE kind = 1"
+        first = connection.execute(query, (T0, names, LEASE)).fetchall()
+        assert sorted(job[0].int for job in first) == [*range(1, 101)]
+        claimed = await claim(store, *names, limit=60)
+        assert numbers(claimed) == [*range(101, 161)]
+        claimed = await claim(store, *names, limit=60)
+        assert (numbers(claimed), claimed.next_in) == ([*range(161, 201)], 0)
+    assert (await claim(store, *names)).next_in is None
+
+
 async def test_what_a_claim_could_not_have_had_is_not_told(store: PostgresBackend) -> None:
     await store.insert([row(1), row(2, delay=LEASE), row(3, queue="other")], T0)
     with in_hand(2, 3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime
 
@@ -9,6 +10,8 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
+from headrace.errors import SchemaMismatch
+from headrace.policy import Policy
 from headrace.records import (
     Claim,
     InsertStatus,
@@ -68,8 +71,14 @@ async def end(store: PostgresBackend, count: int, state: JobState = JobState.COM
     assert await store.finish(batch, _NOON + _SECOND) == [state] * count
 
 
-async def sweep(store: PostgresBackend, place: Place = Place.COMPLETED, limit: int = 10) -> Swept:
-    return await store.sweep(SweepClause(place=place, older_than=7 * _DAY, limit=limit), _AFTER)
+async def sweep(store: PostgresBackend, place: Place = Place.COMPLETED, limit: int = 10, at: int = _AFTER) -> Swept:
+    return await store.sweep(SweepClause(place=place, older_than=7 * _DAY, limit=limit), at)
+
+
+async def tidy(store: PostgresBackend, place: Place = Place.COMPLETED, at: int = _AFTER, age: int = 7 * _DAY) -> int:
+    """Do it now, whenever it was done last; how many jobs went with their days."""
+    await store._connections.rows("UPDATE days.duties SET next_at = 0")
+    return (await store.tidy([SweepClause(place=place, older_than=age)], at)).get(place, 0)
 
 
 def days(connection: psycopg.Connection[tuple[object, ...]]) -> set[str]:
@@ -92,14 +101,12 @@ def test_there_is_a_place_for_today_and_tomorrow(
 async def test_a_day_goes_whole(store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]) -> None:
     await store.insert([row(n) for n in range(100)], _NOON)
     await end(store, 100)
+    assert (await sweep(store)).removed == 0, "which is left to the day"
     assert "jobs_20260301" in days(connection)
-    told = await store.sweep(SweepClause(place=Place.COMPLETED, older_than=7 * _DAY, limit=10, dry_run=True), _AFTER)
-    assert "jobs_20260301" in days(connection)
-    swept = await sweep(store)
-    assert (swept.removed, swept.kept, swept.more) == (100, 0, True)
-    assert told == swept
-    assert not {"jobs_20260301", "ended_20260301"} & days(connection)
-    assert (await sweep(store)).removed == 0
+    assert await tidy(store) == 100
+    assert not {"jobs_20260301", "ended_20260301", "gone_jobs_20260301", "gone_ended_20260301"} & days(connection)
+    assert await tidy(store) == 0
+    assert (await sweep(store)).kept == 0
     assert (await store.stats(_AFTER)).queues == []
     assert await store.fetch([id_of(1)]) == [None]
 
@@ -107,9 +114,15 @@ async def test_a_day_goes_whole(store: PostgresBackend, connection: psycopg.Conn
 async def test_a_day_is_kept_until_all_of_it_is_old_enough(store: PostgresBackend) -> None:
     await store.insert([row(1)], _NOON)
     await end(store, 1)
-    clause = SweepClause(place=Place.COMPLETED, older_than=7 * _DAY)
-    assert (await store.sweep(clause, _NOON + 7 * _DAY + 2 * _SECOND)).removed == 0
-    assert (await store.sweep(clause, _NOON + 8 * _DAY)).removed == 1
+    assert await tidy(store, at=_NOON + 7 * _DAY + 2 * _SECOND) == 0
+    assert await tidy(store, at=_NOON + 8 * _DAY) == 1
+
+
+async def test_a_day_that_could_not_go_for_a_day_is_swept(store: PostgresBackend) -> None:
+    await store.insert([row(1)], _NOON)
+    await end(store, 1)
+    assert (await sweep(store, at=_AFTER)).removed == 0
+    assert (await sweep(store, at=_AFTER + _DAY)).removed == 1
 
 
 async def test_what_is_shorter_than_a_day_is_not_kept_for_one(store: PostgresBackend) -> None:
@@ -134,7 +147,7 @@ async def test_the_few_that_stay_are_kept_as_they_are(
     [running] = (await store.claim(Claim("h", ("q",), 1, 60 * _DAY), _NOON)).jobs
     await store.alter(Selector(ids=[id_of(3)]), Requeue(), _AFTER)
 
-    assert (await sweep(store)).removed == 19
+    assert await tidy(store) == 19
     assert "jobs_20260301" not in days(connection)
     found = await store.fetch(
         [id_of(n) for n in (1, 3, 100, 101, 102, 103, 104)], frozenset({"vm_state", "blob", "result"}), _AFTER
@@ -175,22 +188,15 @@ async def test_a_day_of_which_too_much_stays_loses_jobs_one_by_one(
 ) -> None:
     await store.insert([row(n) for n in range(30)], _NOON)
     await end(store, 10)
-    assert (await sweep(store, limit=4)).removed == 4
+    connection.execute(
+        "INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed)"
+        " SELECT 0, (%s || lpad(to_hex(n), 8, '0'))::uuid, 1, 0, 0, 0, 0, 0, false FROM generate_series(1, 10001) AS n",
+        (id_of(0).hex()[:20] + "ffff",),
+    )
+    assert await tidy(store) == 0
     assert "jobs_20260301" in days(connection)
+    assert (await sweep(store, limit=4, at=_AFTER + _DAY)).removed == 4
     assert [r is not None for r in await store.fetch([id_of(20)])] == [True]
-
-
-async def test_whoever_has_the_day_in_hand_is_not_waited_for(
-    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
-) -> None:
-    await store.insert([row(n) for n in range(5)], _NOON)
-    await end(store, 5)
-    with psycopg.connect(server().url(), options="-c search_path=days") as reader:
-        reader.execute("SELECT count(*) FROM jobs")
-        assert (await sweep(store)).removed == 5
-        assert "jobs_20260301" in days(connection)
-    await sweep(store)
-    assert "jobs_20260301" not in days(connection)
 
 
 async def test_a_late_job_of_that_day_is_not_lost(
@@ -198,10 +204,265 @@ async def test_a_late_job_of_that_day_is_not_lost(
 ) -> None:
     await store.insert([row(n) for n in range(5)], _NOON)
     await end(store, 5)
-    await sweep(store)
+    await tidy(store)
     assert "jobs_20260301" not in days(connection)
     await store.insert([row(7)], _AFTER)
     [job] = (await store.claim(Claim("h", ("q",), 10, _DAY), _AFTER)).jobs
     assert job.id == id_of(7)
     connection.execute("SELECT make_day(%s)", (_THEN,))
     assert await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED)], _AFTER) == [JobState.COMPLETED]
+
+
+# -- those that are made
+
+
+async def test_two_weeks_are_made_ahead(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    await tidy(store, at=_AFTER)
+    made = {f"{table}_202603{day:02}" for table in ("jobs", "ended") for day in range(9, 24)}
+    assert made <= days(connection)
+    assert not {"jobs_20260324", "ended_20260324"} & days(connection)
+
+
+async def test_a_day_is_made_where_jobs_of_it_are_stored_already(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """As by a client whose clock is ahead: they move to their day, whatever state they are in."""
+    ahead = _NOON + 5 * _DAY
+    rows = [Row(id=id_of(n, ahead), queue="q", task="t", cells={"parameters": b"%d" % n}) for n in range(30)]
+    await store.insert(rows, _NOON)
+    await end(store, 10)
+    [job] = (await store.claim(Claim("h", ("q",), 1, _DAY), _NOON)).jobs
+    assert tables_of(connection, 30) == {"jobs_other", "ended_other"}
+    await tidy(store, at=_NOON)
+    assert tables_of(connection, 30) == {"jobs_20260306", "ended_20260306"}
+    found = await store.fetch([id_of(n, ahead) for n in range(30)], frozenset({"parameters", "result"}), _NOON)
+    assert [one and one.cells["parameters"] for one in found] == [b"%d" % n for n in range(30)]
+    states = [one.state for one in found if one is not None]
+    assert states == [JobState.COMPLETED] * 10 + [JobState.RUNNING] + [JobState.AVAILABLE] * 19
+    done = Settlement(job.id, job.epoch, "h", JobState.COMPLETED)
+    assert await store.finish([done], _NOON) == [JobState.COMPLETED]
+    assert len((await store.claim(Claim("h", ("q",), 100, _DAY), _NOON)).jobs) == 19
+
+
+async def test_ids_of_ten_years_ahead_work_and_hinder_no_day(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    every = [_NOON + n * _DAY for n in range(3_650)]
+    for start in range(0, len(every), 1_000):
+        batch = [Row(id=id_of(1, at), queue="q", task="t", cells={}) for at in every[start : start + 1_000]]
+        await store.insert(batch, _NOON)
+    await tidy(store, at=_NOON)
+    assert {f"jobs_202603{day:02}" for day in range(1, 16)} <= days(connection)
+    far = id_of(1, every[-1])
+    [record] = await store.fetch([far], at=_NOON)
+    assert record is not None
+    assert record.state is JobState.AVAILABLE
+    claimed = [await store.claim(Claim("h", ("q",), 1_000, _DAY), _NOON) for _ in range(4)]
+    jobs = [job for one in claimed for job in one.jobs]
+    assert {job.id for job in jobs} == {id_of(1, at) for at in every}
+    for start in range(0, len(jobs), 1_000):
+        batch = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs[start : start + 1_000]]
+        await store.finish(batch, _NOON)
+    swept = await store.sweep(SweepClause(place=Place.COMPLETED, older_than=_DAY, limit=10_000), _NOON + 2 * _DAY)
+    assert swept.removed >= 3_640, "all but those of the last days and the next"
+    assert await store.fetch([far], at=_NOON) == [None]
+
+
+async def test_a_day_that_is_crowded_already_stays_where_it_is(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """Moving it would take too long for those who wait; the days after it are made."""
+    connection.execute(
+        "INSERT INTO jobs (id, enqueued_at, task, tenant)"
+        " SELECT (%s || lpad(to_hex(n), 12, '0'))::uuid, 0, 't', '' FROM generate_series(1, 10001) AS n",
+        (id_of(0, _NOON + 5 * _DAY).hex()[:20],),
+    )
+    await tidy(store, at=_NOON)
+    assert "jobs_20260306" not in days(connection)
+    assert {"jobs_20260305", "jobs_20260307", "jobs_20260315"} <= days(connection)
+
+
+def tables_of(connection: psycopg.Connection[tuple[object, ...]], count: int) -> set[str]:
+    """Where so many jobs lie, and what has ended of them."""
+    found = connection.execute("SELECT id, tableoid::regclass::text FROM jobs").fetchall()
+    assert len(found) == count
+    ended = connection.execute("SELECT tableoid::regclass::text FROM ended").fetchall()
+    return {str(table) for _, table in found} | {str(table) for (table,) in ended}
+
+
+# -- others
+
+
+async def test_only_one_process_at_a_time_does_it(store: PostgresBackend) -> None:
+    clause = [SweepClause(place=Place.COMPLETED, older_than=7 * _DAY)]
+    await store.insert([row(1)], _NOON)
+    await end(store, 1)
+    others = [store.sibling() for _ in range(3)]
+    for other in others:
+        await other.open()
+    gone = await asyncio.gather(*(one.tidy(clause, _AFTER) for one in (store, *others)))
+    assert sorted(sum(one.values()) for one in gone) == [0, 0, 0, 1]
+    assert await store.tidy(clause, _AFTER + 59 * _SECOND) == {}
+    [[before]] = await store._connections.rows("SELECT next_at FROM days.duties")
+    await store.tidy(clause, _AFTER + 61 * _SECOND)
+    [[after]] = await store._connections.rows("SELECT next_at FROM days.duties")
+    assert (before, after) == (_AFTER + 60 * _SECOND, _AFTER + 121 * _SECOND)
+    for other in others:
+        await other.close()
+
+
+async def test_one_who_died_over_it_is_followed_by_another(store: PostgresBackend) -> None:
+    assert await store._call("begin_duty", _AFTER, "days") == [(True,)]
+    assert await store._call("begin_duty", _AFTER + 119 * _SECOND, "days") == [(False,)]
+    assert await store._call("begin_duty", _AFTER + 120 * _SECOND, "days") == [(True,)]
+
+
+async def test_nobody_waits_behind_it_while_a_transaction_lasts(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """The day stays, and is tried more and more seldom; the days to come are there for two weeks."""
+    await tidy(store, at=_NOON)
+    await store.insert([row(n) for n in range(5)], _NOON)
+    await end(store, 5)
+    with psycopg.connect(server().url(), options="-c search_path=days") as reader:
+        reader.execute("SELECT count(*) FROM jobs")
+        connection.execute("CREATE TABLE asked AS SELECT pid, mode FROM pg_locks LIMIT 0")
+        tries = []
+        at = _AFTER
+        for _ in range(9):
+            waiting = asyncio.create_task(tidy(store, at=at))
+            while not waiting.done():
+                connection.execute(
+                    "INSERT INTO asked SELECT l.pid, l.mode FROM pg_locks AS l WHERE NOT l.granted"
+                    " AND l.relation IN ('jobs'::regclass, 'ended'::regclass)"
+                )
+                await asyncio.sleep(0.005)
+            assert await waiting == 0
+            [[next_at]] = await store._connections.rows("SELECT next_at FROM days.duties")
+            tries.append((next_at - at) // (60 * _SECOND))
+            at = next_at
+        assert tries == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+        assert connection.execute("SELECT * FROM asked").fetchall() == []
+        assert "jobs_20260301" in days(connection)
+    connection.execute("DROP TABLE asked")
+    assert await tidy(store, at=at) == 5
+    assert "jobs_20260301" not in days(connection)
+
+
+async def test_a_run_that_fails_in_one_step_does_the_others(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    await store.insert([row(1)], _NOON)
+    await end(store, 1)
+    connection.execute("ALTER FUNCTION make_day_v1 RENAME TO make_day_v0")
+    with pytest.raises(SchemaMismatch, match="make_day_v1"):
+        await tidy(store)
+    assert "jobs_20260301" not in days(connection)
+    connection.execute("ALTER FUNCTION make_day_v0 RENAME TO make_day_v1")
+    await tidy(store)
+    assert "jobs_20260310" in days(connection)
+
+
+# -- what a dropped day costs
+
+
+async def test_a_day_is_counted_off_in_steps_by_whoever_comes(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """One who stops in the middle leaves nothing uncounted; meanwhile nothing else goes for a bound that only the gone
+    ones break."""
+    await store.insert([row(n, key=f"k{n}") for n in range(25)], _NOON)
+    await end(store, 25)
+    late = Row(id=id_of(1, _AFTER), queue="q", task="t", cells={})
+    await store.insert([late], _AFTER)
+    [job] = (await store.claim(Claim("h", ("q",), 1, _DAY), _AFTER)).jobs
+    await store.finish([Settlement(job.id, job.epoch, "h", JobState.COMPLETED)], _AFTER)
+    assert await store._call("drop_day", _AFTER, 3, 7 * _DAY) == [(True,)]
+    assert await store.fetch([id_of(3)]) == [None]
+    assert await store._call("settle_day", 10) == [(3, 10)]
+    few = SweepClause(place=Place.COMPLETED, max_count=1)
+    assert (await store.sweep(few, _AFTER)).removed == 0
+    assert [place.count for place in (await store.stats(_AFTER)).places if place.place == "completed"] == [16]
+    assert await tidy(store) == 15
+    assert [place.count for place in (await store.stats(_AFTER)).places if place.place == "completed"] == [1]
+    assert (await store.sweep(few, _AFTER)).removed == 0
+    assert connection.execute("SELECT * FROM keys").fetchall() == []
+    assert connection.execute("SELECT * FROM gone_days").fetchall() == []
+
+
+async def test_no_more_of_a_day_is_read_than_stays(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    await store.insert([row(n) for n in range(20)], _NOON)
+    await end(store, 20)
+    connection.execute(
+        "INSERT INTO ended"
+        " (finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason)"
+        " SELECT %s, 0, 0, (%s || lpad(to_hex(n), 8, '0'))::uuid, 1, 0, 0, 0, 0, 3, 0, false, ''"
+        " FROM generate_series(1, 20000) AS n",
+        (_NOON, id_of(0).hex()[:20] + "ffff"),
+    )
+    connection.execute("ANALYZE ended_20260301")
+    with psycopg.connect(server().url(), options="-c search_path=days") as dropping:
+        read = (
+            "SELECT sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) FROM pg_class"
+            " WHERE relname ~ '20260301'"
+        )
+        assert dropping.execute("SELECT drop_day_v1(%s, 3::smallint, %s)", (_AFTER, 7 * _DAY)).fetchone() == (True,)
+        [touched] = dropping.execute(read).fetchone() or [None]
+        assert touched < 100
+
+
+# -- what others notice of them
+
+
+@pytest.mark.parametrize("governed", [False, True], ids=["plain", "governed"])
+async def test_a_claim_locks_the_days_of_its_jobs_and_no_others(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]], governed: bool
+) -> None:
+    """However many there are: beyond a few locks PostgreSQL has to take them where all processes look."""
+    if governed:
+        await store.policies.save(Policy(queue="q", tenant_running=1_000))
+    await store.insert([row(n) for n in range(40)], _NOON)
+    locked = [await locks_of_a_claim(store, connection)]
+    connection.execute(
+        "SELECT make_day(day::date) FROM generate_series(date '2026-03-02', '2026-04-01', '1 day') AS day"
+    )
+    locked.append(await locks_of_a_claim(store, connection))
+    assert locked[0] == locked[1]
+    assert {name for name in locked[1] if name.startswith("jobs")} == {
+        "jobs", "jobs_pkey", "jobs_20260301", "jobs_20260301_pkey"
+    }  # fmt: skip
+    assert not {name for name in locked[1] if name.startswith("ended")}
+
+
+async def locks_of_a_claim(store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
+    """Which tables and indexes a claim has locked when plans are kept."""
+    claim = "SELECT id FROM claim_v1(%s, 'h', ARRAY['q'], 2, 1000000, 15::smallint, NULL, 1000000, true) WHERE kind = 1"
+    with psycopg.connect(server().url(), options="-c search_path=days") as claiming:
+        for _ in range(6):
+            assert len(claiming.execute(claim, (_NOON,)).fetchall()) == 2
+            claiming.commit()
+        claiming.execute(claim, (_NOON,))
+        found = connection.execute(
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks"
+            " WHERE locktype = 'relation' AND pid = %s ORDER BY 1",
+            (claiming.info.backend_pid,),
+        )
+        return [str(name) for (name,) in found]
+
+
+async def test_claims_and_inserts_go_on_while_a_day_is_made_or_dropped(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """And while the one who does it waits for somebody: it takes what it needs of the default partition only."""
+    await store.insert([row(n) for n in range(40)], _NOON)
+    with psycopg.connect(server().url(), options="-c search_path=days") as making:
+        making.execute("SELECT make_day(%s)", (date(2026, 3, 7),))
+        await asyncio.wait_for(store.insert([row(50)], _NOON), 30)
+        jobs = (await asyncio.wait_for(store.claim(Claim("h", ("q",), 10, _DAY), _NOON), 30)).jobs
+        done = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs]
+        answers, claimed = await asyncio.wait_for(store.turn(done, Claim("h", ("q",), 10, _DAY), _NOON), 30)
+        assert (answers, len(claimed.jobs)) == ([JobState.COMPLETED] * 10, 10)

@@ -20,6 +20,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.cli.__main__ import cli
 from headrace.core.planning import Definition, Template
 from headrace.core.rules import EveryRule
+from headrace.policy import Policy
 from headrace.records import Claim, Place, Record, Selector, Settlement, SweepClause
 from headrace.testing.conformance.base import LEASE, SECOND, job_id, row
 from headrace.ticks import NewTick, Plan, Save, Schedule, ScheduleSelector
@@ -198,7 +199,8 @@ FORBIDDEN = [
     for what in (
         "jobs", "ready", "locks", "queues FOR UPDATE", "locks FOR UPDATE", "tenant_roles", "queues_v1",
         "stats_v1(NULL, 1)", "workers_v1(NULL)", "fetch_v1(NULL, '{}', '{}', '{}', 0::smallint, false, false)",
-        "forget_queues()",
+        "forget_queues_v1(NULL)", "begin_duty_v1(NULL, 'days')", "make_day_v1(NULL)",
+        "drop_day_v1(NULL, 3::smallint, 0)", "settle_day_v1(1)", "holders_v1()",
         "places_v1()", "confine_v1('acme', NULL)", "grant_v1('janitor', 'acme')",
     )
 ] + [
@@ -397,7 +399,10 @@ async def check_workers(store: PostgresBackend) -> None:
         async with asyncio.timeout(60):
             while True:
                 found = await store.fetch([job_id(n) for n in range(1, 8)], frozenset({"result"}))
-                if all(record is not None and record.state is JobState.COMPLETED for record in found):
+                endless = await store.ticks.find(ScheduleSelector(tenant="acme"))
+                told = {one.name: one.enabled for one in endless if "endless" in one.name}
+                all_run = all(record is not None and record.state is JobState.COMPLETED for record in found)
+                if all_run and not any(told.values()):
                     break
                 await asyncio.sleep(0.05)
     finally:
@@ -405,10 +410,7 @@ async def check_workers(store: PostgresBackend) -> None:
         await work
         await app.client.close()
     assert all(record is not None and record.result for record in found)
-    endless = await store.ticks.find(ScheduleSelector(tenant="acme"))
-    assert {one.name: one.enabled for one in endless if "endless" in one.name} == dict.fromkeys(
-        ("acme/endless -1000000", "acme/endless 0", "acme/endless 1"), False
-    )
+    assert told == dict.fromkeys(("acme/endless -1000000", "acme/endless 0", "acme/endless 1"), False)
     assert len((await store.scan(Selector(tenant="acme"), None, 1_000)).records) < 50
 
 
@@ -466,3 +468,49 @@ async def test_whoever_is_let_into_the_database_locks_nothing_of_ours(store: Pos
                     stranger.execute(f"LOCK TABLE {SCHEMA}.{what} IN {mode} MODE".encode())
     counted = {place.place: place.count for place in (await store.stats()).places}
     assert (counted["completed"], counted["failed"], counted["ticks"]) == (5, 5, 0)
+
+
+async def test_a_transaction_that_a_confined_role_leaves_open_holds_up_nobody_else(store: PostgresBackend) -> None:
+    """Neither those who enqueue into the same queue nor the workers that end jobs of its groups."""
+    assert store.policies is not None
+    await store.policies.save(Policy(queue="grouped", group_running=1, depth=10_000))
+    groups = [f"g{n}" for n in range(200)]  # they share all the locks that there are
+    await store.insert([row(n, queue="grouped", tenant="other", group=f"o{n}") for n in range(2_000, 2_040)])
+    await store.insert([row(n, queue="grouped", tenant="acme", group=f"a{n}") for n in range(3_000, 3_200)])
+    jobs = (await store.claim(Claim("w", ("grouped",), 40, LEASE))).jobs
+    waiting = [UUID(bytes=job_id(n)) for n in range(3_000, 3_200)]
+    many: dict[str, str] = {
+        "p_queues": "1::smallint", "p_tasks": "'t'::text", "p_tenants": "'acme'::text", "p_priorities": "0::smallint",
+        "p_delays": "0::bigint", "p_hold_failed": "false",
+    }  # fmt: skip
+    rows = {name: f"array_fill({value}, '{{200}}')" for name, value in many.items()}
+    rows["p_ids"] = "ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 200))"
+    left_open = (
+        call("own_insert_v1", p_names="'{grouped}'", p_groups=f"ARRAY{groups}", p_parameters="NULL", **rows),
+        call("ask_v1", p_ids=f"ARRAY{list(map(str, waiting))}::uuid[]"),
+    )
+    for number, one in enumerate(left_open):
+        async with await psycopg.AsyncConnection.connect(url("hostile acme")) as connection:
+            await connection.execute(one.text.encode())
+            done = [Settlement(job.id, job.epoch, "w", JobState.COMPLETED) for job in jobs[20 * number :][:20]]
+            new = range(4_000 + 100 * number, 4_040 + 100 * number)
+            async with asyncio.timeout(20):
+                assert await store.finish(done) == [JobState.COMPLETED] * 20
+                await store.insert([row(n, queue="grouped", tenant="other", group=f"o{n}") for n in new])
+            await connection.rollback()
+
+
+async def test_a_schedule_that_a_confined_role_has_in_hand_keeps_nobody_s_else_from_being_planned(
+    store: PostgresBackend,
+) -> None:
+    for number, name, tenant in ((910, "first", "acme"), (911, "second", "other")):
+        schedule = Schedule(name=name, uid=job_id(number), queue="q", tenant=tenant, definition=ONCE_AN_HOUR, slot=1)
+        assert await store.ticks.save([Save(schedule, 0)]) == [True]
+    plans = [Plan(name, job_id(number), 1, [NewTick(1, 1)], 2, 2) for number, name in ((910, "first"), (911, "second"))]
+    own = call("own_plan_v1", p_names="'{first}'", p_uids=f"ARRAY['{UUID(bytes=job_id(910))}']::uuid[]")
+    async with await psycopg.AsyncConnection.connect(url("hostile acme")) as connection:
+        await connection.execute(own.text.encode())
+        async with asyncio.timeout(20):
+            assert [outcomes is not None for outcomes in await store.ticks.plan(plans)] == [False, True]
+        await connection.rollback()
+    assert [outcomes is not None for outcomes in await store.ticks.plan(plans[:1])] == [True]

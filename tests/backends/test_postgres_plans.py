@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.connections import Session
-from headrace.records import Beat, Cancel, Claim, Place, Reap, Row, Selector, Settlement, SweepClause
+from headrace.backends.postgres.marks import NOTHING
+from headrace.records import Beat, Cancel, Claim, Configure, Place, Reap, Row, Selector, Settlement, SweepClause
 from headrace.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.postgres import server
@@ -21,6 +23,7 @@ from tests.postgres import server
 pytestmark = pytest.mark.timeout(400)  # filling a store counts too
 
 BATCH = 100
+LEASE = 60_000_000
 BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters", "schedules", "agenda", "ticks"}
 _FILL = """
     INSERT INTO queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
@@ -156,7 +159,102 @@ def _scans(plans: Plans) -> set[tuple[str, str]]:
 
 def _empty(plans: Plans) -> set[tuple[str, str]]:
     """Looks into small partial indexes that had nothing to say."""
-    return {way for way in plans.ways() if way[1] in ("ready_dying", "ready_lost")}
+    return {way for way in plans.ways() if way[1] in ("ready_dying", "ready_lost", "ready_later")}
+
+
+_PRIORITIES = """
+    INSERT INTO queues (name) VALUES ('q');
+    INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
+    SELECT plans_id(n), n, 't', '', '{}' FROM generate_series(1, 60000) AS n;
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
+    SELECT CASE WHEN x.due THEN n ELSE 9000000000000000 - n END, CASE WHEN x.due THEN q.qid ELSE 0 END,
+        plans_id(n), q.qid, 0, 0, 0, 200, n %% %(priorities)s - 30000, false
+    FROM generate_series(1, 60000) AS n
+    CROSS JOIN LATERAL (SELECT %(all_due)s OR n %% 100 = 0 AS due) AS x CROSS JOIN queues AS q;
+    INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, 60000 FROM queues;
+"""
+
+
+@pytest.mark.parametrize("all_due", [True, False], ids=["all due", "most not due"])
+@pytest.mark.parametrize("priorities", [1, 1_000, 60_000])
+async def test_a_claim_walks_over_what_it_takes_whatever_the_priorities(
+    priorities: int, all_due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = f"priorities_{priorities}_{all_due}".lower()
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            for statement in _PRIORITIES.split(";")[:-1]:
+                given = {"priorities": priorities, "all_due": all_due}
+                connection.execute(statement, given if "%(" in statement else None)
+            for limit in (1, BATCH):
+                rows = await store._call(
+                    "claim", None, *store._claim_params(Claim("h", ("q", "r"), limit, 60_000_000)), *NOTHING
+                )
+                assert len(rows) == limit + 1
+                assert rows[-1][7] <= 2 * limit + 10
+            assert plans.touched() <= 6 * BATCH
+            plans.scans.clear()
+            if not all_due:
+                claimed = await store.claim(Claim("h", ("q",), 1_000, 60_000_000))
+                assert len(claimed.jobs) == 600 - BATCH - 1
+                assert claimed.next_in is not None
+                plans.scans.clear()
+                claimed = await store.claim(Claim("h", ("q",), 1_000, 60_000_000))
+                assert (claimed.jobs, claimed.next_in is not None) == ([], True)
+                assert plans.touched() <= 10
+            await store.stats()
+            assert plans.touched() <= 10 + store.limits.count_cap
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+async def test_queues_that_are_empty_cost_a_claim_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many it names: those that have something are walked."""
+    names = [f"queue{n}" for n in range(10_000)]
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=many_queues") as connection:
+        async with explained("many_queues", monkeypatch) as (store, plans):
+            connection.execute("INSERT INTO queues (name) SELECT 'queue' || n FROM generate_series(0, 9999) AS n")
+            in_use = ("queue77", "queue9999", "queue123", "queue500", "elsewhere")
+            rows = [
+                Row(id=bytes.fromhex(f"0190{n:028x}"), queue=name, task="t", cells={}) for n, name in enumerate(in_use)
+            ]
+            later = msgspec.structs.replace(rows[2], delay=LEASE)
+            waiting = msgspec.structs.replace(rows[3], group="g")
+            await store.insert([rows[0], rows[1], later, waiting, rows[4]])
+            await store.alter(Selector(queue="queue8"), Configure(paused=True, lasts=LEASE))
+            plans.scans.clear()
+            claimed = await store.claim(Claim("h", tuple(names), 10, LEASE))
+            assert {job.queue for job in claimed.jobs} == {"queue77", "queue9999", "queue500"}
+            assert 0 < (claimed.next_in or 0) <= LEASE
+            assert plans.touched() <= 100
+            assert plans.touched_of({"queues", "looks"}) <= 50
+            await store.insert(
+                [Row(id=bytes.fromhex(f"0191{n:028x}"), queue=names[n], task="t", cells={}) for n in range(60)]
+            )
+            claimed = await store.claim(Claim("h", tuple(names[20:80]), 100, LEASE))
+            assert len(claimed.jobs) == 40
+        connection.execute("DROP SCHEMA many_queues CASCADE")
+
+
+async def test_promoting_touches_what_it_promotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bounded number at a time, in the order of run_at."""
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=promoting") as connection:
+        async with explained("promoting", monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            for statement in _PRIORITIES.split(";")[:-1]:
+                given = {"priorities": 60_000, "all_due": False}
+                connection.execute(statement, given if "%(" in statement else None)
+            connection.execute("UPDATE ready SET run_at = run_at - 8999999999000000 WHERE lane = 0")
+            plans.scans.clear()
+            assert len((await store.claim(Claim("h", ("q",), 1, 60_000_000))).jobs) == 1
+            assert plans.touched() <= 4 * 1_000
+            [[promoted, last]] = connection.execute(
+                "SELECT count(*), max(run_at) FROM ready WHERE lane <> 0 AND run_at > 60000"
+            ).fetchall()
+            [[later]] = connection.execute("SELECT min(run_at) FROM ready WHERE lane = 0").fetchall()
+            assert promoted == 1_000
+            assert last < later
+        connection.execute("DROP SCHEMA promoting CASCADE")
 
 
 async def test_ending_touches_what_it_ends(seen: tuple[PostgresBackend, Plans], depth: int) -> None:

@@ -59,13 +59,6 @@ BETWEEN_TWO = [
         "DELETE FROM keys AS k WHERE k.qid = p_from AND k.key = v_key AND k.id = p_id; RETURN false",
         ("insert with a key elsewhere", "move"),
     ),
-    Fault(
-        "queues that are forgotten while somebody has them in hand",
-        "forget_queues",
-        "LOCK TABLE queues IN EXCLUSIVE MODE NOWAIT",
-        "NULL",
-        ("insert", "forget queues"),
-    ),
     Fault("claims that nobody counts", "claim_v1", "s.sign * c.jobs", "0", ("insert", "claim")),
     Fault(
         "an insert that takes what is taken",

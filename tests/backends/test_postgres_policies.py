@@ -82,7 +82,10 @@ def schema() -> Iterator[None]:
 def blank() -> None:
     """Nothing is in the store."""
     with psycopg.connect(server().url(), autocommit=True) as connection:
-        query = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename NOT IN ('migrations', 'locks')"
+        query = (
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+            " AND tablename NOT IN ('migrations', 'locks', 'duties', 'forgetting')"
+        )
         tables = ", ".join(f'{SCHEMA}."{name}"' for [name] in connection.execute(query, (SCHEMA,)))
         connection.execute(f"TRUNCATE {tables}".encode())
 

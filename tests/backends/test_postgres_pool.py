@@ -187,6 +187,32 @@ async def test_once_closed_nothing_is_connected_again(store: PostgresBackend) ->
     assert await store.stats(T0) is not None
 
 
+async def test_whoever_waits_for_a_connection_when_all_are_closed_is_told_so() -> None:
+    """And is not cancelled: nobody has asked for that."""
+    connected, over = asyncio.Event(), asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await over.wait()
+        writer.close()
+
+    mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = mute.sockets[0].getsockname()[1]
+    few = connections.Connections(f"postgresql://u@127.0.0.1:{port}/db", "there", size=2, prepare=True)
+    few._open, few._watch = True, few._watch_over()
+    await anext(few._watch)
+    call = asyncio.ensure_future(few.rows("SELECT 1"))
+    async with asyncio.timeout(30):
+        await connected.wait()
+        await few.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await call
+        while few._places._value < 2:
+            await asyncio.sleep(0.01)
+    over.set()
+    mute.close()
+
+
 def test_what_the_url_says_goes_before_what_we_would_say() -> None:
     url = "postgresql://h/db?connect_timeout=7&target_session_attrs=any&keepalives_idle=9"
     said = psycopg.conninfo.conninfo_to_dict(PostgresBackend(url)._connections.conninfo)

@@ -311,6 +311,12 @@ def sweep(place: Place) -> Operation:
     return Operation(("janitor",), lambda store, jobs: store.sweep(SweepClause(place=place, older_than=DAY)))
 
 
+async def tidy(store: PostgresBackend, jobs: Jobs) -> None:
+    async with opened() as owned:
+        await owned._connections.rows(f'UPDATE "{SCHEMA.replace(chr(34), chr(34) * 2)}".duties SET next_at = 0')
+    await store.tidy([SweepClause(place=place, older_than=DAY) for place in Place])
+
+
 EVERYBODY, PRODUCERS, READERS = PARTS, ("producer", "worker"), ("janitor", "reader")
 OPERATIONS = {
     "insert": Operation(PRODUCERS, insert),
@@ -345,6 +351,7 @@ OPERATIONS = {
     "ticks, plan": Operation(PRODUCERS, plan_schedule),
     "ticks, history": Operation(EVERYBODY, read_history),
     "ticks, note": Operation(("worker",), note_tick),
+    "tidy": Operation(("janitor",), tidy),
 } | {f"sweep, {place.value}": sweep(place) for place in Place}
 
 
@@ -353,7 +360,7 @@ OPERATIONS = {
 
 def test_every_operation_is_in_the_matrix() -> None:
     operations = {name for name, value in vars(Backend).items() if inspect.iscoroutinefunction(value)}
-    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {"turn", "ticks"}
+    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {"turn", "ticks", "tidy"}
     of_ticks = {f"ticks, {name}" for name, value in vars(TickStore).items() if inspect.iscoroutinefunction(value)}
     assert {name for name in OPERATIONS if name.startswith("ticks")} == of_ticks
     assert {kind.__name__ for kind in get_args(Change)} <= {part for name in OPERATIONS for part in name.split(", ")}
@@ -380,7 +387,7 @@ async def test_who_has_nothing_does_not_even_get_in(roles: dict[str, str]) -> No
         ConfigError, match=r"permission denied for schema .*headrace migrate grant producer\|worker\|janitor"
     ):
         await backend(roles["nobody"]).open()
-    for query in ("SELECT {s}.forget_queues()", "SELECT * FROM {s}.jobs_v1", "SELECT * FROM {s}.jobs"):
+    for query in ("SELECT {s}.forget_queues_v1(NULL)", "SELECT * FROM {s}.jobs_v1", "SELECT * FROM {s}.jobs"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             ask(roles["nobody"], query)  # type: ignore[arg-type]
 

@@ -140,15 +140,15 @@ def claimed(count: int) -> Claimed:
 
 def test_a_clean_way_has_no_marks() -> None:
     way = Way()
-    way.walked(300, claimed(100), NOTHING, 0.0, 0.001)
+    way.walked(300, claimed(100), 1, NOTHING, 0.0, 0.001)
     assert way.marks(0.002) is NOTHING
     assert way.patience(None, 0.002) is None
 
 
 def test_a_littered_way_is_marked_and_looked_at_from_the_beginning_now_and_then() -> None:
     way = Way()
-    way.walked(50_000, claimed(100), NOTHING, 0.0, 0.05)
+    way.walked(50_000, claimed(100), 1, NOTHING, 0.0, 0.05)
     assert way.marks(0.06) is not NOTHING
     assert way.marks(0.56) is NOTHING, "ten times as long as the last look took"
-    way.walked(100, claimed(100), NOTHING, 0.56, 0.57)
+    way.walked(100, claimed(100), 1, NOTHING, 0.56, 0.57)
     assert way.marks(0.58) is NOTHING, "it is clean again"

@@ -17,6 +17,7 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.schema import connect
 from headrace.backends.sqlite.statements import load, load_all
+from headrace.policy import Policy
 from headrace.records import Claim, Place, Settlement, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, T0, row
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
@@ -30,7 +31,7 @@ LOOKED_THROUGH = {
     "policy.running", "policy.held", "policy.workers", "queue.waiting_in_all", "quarantine.running",
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
-SMALL = ("queues", "workers", "places", "l", "level", "mine", "one", "some", "(subquery-1)")
+SMALL = ("queues", "workers", "places", "l", "m", "level", "mine", "one", "some", "(subquery-1)", "(subquery-3)")
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +73,20 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)",
+        ("claim.take", ["SEARCH r USING PRIMARY KEY (lane=?)",
                         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
-        ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
-        ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
+        ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
+        ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
+        ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))"]),
+        ("claim.passed_over", ["SCAN wanted VIRTUAL TABLE INDEX 1:",
+                               "SEARCH r USING INDEX ready_lost (lane=? AND (priority,run_at)<(?,?))"]),
+        ("apart.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
+        ("apart.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),
+        ("apart.lie", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
+                       "SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("apart.promote", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))",
+                           "CORRELATED SCALAR SUBQUERY 1",
+                           "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("lease.oldest_over", ["SEARCH r USING INDEX running_lease (lease_until<?)",
                                "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
                                "SEARCH q USING INTEGER PRIMARY KEY (rowid=?)"]),
@@ -86,8 +96,11 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
                         "SEARCH t USING INDEX tenants_awake (qid=? AND taken=? AND (count,since,name)>(?,?,?))",
                         "SCAN one",
                         "SEARCH m USING PRIMARY KEY (qid=? AND tenant=?) LEFT-JOIN",
-                        "SEARCH l USING COVERING INDEX sqlite_autoindex_lanes_1 (tid=?) LEFT-JOIN"]),
-        ("turn.wake", ["SEARCH tenants USING INDEX tenants_asleep (qid=? AND wake_at>? AND wake_at<?)"]),
+                        "SEARCH l USING COVERING INDEX sqlite_autoindex_lanes_1 (tid=?) LEFT-JOIN",
+                        "CORRELATED SCALAR SUBQUERY 1",
+                        "SEARCH r USING PRIMARY KEY (lane=? AND priority=?)"]),
+        ("turn.wake", ["SEARCH tenants USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
+                       "SEARCH t USING COVERING INDEX tenants_asleep (qid=? AND wake_at>? AND wake_at<?)"]),
         ("turn.line", ["SEARCH r USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))",
                        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("turn.line_head", ["SEARCH r USING PRIMARY KEY (lane=?)",
@@ -127,9 +140,9 @@ def test_the_heads_of_the_queues_are_found_by_seeking(connection: apsw.Connectio
     ]
     assert steps == [
         "SEARCH q USING INDEX sqlite_autoindex_queues_1 (name=?)",
-        "SEARCH r USING PRIMARY KEY (lane=?)",
-        "SEARCH r USING PRIMARY KEY (lane=? AND priority>?)",
-        "SEARCH r USING PRIMARY KEY (lane=? AND priority=?)",
+        "SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND run_at=? AND id=?) LEFT-JOIN",
+        "SEARCH h USING PRIMARY KEY (lane=?)",
+        "SEARCH l USING PRIMARY KEY (lane=? AND priority=?)",
     ]
 
 
@@ -197,6 +210,59 @@ async def test_a_claim_costs_the_same_in_a_big_store(tmp_path: Path) -> None:
     small = await _claim_steps(tmp_path / "small.db", waiting=100, scheduled=0, ended=0)
     big = await _claim_steps(tmp_path / "big.db", waiting=6_000, scheduled=6_000, ended=6_000)
     assert big <= small * 1.1
+
+
+async def _steps_beside(path: Path, priorities: int, tenants: int, queues: int, delay: int) -> dict[str, int]:
+    """How many steps of SQLite's machine claims and inserts take beside so many priorities, tenants or queues."""
+    backend = SqliteBackend(path, durability="normal")
+    await backend.open()
+    steps = 0
+
+    def step() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    async def taken(work: Awaitable[object]) -> int:
+        nonlocal steps
+        steps = 0
+        await work
+        return steps
+
+    try:
+        assert await backend.policies.save(Policy(queue="g", chunk=5), T0)
+        for base, queue in ((0, "q"), (10_000, "g"), (20_000, "r")):
+            for start in range(base, base + 3_000, 1_000):
+                await backend.insert([
+                    row(n, queue=f"r{n % queues}" if queue == "r" else queue, tenant=f"t{n % tenants}",
+                        priority=n % priorities - 9_000, delay=delay)
+                    for n in range(start, start + 1_000)
+                ], T0)  # fmt: skip
+        await backend.insert([row(n, queue="qg"[n % 2], tenant="t0") for n in range(30_000, 30_100)], T0)
+        for _ in range(20):
+            await backend.claim(Claim("w", ("g",), 1, LEASE), T0)  # the tenants wake up
+        assert backend._writer is not None
+        assert backend._reader is not None
+        for side in (backend._writer._connection, backend._reader._connection):
+            assert side is not None
+            side.set_progress_handler(step, 1)
+        return {
+            "look": await taken(backend.claim(Claim("w", ("none", "r"), 1, LEASE), T0)),
+            "claim": await taken(backend.claim(Claim("w", ("q",), 10, LEASE), T0)),
+            "claim by turns": await taken(backend.claim(Claim("w", ("g",), 1, LEASE), T0)),
+            "insert": await taken(backend.insert([row(40_000, queue="q", priority=7)], T0)),
+            "insert by turns": await taken(backend.insert([row(40_001, queue="g", tenant="t0", priority=7)], T0)),
+        }
+    finally:
+        await backend.close()
+
+
+@pytest.mark.parametrize("delay", [0, HOUR], ids=["due", "not due"])
+async def test_claims_and_inserts_cost_the_same_whatever_users_choose(tmp_path: Path, delay: int) -> None:
+    few = await _steps_beside(tmp_path / "few.db", 1, 1, 1, delay)
+    for name, numbers in {"priorities": (3_000, 1, 1), "tenants": (1, 3_000, 1), "queues": (1, 1, 1_000)}.items():
+        many = await _steps_beside(tmp_path / f"{name}.db", *numbers, delay)
+        assert {call: steps for call, steps in many.items() if steps > few[call] * 1.3} == {}, (name, few)
 
 
 async def _tick_steps(path: Path, *, number: int, ticks_of_each: int) -> dict[str, int]:

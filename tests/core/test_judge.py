@@ -30,7 +30,7 @@ from headrace.core.ids import IdMaker
 from headrace.core.judge import Judge, failures, unwrap
 from headrace.core.payloads import Packer
 from headrace.core.retry import RetryPolicy
-from headrace.errors import Stop
+from headrace.errors import Stop, UnknownTask
 from headrace.instants import to_datetime
 from headrace.records import Leased, Limits, Settlement
 from headrace.types import JobState
@@ -303,3 +303,14 @@ def test_errors_are_kept_without_the_secrets_of_urls(kind: Any) -> None:
     assert failure.message == "cannot reach postgresql://***@db/x?password=*** just now"
     assert "hunter" not in failure.traceback
     assert "hunter" not in settle(Fail(reason=text)).reason
+
+
+def test_a_job_of_an_unknown_task_waits_as_long_again_once_it_is_requeued() -> None:
+    """What its dead letter told stays with it."""
+    error, states = None, []
+    for _ in range(12):
+        settlement = JUDGE.unknown(leased(error=error), UnknownTask("nobody knows it"))
+        states.append(settlement.state)
+        error = settlement.error
+    assert states == [JobState.AVAILABLE] * 9 + [JobState.FAILED] + [JobState.AVAILABLE] * 2
+    assert [failure.times for failure in failures(error)] == [2]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 
 from headrace import Done, Event, EventKind, Job
+from headrace.core.claimer import Claimer
 from headrace.core.clock import ManualClock, SystemClock
 from headrace.core.deadlines import Deadlines
 from headrace.core.events import Observers
@@ -19,9 +20,11 @@ from headrace.core.leases import Leases
 from headrace.core.listener import listen
 from headrace.core.middleware import Next, compose
 from headrace.core.notes import Notes
+from headrace.core.renewer import Renewer
 from headrace.core.settler import Settler
+from headrace.errors import Unavailable
 from headrace.job import CancelToken
-from headrace.records import Hint, Leased, Settlement
+from headrace.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome
 from tests.core.given import given
@@ -154,11 +157,11 @@ class TestLeases:
         """By this process's own count, taken before the claim was sent: never later than the store's."""
         leases = Leases(10)
         leases.grant([leased(1)], now=100)
-        assert not leases.over(b"\1" * 16, 109.9)
-        assert leases.over(b"\1" * 16, 110)
-        assert leases.over(b"\2" * 16, 0)
+        assert not leases.over(b"\1" * 16, 1, 109.9)
+        assert leases.over(b"\1" * 16, 1, 110)
+        assert leases.over(b"\2" * 16, 1, 0)
         leases.renewed([(b"\1" * 16, 1)], now=109)
-        assert not leases.over(b"\1" * 16, 118)
+        assert not leases.over(b"\1" * 16, 1, 118)
 
     def test_a_renewal_that_meets_the_next_lease_of_its_job_leaves_that_alone(self) -> None:
         """The heartbeat's thread looks a lease up, and before it goes on the loop drops it and grants the job again."""
@@ -185,9 +188,65 @@ class TestLeases:
         leases.grant([leased(1, epoch=1)], now=100)
         leases.grant([leased(1, epoch=2)], now=103)
         leases.renewed([(b"\1" * 16, 1)], now=200)
-        assert leases.over(b"\1" * 16, 114)
+        assert leases.over(b"\1" * 16, 2, 114)
         assert leases.current(b"\1" * 16, 2)
         assert not leases.current(b"\1" * 16, 1)
+
+    def test_a_lease_is_over_when_its_job_is_held_under_a_later_one(self) -> None:
+        """As when it was taken back, and claimed again, while the first copy of the job waited for a slot."""
+        leases = Leases(10)
+        leases.grant([leased(1, epoch=1)], now=100)
+        leases.grant([leased(1, epoch=2)], now=101)
+        assert leases.over(b"\1" * 16, 1, 102)
+        assert not leases.over(b"\1" * 16, 2, 102)
+
+
+class TestRenewer:
+    async def test_a_lease_that_was_in_doubt_and_then_in_hand_is_out_of_doubt_once_it_is_renewed(self) -> None:
+        told: list[tuple[list[tuple[bytes, int]], bool]] = []
+        lease = (b"\1" * 16, 1)
+
+        class Store:
+            answers: ClassVar[list[Any]] = [Unavailable("away"), Renewed([], busy=[lease]), Renewed([])]
+
+            async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer  # type: ignore[no-any-return]
+
+        def doubted(leases: Sequence[tuple[bytes, int]], *, doubtful: bool) -> None:
+            told.append((list(leases), doubtful))
+
+        leases = Leases(10, lambda: 111.0)
+        leases.grant([leased(1)], now=100)
+        renewer = Renewer(
+            leases, SystemClock(), holder="w", worker="w", queues=("q",), slots=lambda: 1, busy=lambda: 1,
+            tell=lambda renewed: None, doubted=doubted,
+        )  # fmt: skip
+        store: Any = Store()
+        for _ in range(3):
+            await renewer._renew(store)
+        assert [doubtful for found, doubtful in told if lease in found] == [True, False]
+
+
+class TestClaimer:
+    async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_in_somebody_s_hand(self) -> None:
+        """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
+        leases = Leases(10)
+        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), lambda: None, lambda: None)
+        claimer = Claimer(
+            Claim("w", ("q",), 0, 10_000_000), leases, settler, Random(1), slots=1, prefetch=0, poll=60.0,
+            deliver=lambda jobs: None, alone=lambda: False, stuck=lambda: False, companions=lambda: 0,
+            nudge=lambda: None,
+        )  # fmt: skip
+        pauses: list[float] = []
+        claimer._sleep = pauses.append  # type: ignore[method-assign]
+        for number in range(20):
+            claimer.got(Claimed([], next_in=0), 1, 0.0, 0.0)
+            claimer.got(Claimed([], next_in=0), 1, 0.0, 0.0)
+            claimer.got(Claimed([leased(number)]), 1, 0.0, 0.0)
+        assert pauses == [0.005, 0.01] * 20
 
 
 class TestSettler:

@@ -163,6 +163,28 @@ def test_planners_that_do_not_keep_up(schedules: int, away: float, told: int) ->
 # -- sweeps
 
 
+def test_keys_that_are_freed_before_their_time() -> None:
+    """More outlive the records of their jobs than may: told with their number, and only then."""
+
+    async def main(world: World) -> Any:
+        app, events = watched(world, retention={"every": "1m", "completed": {"count": 0}, "keys": 2})
+        task = app.task(quiet)
+        seen = []
+        async with working(app):
+            for keys in (["a", "b"], ["c", "d", "e"]):
+                for key in keys:
+                    await task.options(key=key, result_ttl="1d").enqueue()
+                await asyncio.sleep(600)
+                seen.append([event.detail for event in events.of(EventKind.ALERT)])
+        return seen, events
+
+    (quiet_so_far, told), events = simulate(main)
+    assert quiet_so_far == []
+    [sentence] = told
+    assert sentence.startswith("keys_freed: 3 keys of completed jobs were freed before their result_ttl was over")
+    assert alerts(events) == ["keys_freed"]
+
+
 @pytest.mark.parametrize("trouble", [Unavailable("away"), RuntimeError("no such index")])
 def test_sweeps_that_fail(trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """Three in a row are told once, until one has succeeded."""

@@ -9,6 +9,8 @@ import pytest
 
 from headrace import Completed, Duplicate, Job, Queued, content_id, immediate, never
 from headrace.core.clock import ManualClock
+from headrace.errors import JobNotFound
+from headrace.records import Place, SweepClause
 from tests.facades.harness import Gate, Store, serving, within
 
 
@@ -63,6 +65,26 @@ class TestEnqueueAnswers:
             answer = await queue.enqueue("a", "something else")
         assert answer == Completed([1, {"two": 3}])
         assert answer.status == "completed"
+
+    async def test_completed_and_swept(self, store: Store) -> None:
+        """An id is taken for its result_ttl, whatever retention removes; the result is gone."""
+        queue = store.queue(result_ttl="1h")
+
+        @queue.execute
+        async def echo(job: Job[Any]) -> Any:
+            return job.payload
+
+        async with serving(queue):
+            await queue.enqueue_and_wait("a", 1)
+            backend = store.backend()
+            await backend.open()
+            swept = await backend.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
+            await backend.close()
+            assert swept.removed == 1
+            assert await queue.enqueue("a", 1) == Duplicate("completed", 0)
+            with pytest.raises(JobNotFound):
+                await queue.enqueue_and_wait("a", 1)
+            assert await queue.status("a") is None
 
     @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
     async def test_an_empty_result_is_a_result(self, store: Store, value: Any) -> None:

@@ -295,6 +295,15 @@ class SweepTakesTheLiving(HookedBackend):
         return swept
 
 
+class SweepFreesKeys(HookedBackend):
+    """A key dies with the record of its job."""
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        swept = await super().sweep(clause, at)
+        self.store.outlived.clear()
+        return swept
+
+
 class SweepByAnotherClock(HookedBackend):
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await super().sweep(clause, (at or 0) + 5 * SECOND)
@@ -377,7 +386,7 @@ class RequeueStealsKey(HookedBackend):
 
     def _requeue(self, entry: Entry, now: int) -> bool:
         if entry.key is not None:
-            holder = self.store.key_holder(entry.queue, entry.key, now)
+            holder = self.store.by_key(entry.queue, entry.key)
             if holder is not None and holder is not entry:
                 self.store.drop_key(holder)
         return super()._requeue(entry, now)

@@ -322,3 +322,28 @@ async def opened(store: Backend) -> AsyncIterator[None]:
     await store.open()
     yield
     await store.close()
+
+
+async def test_a_handler_that_cancels_its_own_task_and_returns_costs_neither_its_slot_nor_the_next_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("memory://", worker={"concurrency": 1})
+
+    @app.task(retry=immediate(1))
+    async def naughty() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return 1
+
+    @app.task(retry=immediate(1))
+    async def fine() -> int:
+        await asyncio.sleep(0.0001)
+        return 2
+
+    async with app:
+        quick = await app.enqueue_many(fine.job() for _ in range(200))  # so that jobs wait in the worker
+        mixed = await app.enqueue_many((fine if n % 5 else naughty).job() for n in range(50))
+        await app.drain()
+        assert {(await handle.info()).state for handle in quick + mixed} == {JobState.COMPLETED}
+    assert "ended; it is started again" not in caplog.text

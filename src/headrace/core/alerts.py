@@ -25,6 +25,8 @@ class Alert(StrEnum):
     """No worker plans one of the shares of schedules, and others had to."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
+    KEYS_FREED = "keys_freed"
+    """Keys of completed jobs were freed before their time, as there were too many."""
     UNKNOWN_TASK = "unknown_task"
     """A worker claimed a job of a task that it does not know."""
     THREAD_LEFT_BEHIND = "thread_left_behind"

@@ -121,6 +121,7 @@ class Claimer:
     def got(self, claimed: Claimed, asked: int, sent_at: float, since: float) -> None:
         """A claim was answered; its leases count from ``since``."""
         if claimed.jobs:
+            self._moment = _MOMENT
             self._measure(asyncio.get_running_loop().time())
             self._leases.grant(claimed.jobs, since)
             self._deliver(claimed.jobs)

@@ -84,9 +84,10 @@ class Judge:
 
     def unknown(self, leased: Leased, error: UnknownTask) -> Settlement:
         """This worker has no handler for it; one that does may be on its way. Given back for a while, which uses up no
-        attempt: how often so far is kept with the error. Then to the dead letters."""
+        attempt: how often so far is kept with the error. Then to the dead letters; requeued, it waits anew."""
         before = failures(leased.error)
         times = 1 + before.pop().times if before and before[-1].type == type(error).__qualname__ else 1
+        times = 1 if times > _UNKNOWN.max_attempts else times
         now = msgspec.structs.replace(_failure(error, leased.attempt, self._clock.now()), times=times)
         settlement = self.release(leased, delay=_UNKNOWN.delay(times, self._rng), unbegun=not leased.begun)
         if times >= _UNKNOWN.max_attempts:

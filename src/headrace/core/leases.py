@@ -90,10 +90,11 @@ class Leases:
         held = self._held.get(job_id)
         return held is not None and held.epoch == epoch
 
-    def over(self, job_id: JobId, now: float) -> bool:
-        """Whether the lease has run out by this process's own count; its job must not be started any more."""
+    def over(self, job_id: JobId, epoch: int, now: float) -> bool:
+        """Whether the lease has run out by this process's own count, or has given way to a later one; its job must not
+        be started any more."""
         held = self._held.get(job_id)
-        return held is None or held.since + self.lease <= now
+        return held is None or held.epoch != epoch or held.since + self.lease <= now
 
     def in_doubt(self, now: float) -> list[tuple[JobId, int]]:
         """Leases that have run out by this process's own count, and that nobody has told to be lost."""

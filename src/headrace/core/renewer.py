@@ -132,7 +132,8 @@ class Renewer:
         for job in self._leases.renewed(kept, since):
             self._call_home(partial(self._leases.nearly_over, job))
         if self._doubtful:
-            self._doubtful = []
+            busy = {*renewed.busy}
+            self._doubtful = [lease for lease in self._doubtful if lease in busy]
             self._call_home(partial(self._doubted, kept, doubtful=False))
         self._tell(renewed)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
@@ -220,10 +221,14 @@ class Runner:
                 await future
                 continue
             leased = self._buffer.popleft()
-            if self._leases.over(leased.id, self._leases.now()):
+            if self._leases.over(leased.id, leased.epoch, self._leases.now()):
                 self._attempts.release(leased, "its lease ran out before it was started", begun=False)
             else:
                 await self._run(slot, leased, loop.time())
+                if slot.pending:
+                    slot.pending = False
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0)
                 if slot.closing:  # its cancellation came when the job was through, and was not passed on
                     return
             if leased.lost >= self._last_chance:
@@ -288,7 +293,7 @@ class Runner:
     def _companions(self, leased: Leased, count: int) -> list[Leased]:
         """Buffered jobs of the same task whose leases hold, for a handler of many."""
         now = self._leases.now()
-        fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, now))
+        fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, job.epoch, now))
         found = list(islice(fit, count))
         for other in found:
             self._buffer.remove(other)

@@ -22,7 +22,7 @@ class StopReason(StrEnum):
 class Slot:
     """What runs in one slot right now, and the way to stop it."""
 
-    __slots__ = ("closing", "jobs", "reason", "started", "task", "token")
+    __slots__ = ("closing", "jobs", "pending", "reason", "started", "task", "token")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
@@ -32,15 +32,19 @@ class Slot:
         self.started = 0.0
         self.closing = False
         """Whether the slot itself is being taken down."""
+        self.pending = False
+        """Whether the slot's task may still be cancelled by a stop that was meant for a job which has ended."""
 
     def begin(self, jobs: list[Leased], now: float) -> None:
         """These jobs run here from now on."""
         self.jobs, self.token, self.reason, self.started = jobs, None, None, now
 
     def end(self) -> None:
-        """Nothing runs here any more. A stop that was asked for and not obeyed is forgotten."""
+        """Nothing runs here any more. A stop that was asked for and not obeyed is forgotten; but where that came too
+        late for the handler to notice, it is ``pending`` until the slot waits for something."""
         self.jobs = []
         while not self.closing and self.task is not None and self.task.cancelling():
+            self.pending = True
             self.task.uncancel()
 
     @property

@@ -179,8 +179,13 @@ class Worker:
             gap=self._renewer.gap,
         )
         self._retention = Retention(
-            self._backend, self._clock, self._rng, self._observers, self._settings.retention
-        )  # fmt: skip
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            self._settings.retention,
+            spare=2 * micros(self._settings.patience),
+        )
 
     def _make_lanes(self, judge: Judge) -> list[Lane]:
         pairs: list[tuple[Settler | None, Claimer | None]]

@@ -59,10 +59,13 @@ class Paired(PostgresBackend):
         self._connections = _One(connection)  # type: ignore[assignment]
         self._notifier = self.ear = _Ear()  # type: ignore[assignment]
 
-    async def _call(self, name: str, *params: Any) -> list[Any]:
-        if name == "tidy":  # which is a transaction, and so a statement, of its own
-            return []
-        return await super()._call(name, *params)
+    async def drop_day(self, at: int, age: int) -> int:
+        """Drop the oldest day whose jobs have all but a few completed so long before; how many went with it."""
+        await self._call("drop_day", at, 3, age)
+        removed = 0
+        while rows := await self._call("settle_day", 100):
+            removed += rows[0][1]
+        return removed
 
     async def enqueue(self, rows: Sequence[Row]) -> list[Inserted]:
         """Insert as a caller does in a transaction of his own."""

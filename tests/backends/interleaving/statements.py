@@ -68,6 +68,10 @@ class Spoken(Protocol):
         """One statement; ``{schema}`` is where its tables are."""
         ...
 
+    async def drop_day(self, at: int, age: int) -> int:
+        """Drop the oldest day whose jobs have all but a few completed so long before; how many went with it."""
+        ...
+
     async def enqueue(self, rows: Sequence[Row]) -> list[Inserted]:
         """Insert as a caller does in a transaction of his own; the server's clock is the one that counts."""
         ...
@@ -302,12 +306,13 @@ async def _swept_nothing(store: Backend, scene: Scene) -> Facts:
     return [(scene.numbers[0], 0)] if len(scene.strands) == 1 else []
 
 
-def _sweep_day(place: Place) -> Run:
-    async def run(store: Backend, scene: Scene) -> Facts:
-        swept = await store.sweep(SweepClause(place=place, older_than=24 * HOUR), NOW + 72 * HOUR)
-        return [(scene.numbers[0], swept.removed)] if len(scene.strands) == 1 else []
-
-    return run
+async def _drop_day(store: Backend, scene: Scene) -> Facts:
+    if isinstance(store, Spoken):
+        removed = await store.drop_day(NOW + 72 * HOUR, 24 * HOUR)
+    else:
+        clause = SweepClause(place=Place.COMPLETED, older_than=24 * HOUR)
+        removed = (await store.sweep(clause, NOW + 72 * HOUR)).removed
+    return [(scene.numbers[0], removed)] if len(scene.strands) == 1 else []
 
 
 def _inner(sql: str) -> Run:
@@ -383,9 +388,8 @@ STATEMENTS = (
     Statement("sweep failed by count", _sweep(Place.FAILED, max_count=0), passing=_swept_nothing),
     Statement("sweep completed by bytes", _sweep(Place.COMPLETED, max_bytes=0), passing=_swept_nothing),
     Statement("sweep results", _sweep(Place.RESULTS), passing=_swept_nothing),
-    Statement("sweep the completed of a day", _sweep_day(Place.COMPLETED), passing=_swept_nothing),
+    Statement("drop the completed of a day", _drop_day, passing=_swept_nothing),
     Statement("make a day", _inner(f"SELECT {{schema}}.make_day('{NEXT_DAY}')")),
-    Statement("forget queues", _inner("SELECT {schema}.forget_queues()")),
     Statement("fold deltas", _inner("SELECT {schema}.fold_deltas()")),
 )
 
@@ -395,12 +399,12 @@ INSERTS = [_NAMED[name] for name in ("insert", "insert with a key", "insert with
 SERVING = [
     statement
     for name, statement in _NAMED.items()
-    if name in ("claim", "reap", "forget queues", "fold deltas") or (name.startswith("sweep") and "day" not in name)
+    if name in ("claim", "reap", "fold deltas") or name.startswith("sweep")
 ]
 """What everybody depends on."""
 JOINING = [_NAMED[name] for name in ("insert with a key", "insert with a key that a failed job holds")]
 """What makes somebody wait for a job, which then must not end unseen. Nobody sends it in a transaction of his own."""
-LOCKING = [_NAMED[name] for name in ("make a day", "sweep the completed of a day")]
+LOCKING = [_NAMED[name] for name in ("make a day", "drop the completed of a day")]
 """What takes whole tables, for a moment."""
 
 

@@ -190,7 +190,7 @@ TICKING = (
 )
 _MEETING = (
     "insert", "claim", "turn", "complete", "retry", "fail", "reap", "cancel", "resume", "requeue", "delete",
-    "sweep failed by age", "forget queues", "fold deltas",
+    "sweep failed by age", "fold deltas",
 )  # fmt: skip
 MEETING = tuple(statement for statement in STATEMENTS if statement.name in _MEETING)
 """What happens to the jobs of schedules, and to what they share with others."""

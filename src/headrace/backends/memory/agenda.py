@@ -50,6 +50,18 @@ class Agenda:
             heappop(self._heap)
         return None
 
+    def head(self) -> tuple[int, JobId] | None:
+        """The earliest instant, and whose it is."""
+        return None if self.first() is None else self._heap[0]
+
+    def pop(self) -> JobId | None:
+        """The first job, which is out then."""
+        if (head := self.head()) is None:
+            return None
+        heappop(self._heap)
+        self.drop(head[1])
+        return head[1]
+
     def take(self, now: int) -> Iterator[JobId]:
         """The jobs whose instant has come, first things first; each is out once it has been given out."""
         while self._heap:
@@ -76,6 +88,8 @@ class Agenda:
 
     def later(self, now: int) -> int:
         """How many instants are still to come."""
+        if (first := self.first()) is None or first > now:
+            return len(self.instants)
         return sum(instant > now for instant in self.instants.values())
 
     def _tidy(self) -> None:

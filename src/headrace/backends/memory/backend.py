@@ -142,6 +142,8 @@ class MemoryBackend:
                 return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
             if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
                 return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
+            if (job_id := self.store.outliving(row.queue, row.key, now)) is not None:
+                return Inserted(InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
         if gate and self.store.full(row.queue):
             return Inserted(InsertStatus.FULL, row.id)
         self.store.add(Entry(row, now))
@@ -242,7 +244,7 @@ class MemoryBackend:
         self.store.drop_key(entry)
         self.store.move(entry, entry.state, queue=queue)
         if entry.key is not None and free:
-            self.store.keys[queue, entry.key] = entry.id
+            self.store.take_key(entry, queue, entry.key)
         elif not free:
             entry.key = None
         return free
@@ -404,10 +406,9 @@ class MemoryBackend:
 
     def _requeue(self, entry: Entry, now: int) -> bool:
         if entry.key is not None:
-            other = self.store.key_holder(entry.queue, entry.key, now)
-            if other is not None and other is not entry:
+            if self.store.key_holder(entry.queue, entry.key, now) not in (None, entry.id):
                 return False
-            self.store.keys[entry.queue, entry.key] = entry.id
+            self.store.take_key(entry, entry.queue, entry.key)
         entry.attempt = entry.lost = entry.held_until = 0
         entry.error = entry.result = entry.finished_at = entry.expires_at = None
         entry.reason = ""
@@ -452,13 +453,14 @@ class MemoryBackend:
                         PlaceStats(state.value, len(ended), self.store.sizes[state])
                         for state, ended in self.store.ended.items()
                     ),
+                    PlaceStats(Place.KEYS.value, len(self.store.outlived), 0),
                     PlaceStats(Place.TICKS.value, *self.ticks.size()),
                 ],
             )
 
     def _queue_stats(self, queue: str, now: int) -> QueueStats:
         counts = self.store.counts
-        oldest = self.store.next_due(queue)
+        oldest = self.store.oldest(queue)
         until = self.store.paused_queues.get(queue, 0)
         return QueueStats(
             queue,
@@ -483,6 +485,8 @@ class MemoryBackend:
                 return self._sweep_results(clause, now)
             if clause.place is Place.TICKS:
                 return self.ticks.sweep(clause, now)
+            if clause.place is Place.KEYS:
+                return self._sweep_keys(clause, now)
             if clause.place is Place.TENANTS:
                 return self._sweep_tenants(clause, now)
             state = JobState(clause.place.value)
@@ -493,6 +497,8 @@ class MemoryBackend:
             over = 0 if clause.max_bytes is None else self.store.sizes[state] - clause.max_bytes
             freed = 0
             for entry in place.values():
+                if (entry.finished_at or 0) > now - clause.spare:
+                    break
                 old = (
                     clause.older_than is not None
                     and (entry.finished_at or 0) <= now - clause.older_than
@@ -510,7 +516,7 @@ class MemoryBackend:
             kept = len(place) - len(doomed)
             if not clause.dry_run:
                 for entry in doomed:
-                    self.store.remove(entry)
+                    self.store.sweep_away(entry, now)
             return Swept(len(doomed), freed, kept, more)
 
     def _sweep_results(self, clause: SweepClause, now: int) -> Swept:
@@ -521,6 +527,18 @@ class MemoryBackend:
             for entry in doomed:
                 self.store.drop_result(entry)
         return Swept(len(doomed), freed, 0, len(past) > clause.limit)
+
+    def _sweep_keys(self, clause: SweepClause, now: int) -> Swept:
+        keys = self.store.outlived
+        excess = 0 if clause.max_count is None else len(keys) - clause.max_count
+        first = nsmallest(clause.limit + 1, keys, key=lambda place: keys[place][1])
+        condemned = [place for n, place in enumerate(first) if n < excess or keys[place][1] <= now]
+        doomed = condemned[: clause.limit]
+        kept = len(keys) - len(doomed)
+        if not clause.dry_run:
+            for place in doomed:
+                del keys[place]
+        return Swept(len(doomed), 0, kept, len(condemned) > clause.limit)
 
     def _sweep_tenants(self, clause: SweepClause, now: int) -> Swept:
         idle = [(turns, name) for turns in self.store.turns.values() for name in turns.idle(now)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from heapq import merge
+from heapq import heapify, heappop, heapreplace
 
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Turns
 from headrace.policy import FOREVER
-from headrace.records import Claim, Claimed, JobId, Leased, Reaped
+from headrace.records import Claim, Claimed, Leased, Reaped
 from headrace.types import JobState
+
+_WOKEN = 1_000
+"""So many tenants one claim wakes, at most, or as many as it has room for jobs: the next claim goes on."""
 
 
 class _Basket:
@@ -67,8 +69,7 @@ class Claiming:
         before = len(basket.jobs)
         turns = self._store.turns.get(part[0])
         if turns is None:
-            with closing(self._candidates(part, now)) as candidates:
-                self._fill(candidates, basket, most, now)
+            self._fill(self._candidates(part, now), basket, most, now)
         else:
             self._take_turns(turns, basket, most, now)
         return len(basket.jobs) - before
@@ -90,7 +91,7 @@ class Claiming:
         return max(0, min(upcoming) - now) if upcoming else None
 
     def _take_turns(self, turns: Turns, basket: _Basket, most: int, now: int) -> None:
-        turns.wake(now)
+        turns.wake(now, max(_WOKEN, most))
         goal = len(basket.jobs) + most
         while basket.left and (room := _least(goal - len(basket.jobs), turns.room(now))) > 0:
             name = turns.next_tenant(basket.req.holder)
@@ -124,24 +125,21 @@ class Claiming:
         return taken
 
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
-        """Due jobs in claim order; what was drawn ahead is put back when this is closed."""
-        if len(queues) == 1:
-            yield from self._store.due(queues[0], now)
-            return
-        taken: dict[JobId, Entry] = {}
-
-        def draw(queue: str) -> Iterator[Entry]:
-            for entry in self._store.due(queue, now):
-                taken[entry.id] = entry
+        """Due jobs in claim order; each is out of the store's index once it has been given out."""
+        store = self._store
+        store.promote(queues, now)
+        heads = [(first, queue) for queue in queues if (first := store.first(queue)) is not None]
+        heapify(heads)
+        while heads:
+            queue = heads[0][1]
+            entry = store.draw(queue, now)
+            if entry is not None:
                 yield entry
-
-        try:
-            for entry in merge(*map(draw, queues), key=lambda e: (e.priority, e.run_at, e.id)):
-                del taken[entry.id]
-                yield entry
-        finally:
-            for entry in taken.values():
-                self._store.put_back(entry)
+            first = store.first(queue)
+            if first is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (first, queue))
 
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
         entry.epoch = max(entry.epoch + 1, now)

@@ -30,7 +30,7 @@ class MemoryPolicies:
             if policy.governs:
                 self._store.govern(policy.queue)
             if (turns := self._store.turns.get(policy.queue)) is not None:
-                turns.policy = policy
+                turns.rule(policy, self._store.jobs.__getitem__)
                 turns.wake_all(now)
             for queue, group in list(self._store.groups):
                 if queue == policy.queue:
@@ -91,7 +91,7 @@ class MemoryPolicies:
 
     def _tenant(self, turns: Turns, name: str, now: int) -> TenantState:
         tenant = turns.tenants.get(name) or Tenant()
-        waiting = sum(len(lane.instants) for lane in tenant.lanes.values())
+        waiting = sum(map(len, tenant.lanes.values()))
         workers = (self._store.workers.get(holder) for holder in tenant.holders)
         until = turns.paused_tenants.get(name, 0)
         return TenantState(

@@ -11,12 +11,14 @@ from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.groups import Group
+from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.turns import Turns
 from headrace.policy import STORE, Policy
 from headrace.records import Hint, JobId, Record, WorkerStats
 from headrace.types import JobState
 
+_WAITING = (JobState.AVAILABLE, JobState.PAUSED)
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
 
 
@@ -42,6 +44,8 @@ class MemoryStore:
             JobState.FAILED: {},
         }
         self.keys: dict[tuple[str, str], JobId] = {}
+        self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
+        """Keys whose job has no record any more: who had them, and until when they are held."""
         self.inboxes: dict[JobId, set[str]] = {}
         self.now = 0
         """The instant of the operation under way."""
@@ -53,8 +57,10 @@ class MemoryStore:
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
         self.counts: Counter[tuple[str, JobState]] = Counter()
+        self._totals: Counter[JobState] = Counter()
+        """The counts of all queues."""
         self.sizes: Counter[JobState] = Counter()
-        self._ready: dict[str, dict[int, Agenda]] = {}
+        self._ready: dict[str, Lane] = {}
         """AVAILABLE jobs by queue, priority and ``run_at``."""
         self._expiring = Agenda()
         self._holding = Agenda()
@@ -68,7 +74,7 @@ class MemoryStore:
         """A new job, AVAILABLE."""
         self.jobs[entry.id] = entry
         if entry.key is not None:
-            self.keys[entry.queue, entry.key] = entry.id
+            self.take_key(entry, entry.queue, entry.key)
         if entry.expires_at is not None:
             self._expiring.put(entry.id, entry.expires_at)
         self._enter(entry)
@@ -103,6 +109,14 @@ class MemoryStore:
             self.call(before, entry.group)
             self.call(entry.queue, entry.group)
 
+    def sweep_away(self, entry: Entry, now: int) -> None:
+        """Forget an ended job; its key stays as long as it is held."""
+        place = entry.queue, entry.key or ""
+        held = entry.state is JobState.COMPLETED and entry.held_until > now and self.keys.get(place) == entry.id
+        self.remove(entry)
+        if held:
+            self.outlived[place] = entry.id, entry.held_until
+
     def remove(self, entry: Entry) -> None:
         """Forget the job, its key and its waiters."""
         if entry.group is not None:
@@ -120,12 +134,23 @@ class MemoryStore:
         if entry.key is not None and self.keys.get((entry.queue, entry.key)) == entry.id:
             del self.keys[entry.queue, entry.key]
 
-    def key_holder(self, queue: str, key: str, now: int) -> Entry | None:
-        """The job that keeps others from taking the key: live, or completed and still held."""
+    def take_key(self, entry: Entry, queue: str, key: str) -> None:
+        """The key, which is free, leads to this job now."""
+        self.keys[queue, key] = entry.id
+        self.outlived.pop((queue, key), None)
+
+    def key_holder(self, queue: str, key: str, now: int) -> JobId | None:
+        """The job that keeps others from taking the key: live, or completed and still held, recorded or not."""
         entry = self.by_key(queue, key)
-        if entry is None or entry.state in LIVE:
-            return entry
-        return entry if entry.state is JobState.COMPLETED and entry.held_until > now else None
+        if entry is None:
+            return self.outliving(queue, key, now)
+        held = entry.state is JobState.COMPLETED and entry.held_until > now
+        return entry.id if held or entry.state in LIVE else None
+
+    def outliving(self, queue: str, key: str, now: int) -> JobId | None:
+        """The job that holds the key without a record."""
+        job_id, held_until = self.outlived.get((queue, key), (None, 0))
+        return job_id if held_until > now else None
 
     def by_key(self, queue: str, key: str) -> Entry | None:
         """The job that last took the key."""
@@ -134,6 +159,7 @@ class MemoryStore:
 
     def _enter(self, entry: Entry) -> None:
         self.counts[entry.queue, entry.state] += 1
+        self._totals[entry.state] += 1
         if entry.state is JobState.AVAILABLE:
             if entry.group is None or self._stays_called(entry):
                 self.put_back(entry)
@@ -152,6 +178,7 @@ class MemoryStore:
 
     def _leave(self, entry: Entry) -> None:
         place = entry.queue, entry.state
+        self._totals[entry.state] -= 1
         left = self.counts[place] - 1
         if left:
             self.counts[place] = left
@@ -216,10 +243,11 @@ class MemoryStore:
         """Let the tenants of a queue take turns from now on."""
         turns = self.turns.get(queue)
         if turns is None:
-            waiting = [self.jobs[i] for level in self._ready.pop(queue, {}).values() for i in level.instants]
+            lane = self._ready.pop(queue, Lane())
+            waiting = [self.jobs[job_id] for job_id in (*lane.due.instants, *lane.later.instants)]
             turns = self.turns[queue] = Turns(self.policies.get(queue) or Policy(queue=queue))
             for entry in waiting:
-                turns.put(entry)
+                turns.put(entry, self.now)
             for entry in self.running.values():
                 if entry.queue == queue:
                     turns.start(entry, entry.holder)
@@ -230,64 +258,76 @@ class MemoryStore:
 
     def full(self, queue: str) -> bool:
         """Whether no further job may wait in the queue, or in any."""
-        return self._is_full(queue, (queue,)) or self._is_full(STORE, {name for name, _ in self.counts})
+        waiting = sum(self.counts.get((queue, state), 0) for state in _WAITING)
+        return self._is_full(queue, waiting) or self._is_full(STORE, sum(self._totals[state] for state in _WAITING))
 
-    def _is_full(self, name: str, queues: Iterable[str]) -> bool:
+    def _is_full(self, name: str, waiting: int) -> bool:
         policy = self.policies.get(name)
-        if policy is None or policy.depth is None:
-            return False
-        waiting = (JobState.AVAILABLE, JobState.PAUSED)
-        return sum(self.counts.get((queue, state), 0) for queue in queues for state in waiting) >= policy.depth
+        return policy is not None and policy.depth is not None and waiting >= policy.depth
 
     # -- indexes
 
-    def due(self, queue: str, now: int) -> Iterator[Entry]:
-        """The queue's due jobs by (priority, run_at, id); each is out of the index once it has been given out."""
-        for _, level in sorted(self._ready.get(queue, {}).items()):
-            yield from map(self.jobs.__getitem__, level.take(now))
+    def promote(self, queues: Iterable[str], now: int) -> None:
+        """What has become due in queues that are not governed may be claimed, a bounded number."""
+        lanes = [self._ready[queue] for queue in queues if queue in self._ready]
+        due = [(first, number) for number, lane in enumerate(lanes) if (first := lane.later.first()) is not None]
+        left = PROMOTED_AT_ONCE
+        for first, number in sorted(due):
+            if first > now or left <= 0:
+                break
+            left -= lanes[number].promote(left, self.jobs.__getitem__, rank, now)
+
+    def first(self, queue: str) -> tuple[int, JobId] | None:
+        """Rank and id of the first job of a queue that is not governed, of those that may be claimed."""
+        lane = self._ready.get(queue)
+        return None if lane is None else lane.due.head()
+
+    def draw(self, queue: str, now: int) -> Entry | None:
+        """The first due job of a queue by (priority, run_at, id), which is out of the index then."""
+        lane = self._ready.get(queue)
+        return None if lane is None else lane.draw(self.jobs.__getitem__, now)
 
     def put_back(self, entry: Entry) -> None:
         """A job that may be claimed once it is due, or that was given out and nobody took."""
         if entry.queue in self.turns:
-            self.turns[entry.queue].put(entry)
+            self.turns[entry.queue].put(entry, self.now)
             return
-        levels = self._ready.setdefault(entry.queue, {})
-        level = levels.get(entry.priority)
-        if level is None:
-            level = levels[entry.priority] = Agenda()
-        level.put(entry.id, entry.run_at)
+        lane = self._ready.get(entry.queue)
+        if lane is None:
+            lane = self._ready[entry.queue] = Lane()
+        lane.put(entry, rank, self.now)
 
     def _not_ready(self, entry: Entry) -> None:
-        """Neither the level nor the queue outlives its last job."""
+        """No lane outlives its last job."""
         if entry.queue in self.turns:
             self.turns[entry.queue].drop(entry, self.now)
             return
-        levels = self._ready.get(entry.queue, {})
-        level = levels.get(entry.priority)
-        if level is None:
-            return
-        if entry.id in level.instants:
-            level.drop(entry.id)
-        if not level.instants:
-            del levels[entry.priority]
-            if not levels:
+        lane = self._ready.get(entry.queue)
+        if lane is not None:
+            lane.drop(entry.id)
+            if not lane:
                 del self._ready[entry.queue]
 
     def next_due(self, queue: str) -> int | None:
+        """When a claim may next find something in a queue that is not governed."""
+        lane = self._ready.get(queue)
+        return None if lane is None else lane.next_due(self.jobs.__getitem__)
+
+    def oldest(self, queue: str) -> int | None:
         """The earliest ``run_at`` of the queue's available jobs."""
-        firsts = (level.first() for level in self._levels(queue))
+        firsts = (lane.oldest(self.jobs.__getitem__) for lane in self._lanes(queue))
         return min((run_at for run_at in firsts if run_at is not None), default=None)
 
     def scheduled(self, queue: str, now: int, cap: int) -> int:
         """How many available jobs are not due yet, up to ``cap``."""
-        return min(sum(level.later(now) for level in self._levels(queue)), cap)
+        return min(sum(lane.later.later(now) for lane in self._lanes(queue)), cap)
 
-    def _levels(self, queue: str) -> Iterator[Agenda]:
+    def _lanes(self, queue: str) -> Iterator[Lane]:
         if queue in self.turns:
             for tenant in self.turns[queue].tenants.values():
                 yield from tenant.lanes.values()
-        else:
-            yield from self._ready.get(queue, {}).values()
+        elif queue in self._ready:
+            yield self._ready[queue]
 
     def expired(self, now: int, limit: int) -> list[Entry]:
         """Due jobs whose expiry has passed, at most ``limit``; they are out of this index."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
-from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.policy import CHUNK, FOREVER, Policy, Rate, TenantLimit
 from headrace.records import JobId
-
-Lane = tuple[str, int]
-"""task, priority."""
 
 
 class Bucket:
@@ -36,7 +33,8 @@ class Tenant:
         self.full = False
         self.since = 0
         self.wake_at: int | None = None
-        self.lanes: dict[Lane, Agenda] = {}
+        self.lanes: dict[str, Lane] = {}
+        """By task."""
         self.running = 0
         self.holders: Counter[str] = Counter()
 
@@ -137,13 +135,13 @@ class Turns:
 
     # -- jobs
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: Entry, now: int) -> None:
         """A job that may be claimed when it is due."""
         tenant = self.tenant(entry.tenant)
-        lane = tenant.lanes.get((entry.task, entry.priority))
+        lane = tenant.lanes.get(entry.task)
         if lane is None:
-            lane = tenant.lanes[entry.task, entry.priority] = Agenda()
-        lane.put(entry.id, entry.run_at)
+            lane = tenant.lanes[entry.task] = Lane()
+        lane.put(entry, self._rank, now)
         self._expect(entry.tenant, entry.run_at)
 
     def drop(self, entry: Entry, now: int) -> None:
@@ -151,11 +149,11 @@ class Turns:
         tenant = self.tenants.get(entry.tenant)
         if tenant is None:
             return
-        lane = tenant.lanes.get((entry.task, entry.priority))
+        lane = tenant.lanes.get(entry.task)
         if lane is not None:
             lane.drop(entry.id)
-            if not lane.instants:
-                del tenant.lanes[entry.task, entry.priority]
+            if not lane:
+                del tenant.lanes[entry.task]
         self._forget(entry.tenant, now)
 
     def tenant(self, name: str) -> Tenant:
@@ -211,9 +209,12 @@ class Turns:
 
     # -- turns
 
-    def wake(self, now: int) -> None:
-        """Tenants whose time has come take part."""
-        while (first := self._asleep.first(self._sleeps)) is not None and first[0] <= now:
+    def wake(self, now: int, most: int) -> None:
+        """Tenants whose time has come take part, up to so many."""
+        for _ in range(most):
+            first = self._asleep.first(self._sleeps)
+            if first is None or first[0] > now:
+                break
             self._asleep.pop()
             since, _, name = first
             tenant = self.tenants[name]
@@ -291,39 +292,47 @@ class Turns:
         """The tenant's due jobs in their order, but for tasks that are closed. Whoever takes one tells the store before
         he asks for the next; what he does not take must be put back."""
         lanes = self.tenants[name].lanes
-        heads: list[tuple[tuple[int, int, JobId], Lane]] = []
+        heads: list[tuple[tuple[int, JobId], str]] = []
+        left = PROMOTED_AT_ONCE
 
-        def push(lane: Lane) -> None:
-            if lane in lanes and not self.closed_until(lane[0], now):
-                for job_id in lanes[lane].peek(now, 1):
-                    heads.append((self._order(find(job_id)), lane))
+        def push(task: str) -> None:
+            lane = lanes.get(task)
+            if lane is not None and (first := lane.due.head()) is not None:
+                heappush(heads, (first, task))
 
-        for lane in lanes:
-            push(lane)
-        heapify(heads)
+        for task, lane in lanes.items():
+            left -= lane.promote(left, find, self._rank, now)
+            push(task)
         while heads:
-            (_, _, job_id), lane = heappop(heads)
-            if self.closed_until(lane[0], now):
+            _, task = heappop(heads)
+            if self.closed_until(task, now) or task not in lanes:
                 continue
-            entry = find(job_id)
-            lanes[lane].drop(job_id)
-            yield entry
-            before = len(heads)
-            push(lane)
-            if len(heads) > before:
-                heappush(heads, heads.pop())
+            entry = lanes[task].draw(find, now)
+            if entry is not None:
+                yield entry
+            push(task)
 
-    def _order(self, entry: Entry) -> tuple[int, int, JobId]:
+    def _rank(self, entry: Entry) -> int:
         step = self.policy.ageing
-        if step is None:
-            return entry.priority, entry.run_at, entry.id
-        return entry.run_at + entry.priority * step, 0, entry.id
+        return rank(entry) if step is None else entry.run_at + entry.priority * step
+
+    def rule(self, policy: Policy, find: Callable[[JobId], Entry]) -> None:
+        """Another policy is in force. One that orders jobs otherwise brings all lanes into that order."""
+        before, self.policy = self.policy, policy
+        if policy.ageing != before.ageing:
+            for lane in [lane for tenant in self.tenants.values() for lane in tenant.lanes.values()]:
+                for job_id in lane.due.instants:
+                    lane.due.put(job_id, self._rank(find(job_id)))
 
     def rest(self, name: str, now: int) -> None:
         """The tenant has nothing more to give now."""
         tenant = self.tenants[name]
-        firsts = ((lane[0], agenda.first()) for lane, agenda in tenant.lanes.items())
-        instants = [max(first, self.closed_until(task, now)) for task, first in firsts if first is not None]
+        instants = [
+            max(first, self.closed_until(task, now))
+            for task, lane in tenant.lanes.items()
+            for first in (now if lane.due.instants else None, lane.later.first())
+            if first is not None
+        ]
         self._sleep(name, min(instants, default=FOREVER))
         self._forget(name, now)
 

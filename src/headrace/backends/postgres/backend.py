@@ -12,12 +12,14 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import DataError, IntegrityError, sql
+from psycopg.errors import UniqueViolation
 
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.days import Days
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.policies import PostgresPolicies
@@ -72,7 +74,6 @@ from headrace.types import JobState
 
 log = logging.getLogger("headrace")
 
-_DAY = 86_400_000_000
 _ID = attrgetter("id")
 _CLAIM_ORDER = attrgetter("priority", "run_at", "id")
 _PLACE = itemgetter(0)
@@ -96,7 +97,8 @@ _APPLIES: dict[type[Change], tuple[int, ...]] = {
     Delete: (0, 2, 3, 4, 5),
 }
 _PLACES = {CODES[JobState(place)]: place.value for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED)} | {
-    6: Place.TICKS.value
+    6: Place.TICKS.value,
+    7: Place.KEYS.value,
 }
 _UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|find_v1|due_v1|plan_v1|history_v1)\b")
 """What a role that is confined to tenants calls by another name."""
@@ -129,6 +131,7 @@ class PostgresBackend:
         self.tx = PostgresTransactions(schema, where)
         self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
         self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
+        self.tidy = Days(lambda: self._connections, self._call, lambda: self._sql).tidy
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
@@ -225,12 +228,21 @@ class PostgresBackend:
             return []
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
-            found = await self._call("insert", at, *shapes.insert_params(rows))
+            found = await self._insert(at, shapes.insert_params(rows))
             for ord_, status, job_id, state, attempt, result in found:
                 answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
         new = {row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW}
         self._notifier.send((f"queue:{queue}", None) for queue in new)
         return answers
+
+    async def _insert(self, at: Stamp, params: tuple[Any, ...]) -> list[Any]:
+        """Ids are new, as a rule: to be ready for one that is not costs a transaction within the transaction."""
+        try:
+            return await self._call("insert_new", at, *params)
+        except BackendError as error:
+            if not isinstance(error.__cause__, UniqueViolation):
+                raise
+        return await self._call("insert", at, *params)
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         began, marks = self._set_out()
@@ -320,20 +332,18 @@ class PostgresBackend:
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.place is Place.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is Place.TENANTS:
+        if clause.place is Place.KEYS:
+            [found] = await self._call("sweep_keys", at, clause.max_count, clause.limit, clause.dry_run)
+        elif clause.place is Place.TENANTS:
             [found] = await self._call("sweep_tenants", at, clause.limit, clause.dry_run)
         elif clause.place is Place.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
-            if clause.place is Place.COMPLETED and not clause.dry_run:
-                await self._call("tidy", at)
-            if clause.older_than is not None and clause.older_than >= _DAY:
-                for day in await self._call("sweep_day", at, state, clause.older_than, clause.limit, clause.dry_run):
-                    return Swept(*day)
             [found] = await self._call(
-                "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run
-            )
+                "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run,
+                clause.spare,
+            )  # fmt: skip
         return Swept(*found)
 
     # -- reading
@@ -390,14 +400,14 @@ class PostgresBackend:
                     places.append(row[22])
                 case 2:
                     expired.append(shapes.reaped(row))
-        _, *_, walked, passed_over, _, next_in = rows[-1][:11]
+        _, *_, walked, passed_over, _, next_in, due = rows[-1][:12]
         if places and places[0] is not None:
             jobs = [job for _, job in sorted(zip(places, jobs, strict=True), key=_PLACE)]
         else:
             jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
         claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
-        self._way.walked(walked, claimed, marks, began, now)
+        self._way.walked(walked, claimed, due, marks, began, now)
         return claimed
 
 

@@ -104,8 +104,9 @@ def _job(row: Row, now: int) -> bytes:
 
 def _ready(row: Row, now: int, qid: int) -> bytes:
     run_at = now + row.delay if row.run_at is None else row.run_at
+    lane = qid if run_at <= now else 0
     fixed = _READY(
-        _COLUMNS, 8, run_at, 8, qid, 16, row.id, 4, qid, 8, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
+        _COLUMNS, 8, run_at, 8, lane, 16, row.id, 4, qid, 8, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
     )  # fmt: skip
     return fixed + _bigint(None if row.expires is None else max(now + row.expires, run_at))
 

@@ -319,6 +319,11 @@ class Connections:
         except asyncio.CancelledError:
             asyncio.get_running_loop().call_at(deadline, making.cancel)
             making.add_done_callback(self._made)
+            task = asyncio.current_task()
+            if (
+                making.cancelled() and not self._open and not (task and task.cancelling())
+            ):  # the caller was not cancelled
+                raise Unavailable(f"{self.where}: the connections are closed") from None
             raise
         except BaseException:
             self._places.release()

@@ -31,7 +31,7 @@ _ANSWER = 5.0
 """Seconds that it has to say so."""
 
 
-@lru_cache(1_024)
+@lru_cache(65_536)
 def channel(schema: str, topic: str) -> str:
     """The channel of a topic. Topics hold any text, so it is made from a digest of it: one that the server can make too
     (``channel`` in the migrations)."""
@@ -94,8 +94,9 @@ class Listener:
         names = {channel(self._schema, topic): topic for topic in topics}
         connection = await self._connections.single()
         try:
-            for name in names:
-                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))
+            await connection.execute(
+                sql.SQL(";").join([sql.SQL("LISTEN {}").format(sql.Identifier(name)) for name in names])
+            )
             yield self._hear(connection, names)
         except Unavailable:
             raise

@@ -10,46 +10,51 @@ _EVERY = 0.1
 """Seconds between looks from the beginning, at least; and at most a tenth of the time goes into them."""
 _SHARE = 10.0
 
-Marks = tuple[Texts | None, Smallints | None, Bigints | None, Uuids | None]
-NOTHING: Marks = (None, None, None, None)
+Marks = tuple[Texts | None, Smallints | None, Bigints | None, Uuids | None, int | None]
+NOTHING: Marks = (None, None, None, None, None)
 
 
 class Way:
     """The way through the index of waiting jobs.
 
     What was claimed leaves entries there that go away as soon as nobody can see them any more. While somebody holds an
-    old snapshot they stay, and every claim from the beginning walks over all of them. So a claim that walked much too
-    far makes the next ones start behind the last job claimed, per queue and priority; and only now and then one starts
+    old snapshot they stay, and every claim from the beginning walks over all of them; and so it is where jobs wait
+    until they are due. So a claim that walked much too far makes the next ones start behind the last job claimed of
+    each queue, and behind the last time at which all that was due had been promoted; and only now and then one starts
     from the beginning, for jobs that were put in before the mark meanwhile. Those wait that long, and no longer.
     """
 
     def __init__(self) -> None:
-        self._marks: dict[tuple[str, int], tuple[int, JobId]] = {}
+        self._marks: dict[str, tuple[int, int, JobId]] = {}
+        self._due: int | None = None
         self._littered = False
         self._look_at = 0.0
 
     def marks(self, now: float) -> Marks:
         """The marks for a claim at this time: none for one that is to start from the beginning."""
-        if not self._littered or now >= self._look_at or not self._marks:
+        if not self._littered or now >= self._look_at or not (self._marks or self._due):
             return NOTHING
-        places = list(self._marks.items())
+        spots = self._marks.values()
         return (
-            texts([queue for (queue, _), _ in places]),
-            smallints([priority for (_, priority), _ in places]),
-            bigints([run_at for _, (run_at, _) in places]),
-            uuids([job_id for _, (_, job_id) in places]),
+            texts(list(self._marks)),
+            smallints([priority for priority, _, _ in spots]),
+            bigints([run_at for _, run_at, _ in spots]),
+            uuids([job_id for _, _, job_id in spots]),
+            self._due,
         )
 
-    def walked(self, entries: int, claimed: Claimed, marks: Marks, began: float, ended: float) -> None:
-        """What a claim with these marks has met."""
+    def walked(self, entries: int, claimed: Claimed, due: int | None, marks: Marks, began: float, ended: float) -> None:
+        """What a claim with these marks has met; all that was ``due`` by then has been promoted."""
         if marks is NOTHING:
             self._littered = entries > 4 * len(claimed.jobs) + _SLACK
             self._look_at = ended + max(_EVERY, _SHARE * (ended - began))
             if not self._littered:
                 self._marks.clear()
+                self._due = None
         if self._littered:
+            self._due = due or self._due
             for job in claimed.jobs:
-                self._marks[job.queue, job.priority] = (job.run_at, job.id)
+                self._marks[job.queue] = (job.priority, job.run_at, job.id)
 
     def patience(self, next_in: int | None, now: float) -> int | None:
         """When to claim next: no later than the next look from the beginning."""

@@ -52,8 +52,9 @@ _PARTS = {
         "set_aside_v1",
     ),
     "janitor": (
-        "sweep_v1", "sweep_day_v1", "sweep_results_v1", "sweep_tenants_v1", "forget_queues", "make_days_v1",
-        "alter_v1", "ask_v1", "configure_v1", "matching_v1", "sweep_ticks_v1",
+        "sweep_v1", "sweep_results_v1", "sweep_keys_v1", "sweep_tenants_v1", "begin_duty_v1", "end_duty_v1",
+        "holders_v1", "make_day_v1", "drop_day_v1", "settle_day_v1", "forget_queues_v1", "alter_v1", "ask_v1",
+        "configure_v1", "matching_v1", "sweep_ticks_v1",
     ),
     "reader": (
         "fetch_v1", "matching_v1", "stats_v1", "places_v1", "places_v2", "workers_v1", "jobs_v1", "queues_v1",

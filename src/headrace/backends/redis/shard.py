@@ -208,15 +208,22 @@ class Shard:
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         if clause.place is Place.TICKS:
             return await self.ticks.sweep(clause, at)
+        if clause.place is Place.KEYS:
+            removed, kept, more, _ = await self._sweep_keys(clause, at)
+            return Swept(removed, 0, kept, bool(more))
         if clause.place is Place.TENANTS:
             removed, more = await self._run("idle", at_arg(at), clause.limit, int(clause.dry_run))
             return Swept(removed, 0, 0, bool(more))
         state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
-            "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run)
+            "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run), clause.spare
         )
         return Swept(removed, int(freed), kept, bool(more))
+
+    async def _sweep_keys(self, clause: SweepClause, at: Stamp) -> Any:
+        most = -1 if clause.max_count is None else clause.max_count
+        return await self._run("keys", at_arg(at), most, clause.limit, int(clause.dry_run))
 
     # -- reading
 
@@ -262,12 +269,13 @@ class Shard:
 
     async def _numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
-        queues, workers, places, ticks = await self._run("stats", at_arg(at), self.limits.count_cap)
+        queues, workers, places, ticks, keys = await self._run("stats", at_arg(at), self.limits.count_cap)
         return (
             [_queue_stats(queue) for queue in queues],
             {holder: _worker_stats(worker) for holder, worker in workers},
             [
                 *(PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
+                PlaceStats(Place.KEYS.value, keys, 0),
                 PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
             ],
         )

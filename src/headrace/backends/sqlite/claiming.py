@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Any, NamedTuple
 
 import apsw
 
 from headrace.backends.sqlite import visits
+from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, promote
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
@@ -18,15 +19,30 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
 from headrace.policy import FOREVER
-from headrace.records import Claim, Claimed, JobId, Leased, Reaped
+from headrace.records import Claim, Claimed, JobId, Leased
 
 _SQL = load("claim")
 
-Head = tuple[int, int, str, int]
-"""priority, qid, name, run_at: the first job of one queue and priority."""
-
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
+_A_QUEUE = 10
+"""Of what a claim brings over, each queue that something is brought over in counts for so many at least."""
+_LOWEST = (-(2**62), -(2**62), b"")
+_HIGHEST = (2**62, 2**62, _BEYOND)
+
+Key = tuple[int, int, JobId]
+"""priority, run_at, id: the order of claims."""
+
+
+class Head(NamedTuple):
+    """What a claim finds in front of one queue that is neither paused nor governed."""
+
+    qid: int
+    name: str
+    first: Key | None
+    """The first job that may be claimed …"""
+    later: int | None
+    """… and when the first of those that were not due is due."""
 
 
 class _Room:
@@ -56,24 +72,51 @@ class Heads:
     """What a claim finds in front of its queues."""
 
     def __init__(self, session: Session, queues: Sequence[str], now: int) -> None:
-        names = tuple(dict.fromkeys(queues))
-        found: list[Any] = session.rows(_SQL["heads"], (apsw.carray(names), now)) if names else []
-        self.plain: list[Head] = found
-        """The first job of each priority in use of those queues that are neither paused nor governed, by priority."""
+        self.plain: dict[str, Head] = {}
+        """Of those queues that are neither paused nor governed, by name, as far as there is something."""
         self.governed: dict[str, int] = {}
         self.pauses: dict[str, int] = {}
         """Until when queues are paused."""
-        if any(head[0] is None for head in found):
-            self.plain = [head for head in found if head[0] is not None]
-            special = [head for head in found if head[0] is None]
-            self.governed = {name: qid for _, qid, name, until in special if until is None}
-            self.pauses = {name: until for _, _, name, until in special if until is not None}
-        self.plain.sort(key=itemgetter(0))
+        self.unfinished = False
+        """Whether something is due that could not be brought over."""
+        self._look(session, tuple(dict.fromkeys(queues)), now)
+
+    def _look(self, session: Session, names: tuple[str, ...], now: int) -> None:
+        found: list[Any] = session.rows(_SQL["heads"], (apsw.carray(names), now)) if names else []
+        for qid, name, governed, until, priority, run_at, job_id, later in found:
+            if until is not None:
+                self.pauses[name] = until
+            elif governed:
+                self.governed[name] = qid
+            elif priority is not None:
+                self.plain[name] = Head(qid, name, (priority, run_at, job_id), later)
+            elif later is not None:
+                self.plain[name] = Head(qid, name, None, later)
+
+    def promote(self, tx: Transaction, now: int) -> None:
+        """What has become due may be claimed, a bounded number."""
+        due = [(head.later, head) for head in self.plain.values() if head.later is not None and head.later <= now]
+        left = PROMOTED_AT_ONCE
+        for _, head in sorted(due):
+            if left > 0:
+                left -= max(_A_QUEUE, promote(tx, head.qid, left, now)[0])
+        if due:
+            self._look(tx, tuple([head.name for _, head in due]), now)
+            self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
+
+    def any_due(self, now: int) -> bool:
+        """Whether there is something for a claim to take from a queue that is not governed."""
+        return any(
+            (head.first is not None and head.first[1] <= now) or (head.later is not None and head.later <= now)
+            for head in self.plain.values()
+        )
 
     def coming(self, now: int) -> list[int]:
         """How long until jobs are due, or pauses end."""
-        found = [max(0, run_at - now) for _, _, _, run_at in self.plain]
-        return found + [until - now for until in self.pauses.values() if until < FOREVER]
+        instants = [head.first[1] for head in self.plain.values() if head.first is not None]
+        instants += [head.later for head in self.plain.values() if head.later is not None]
+        instants += [until for until in self.pauses.values() if until < FOREVER]
+        return [max(0, instant - now) for instant in instants]
 
     def parts(self, queues: Sequence[str]) -> list[int | None]:
         """Each governed queue, and the others together (None), in the order of the first that is named."""
@@ -86,7 +129,7 @@ def nothing_due(session: Session, req: Claim, now: int) -> Claimed | None:
     if req.limit <= 0:
         return Claimed([])
     found = Heads(session, req.queues, now)
-    if any(run_at <= now for _, _, _, run_at in found.plain):
+    if found.any_due(now):
         return None
     coming = found.coming(now)
     for qid in found.governed.values():
@@ -101,6 +144,7 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     if req.limit <= 0:
         return Claimed([])
     found = Heads(tx, req.queues, now)
+    found.promote(tx, now)
     basket = Basket(req)
     if not found.governed:
         _take_plain(tx, found, basket, req.limit, now)
@@ -110,12 +154,17 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     if basket.unfinished or (not basket.left and len(basket.jobs) < req.limit):
         next_in = 0
     elif basket.left:
-        after = Heads(tx, req.queues, now)
-        coming = after.coming(now)
-        for qid in after.governed.values():
-            coming += visits.coming(tx, qid, now)
-        next_in = min(coming, default=None)
+        next_in = 0 if found.unfinished else _coming(tx, req, now)
     return Claimed(basket.jobs, next_in, basket.expired, basket.passed_over)
+
+
+def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
+    """How long until there may be more to claim, when all that is due was taken."""
+    after = Heads(tx, req.queues, now)
+    coming = after.coming(now)
+    for qid in after.governed.values():
+        coming += visits.coming(tx, qid, now)
+    return min(coming, default=None)
 
 
 def _share_out(tx: Transaction, found: Heads, basket: Basket, now: int) -> None:
@@ -142,46 +191,70 @@ def _take_part(tx: Transaction, part: int | None, found: Heads, basket: Basket, 
 
 def _take_plain(tx: Transaction, found: Heads, basket: Basket, most: int, now: int) -> None:
     """The first jobs by (priority, run_at, id) of the queues that are not governed."""
-    due = [head for head in found.plain if head[3] <= now]
-    dying = bool(due) and tx.first(_SQL["any_dying"], (now,)) is not None
+    heads = [head for head in found.plain.values() if head.first is not None]
+    if not heads:
+        return
+    dying = tx.first(_SQL["any_dying"], (now,)) is not None
     room = _Room(most, basket.bytes)
-    for _, level in groupby(due, key=itemgetter(0)):
-        queues = list(level)
-        taken = _take_level(tx, queues, basket, room, now)
-        basket.jobs += taken
-        last = (taken[-1].run_at, taken[-1].id) if room.full else (now, _BEYOND)
-        basket.passed_over = basket.passed_over or _passed_over(tx, queues, last, basket.req, now)
-        if dying:
-            basket.expired += _expire(tx, queues, last, now, EXPIRED_AT_ONCE - len(basket.expired))
-        if room.full:
-            break
+    jobs = _take(tx, heads[0], basket, most, now, room) if len(heads) == 1 else _merge(tx, heads, basket, room, now)
+    basket.jobs += jobs
     basket.bytes = room.bytes
+    last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if room.full else _HIGHEST
+    lanes = array("q", [head.qid for head in heads])
+    if basket.req.lost_below is not None:
+        before = (apsw.carray(lanes), now, basket.lost_bound, *last)
+        basket.passed_over = basket.passed_over or tx.first(_SQL["passed_over"], before) is not None
+    if dying:
+        met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(basket.expired)))
+        basket.expired += expire(tx, [Dying._make(row) for row in met], now)
 
 
-def _take_level(tx: Transaction, queues: Sequence[Head], basket: Basket, room: _Room, now: int) -> list[Leased]:
-    """The first jobs of one priority."""
-    if len(queues) == 1:
-        return _take(tx, queues[0], basket, room.jobs, now, room)
-    first: list[Any] = []
-    for priority, qid, _, _ in queues:
-        first += tx.rows(_SQL["order"], (qid, priority, now, room.jobs, basket.lost_bound))
-    first.sort()
-    shares = Counter(qid for _, _, qid, _ in first[: room.fit(size for *_, size in first)])
-    jobs = [job for head in queues if shares[head[1]] for job in _take(tx, head, basket, shares[head[1]], now)]
-    jobs.sort(key=lambda job: (job.run_at, job.id))
-    return jobs
+def _merge(tx: Transaction, heads: Sequence[Head], basket: Basket, room: _Room, now: int) -> list[Leased]:
+    """The first jobs of several queues. A queue is read once its first job comes up, so those behind are not."""
+    step = min(room.jobs, max(2, 2 * room.jobs // len(heads)))
+    ahead: list[tuple[Key, int, int, Iterator[Any]]] = [
+        (head.first or _LOWEST, number, -1, _read(tx, head.qid, basket.lost_bound, step, now))
+        for number, head in enumerate(heads)
+    ]
+    heapify(ahead)
+    shares: Counter[int] = Counter()
+    while ahead and not room.full:
+        _, number, size, jobs = ahead[0]
+        if size >= 0:
+            room.fit((size,))
+            shares[number] += 1
+        row = next(jobs, None)
+        if row is None:
+            heappop(ahead)
+        else:
+            heapreplace(ahead, (row[:3], number, row[3], jobs))
+    taken = [job for number, share in shares.items() for job in _take(tx, heads[number], basket, share, now)]
+    taken.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    return taken
+
+
+def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> Iterator[Any]:
+    """The jobs of a lane that may be taken, in their order: priority, run_at, id and size."""
+    last = _LOWEST
+    while True:
+        rows = tx.rows(_SQL["order"], (lane, *last, now, lost_bound, step))
+        yield from rows
+        if len(rows) < step:
+            return
+        last = rows[-1][:3]
+        step *= 2
 
 
 def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, room: _Room | None = None) -> list[Leased]:
-    """The first jobs of one queue and priority, those that there is room for."""
-    priority, qid, queue, _ = head
+    """The first jobs of one queue, those that there is room for."""
+    qid, queue, _, _ = head
     req = basket.req
-    rows = tx.rows(_SQL["take"], (qid, priority, now, limit, basket.lost_bound))
+    rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
     if room is not None:
         rows = rows[: room.fit(row[-1] for row in rows)]
     if not rows:
         return []
-    taken = (qid, priority, now, rows[-1][0], rows[-1][1], basket.lost_bound)
+    taken = (qid, now, basket.lost_bound, *rows[-1][:3])
     tx.execute(_SQL["lease"], (*taken, now + req.lease_for, req.holder))
     tx.execute(_SQL["leave"], taken)
     tx.count(qid, AVAILABLE, -len(rows))
@@ -189,8 +262,8 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
     want = req.want
     jobs = []
     for (
-        run_at, job_id, epoch, attempt, lost, task, tenant, key, enqueued_at, max_attempts, timeout, result_ttl,
-        far, headers, error, parameters, vm_state, metadata, blob, group, _,
+        priority, run_at, job_id, epoch, attempt, lost, task, tenant, key, enqueued_at, max_attempts, timeout,
+        result_ttl, far, headers, error, parameters, vm_state, metadata, blob, group, _,
     ) in rows:  # fmt: skip
         if far or want is not None or vm_state is not None or metadata is not None or blob is not None:
             cells = read_cells(tx, (parameters, vm_state, metadata, blob), want)
@@ -205,19 +278,3 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
             lost, max_attempts, timeout, result_ttl, headers, error, group, epoch > 0,
         ))  # fmt: skip
     return jobs
-
-
-def _passed_over(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], req: Claim, now: int) -> bool:
-    """Whether jobs before ``last`` were left out for having been lost too often."""
-    if req.lost_below is None:
-        return False
-    ranges = [(qid, priority, now, *last, req.lost_below) for priority, qid, _, _ in queues]
-    return any(tx.first(_SQL["passed_over"], one) is not None for one in ranges)
-
-
-def _expire(tx: Transaction, queues: Sequence[Head], last: tuple[int, JobId], now: int, limit: int) -> list[Reaped]:
-    """Cancel the expired jobs that this claim met on its way to ``last``."""
-    met: list[Dying] = []
-    for priority, qid, _, _ in queues:
-        met += map(Dying._make, tx.rows(_SQL["dying"], (qid, priority, now, *last, limit - len(met))))
-    return expire(tx, met, now)

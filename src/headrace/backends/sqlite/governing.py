@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from headrace.backends.sqlite import turns
+from headrace.backends.sqlite.apart import later, place
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
 
@@ -19,7 +20,6 @@ UNDER_WAY = 2
 
 _AT_ONCE = 2_000
 """So many jobs one step brings in."""
-_END_OF_TIME = 2**62
 
 
 def govern(tx: Transaction, qid: int, now: int) -> bool:
@@ -37,25 +37,25 @@ def govern(tx: Transaction, qid: int, now: int) -> bool:
 
 def bring_in(tx: Transaction, qid: int, now: int) -> None:
     """The next jobs that waited before the queue was governed: first those that are due, in claim order."""
-    levels = [priority for [priority] in tx.rows(_SQL["levels"], (qid,))]
     left = _AT_ONCE
-    for until in (now, _END_OF_TIME):
-        for priority in levels:
-            if left > 0:
-                left -= _shift(tx, qid, tx.rows(_SQL["waiting"], (qid, priority, until, left)))
+    for lane in (qid, later(qid)):
+        if left > 0:
+            left -= _shift(tx, qid, lane, tx.rows(_SQL["waiting"], (lane, left)), now)
     if left > 0:
         _switch(tx, qid, DONE)
 
 
-def _shift(tx: Transaction, qid: int, rows: list[Any]) -> int:
+def _shift(tx: Transaction, qid: int, lane: int, rows: list[Any], now: int) -> int:
     if rows:
-        lanes = turns.put(tx, qid, [(tenant, task, run_at) for _, run_at, _, _, tenant, task in rows])
-        shifts = [
-            (qid, priority, run_at, job_id, lanes[tenant, task], priority)
-            for priority, run_at, job_id, _, tenant, task in rows
-        ]
+        lanes = turns.put(tx, qid, [(tenant, task, run_at) for _, run_at, _, _, _, tenant, task in rows])
+        shifts = []
+        lies = []
+        for lay_at, run_at, job_id, seq, priority, tenant, task in rows:
+            there = place(lanes[tenant, task], priority, run_at, now)
+            shifts.append((lane, lay_at, run_at, job_id, *there))
+            lies.append((seq, there[0]))
         tx.executemany(_PLACE["shift"], shifts)
-        tx.executemany(_PLACE["lie"], [(seq, lanes[tenant, task]) for _, _, _, seq, tenant, task in rows])
+        tx.executemany(_PLACE["lie"], lies)
     return len(rows)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.backends.sqlite import turns
+from headrace.backends.sqlite.apart import place
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.policy import GroupState
@@ -84,8 +85,8 @@ def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
         first = tx.first(_SQL["first"], (gid,))
     while first is not None and len(called) < number:
         run_at, job_id, seq, priority, tenant, task, epoch = first
-        lane = turns.put_one(tx, qid, tenant, task, run_at)
-        tx.execute(_PLACE["shift"], (-gid, 0, run_at, job_id, lane, priority))
+        lane, lies_at = place(turns.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
+        tx.execute(_PLACE["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
         tx.execute(_PLACE["lie"], (seq, lane))
         tx.execute(_SQL["call"], (gid, seq))
         tx.wake_queue(qid)
@@ -104,7 +105,8 @@ def _last(called: Sequence[_Called], number: int) -> _Called | None:
 
 
 def _send_back(tx: Transaction, qid: int, gid: int, job: _Called, now: int) -> None:
-    tx.execute(_PLACE["shift"], (job.lane, job.priority, job.run_at, job.id, -gid, 0))
+    priority = 0 if job.lane < 0 else job.priority
+    tx.execute(_PLACE["shift"], (job.lane, priority, job.run_at, job.id, -gid, 0))
     tx.execute(_PLACE["lie"], (job.seq, -gid))
     tx.execute(_SQL["leave"], (gid, job.seq))
     turns.drop(tx, qid, job.lane, job.tenant, now)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite.apart import home, place
 from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
 from headrace.backends.sqlite.places import ReadyRow, release_new
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import COMPLETED, FAILED, LIVE, STATES
+from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
 from headrace.records import Cells, Inserted, InsertStatus, JobId, Row
@@ -38,8 +39,20 @@ def key_taken(tx: Transaction, qid: int, key: str, now: int, *, but: int | None 
     holder = tx.first(_SQL["key_holder"], (qid, key))
     if holder is None or holder[0] == but:
         return False
-    _, state, held_until = holder
+    _, state, held_until, outlived, outlived_until = holder
+    if outlived is not None:
+        return not _released(tx, qid, key, outlived_until, now)
     return state is None or (state == COMPLETED and held_until > now)
+
+
+def _released(tx: Transaction, qid: int, key: str, held_until: int, now: int) -> bool:
+    """Whether a key that outlives its job is free by now; then it goes."""
+    if held_until > now:
+        return False
+    tx.execute(_SQL["drop_outlived"], (qid, key))
+    tx.count(qid, KEYS, -1)
+    tx.fill(KEYS, -1, 0)
+    return True
 
 
 class _Batch:
@@ -96,12 +109,13 @@ class _Batch:
         else:
             size, far, stored = self._pack(row.headers, cells)
         size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "") + len(group or "")
+        lane, lies_at = place(qid, priority, run_at, now)
         self._jobs.append((
-            seq, job_id, qid, qid, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
+            seq, job_id, qid, lane, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
             row.max_attempts, row.timeout, row.result_ttl, far, *stored,
         ))  # fmt: skip
         dies = None if expires_at is None else dies_at(expires_at, run_at)
-        self._ready.append((qid, priority, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
+        self._ready.append((lane, lies_at, run_at, job_id, seq, 0, 0, 0, size, dies, 0))
         self._known[job_id] = seq
         if key is not None:
             self._keys[qid, key] = seq
@@ -160,7 +174,7 @@ class _Batch:
                 new.setdefault(gid, []).append(index)
             else:
                 known[gid] = qid
-            self._place(index, -gid, gid, 0)
+            self._lie(index, -gid, gid, 0)
         for gid, members in new.items():
             members.sort(key=lambda index: self._ready[index][2:4])
             called = members[: self._tx.rules(self._jobs[members[0]][2]).turns]
@@ -174,7 +188,7 @@ class _Batch:
         """Those jobs of governed queues that may be claimed go to the lanes of their tenants and tasks."""
         coming: dict[int, list[int]] = {}
         for index in self._apart:
-            if self._ready[index][0] in self._governed:
+            if home(self._ready[index][0]) in self._governed:
                 coming.setdefault(self._jobs[index][2], []).append(index)
         for qid, indexes in coming.items():
             jobs = [(self._apart[index].tenant, self._apart[index].task, self._ready[index][2]) for index in indexes]
@@ -183,7 +197,11 @@ class _Batch:
                 self._place(index, lanes[tenant, task], self._ready[index][10], self._apart[index].priority)
 
     def _place(self, index: int, lane: int, gid: int, priority: int) -> None:
-        """A new job lies elsewhere than in the lane of its queue."""
+        """A new job may be claimed from another lane than that of its queue."""
+        lane, lies_at = place(lane, priority, self._ready[index][2], self._now)
+        self._lie(index, lane, gid, lies_at)
+
+    def _lie(self, index: int, lane: int, gid: int, priority: int) -> None:
         job, ready = self._jobs[index], self._ready[index]
         self._jobs[index] = (*job[:3], lane, *job[4:])
         self._ready[index] = (lane, priority, *ready[2:10], gid)
@@ -218,7 +236,11 @@ class _Batch:
         holder = self._tx.first(_SQL["key_holder"], (qid, key))
         if holder is None:
             return None
-        seq, state, held_until = holder
+        seq, state, held_until, outlived, outlived_until = holder
+        if outlived is not None:
+            if _released(self._tx, qid, key, outlived_until, self._now):
+                return None
+            return Inserted(InsertStatus.DUPLICATE, outlived, STATES[COMPLETED])
         held = state == COMPLETED and held_until > self._now
         if state is not None and not held and not (state == FAILED and row.hold_failed):
             return None

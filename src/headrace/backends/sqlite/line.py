@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
@@ -16,8 +16,14 @@ _BEYOND = b"\xff" * 17
 """Sorts after every id."""
 _AT_ONCE = 100
 
-Lane = tuple[int, str]
-"""Its number, its task."""
+
+class Lane(NamedTuple):
+    """One tenant and task."""
+
+    number: int
+    task: str
+    later: int | None
+    """When the first of those that are not due is due."""
 
 
 First = tuple[list[Any], int]
@@ -51,26 +57,27 @@ class Line:
         self, tx: Transaction, lanes: Sequence[Lane], policy: Policy, now: int, first: First | None = None
     ) -> None:
         self._step = policy.ageing
+        self._lanes = lanes
         if self._step is None:
             self._streams = [_Stream(tx, lane, now) for lane in lanes]
             if first is not None:
                 self._streams[0].take_in(*first)
         else:
-            self._streams = [_Stream(tx, lane, now, level) for lane in lanes for level in _levels(tx, lane[0])]
+            self._streams = [_Stream(tx, lane, now, level) for lane in lanes for level in _levels(tx, lane.number)]
 
     def draw(self, closed: Mapping[str, int], room: Callable[[str, int], int], wanted: int) -> Run | None:
         """The first due jobs, but for tasks that are closed; at most so many, and what there is room for of a task."""
         if len(self._streams) == 1:
             [only] = self._streams
-            if only.lane[1] in closed or only.head(wanted) is None:
+            if only.lane.task in closed or only.head(wanted) is None:
                 return None
-            return Run(only, only.run(room(only.lane[1], wanted)))
+            return Run(only, only.run(room(only.lane.task, wanted)))
         first = min(self._open(closed, wanted), default=None)
         return None if first is None else Run(first[1], first[1].run(1))
 
     def _open(self, closed: Mapping[str, int], wanted: int) -> Iterator[tuple[tuple[Any, ...], _Stream]]:
         for stream in self._streams:
-            if stream.lane[1] not in closed and (row := stream.head(wanted)) is not None:
+            if stream.lane.task not in closed and (row := stream.head(wanted)) is not None:
                 yield self._order(row), stream
 
     def _order(self, row: Any) -> tuple[Any, ...]:
@@ -80,13 +87,15 @@ class Line:
 
     def wakes_at(self, closed: Mapping[str, int]) -> int:
         """When the first job that is left may be started, when all that may be now have been drawn."""
-        return min((stream.wakes_at(closed) for stream in self._streams), default=FOREVER)
+        instants = [stream.wakes_at(closed) for stream in self._streams]
+        instants += [max(lane.later, closed.get(lane.task, 0)) for lane in self._lanes if lane.later is not None]
+        return min(instants, default=FOREVER)
 
     def emptied(self) -> set[int]:
         """The lanes of which nothing is left, but for jobs that were passed over."""
-        empty = {stream.lane[0] for stream in self._streams if stream.empty}
+        empty = {stream.lane.number for stream in self._streams if stream.empty}
         if empty and len(self._streams) > 1:
-            empty.difference_update([stream.lane[0] for stream in self._streams if not stream.empty])
+            empty.difference_update([stream.lane.number for stream in self._streams if not stream.empty])
         return empty
 
 
@@ -117,7 +126,7 @@ class _Stream:
         self._rows: list[Any] = []
         self._next = 0
         self._done = False
-        self._later = FOREVER
+        self._later = FOREVER if lane.later is None else lane.later
         """When the first of those that are not due yet will be."""
         self.untouched = True
         """Whether nothing has been drawn or passed by."""
@@ -136,10 +145,10 @@ class _Stream:
 
     def _read(self, number: int) -> None:
         if self._after is None:
-            rows = self._tx.rows(_SQL["line_head"], (self.lane[0], number))
+            rows = self._tx.rows(_SQL["line_head"], (self.lane.number, number))
         else:
             sql = _SQL["line" if self._level is None else "line_of_level"]
-            rows = self._tx.rows(sql, (self.lane[0], *self._after, number))
+            rows = self._tx.rows(sql, (self.lane.number, *self._after, number))
         self.take_in(rows, number)
 
     def take_in(self, rows: list[Any], number: int) -> None:
@@ -173,7 +182,7 @@ class _Stream:
         self.untouched = False
 
     def wakes_at(self, closed: Mapping[str, int]) -> int:
-        until = closed.get(self.lane[1], 0)
+        until = closed.get(self.lane.task, 0)
         first = self._later if not until or self.head(1) is None else self._now
         return FOREVER if first == FOREVER else max(first, until)
 

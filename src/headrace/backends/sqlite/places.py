@@ -10,9 +10,10 @@ from typing import NamedTuple
 import apsw
 
 from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite.apart import home, place
 from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, PAUSED
+from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, KEYS, PAUSED
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.records import JobId, Reaped
@@ -65,6 +66,7 @@ def release(tx: Transaction, job: Waiting, now: int) -> None:
             lane, priority = -gid, 0
     if lane > 0:
         lane = turns.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
+        lane, priority = place(lane, priority, job.run_at, now)
     if lane != job.lane:
         tx.execute(_SQL["lie"], (job.seq, lane))
     dies = dies_at(job.expires_at, job.run_at)
@@ -163,7 +165,8 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
 
 
 def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None:
-    """An AVAILABLE job gets another priority; it keeps its turn in its group, or its place in the line."""
+    """An AVAILABLE job gets another priority; it keeps its turn in its group, or its place in the line, or where it
+    lies until it is due."""
     if entry.lane < 0:
         return
     tx.execute(_SQL["shift"], (entry.lane, entry.priority, entry.run_at, entry.id, _NOWHERE, priority))
@@ -178,12 +181,15 @@ def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None
 def reschedule(tx: Transaction, entry: Entry, run_at: int, now: int) -> None:
     """An AVAILABLE job, which knows it already, is due at another time; the turns of its group are given out anew."""
     dies = dies_at(entry.expires_at, run_at)
-    priority, lane = (0, entry.lane) if entry.lane < 0 else (entry.priority, _NOWHERE)
-    tx.execute(_SQL["postpone"], (entry.lane, priority, entry.run_at, entry.id, lane, run_at, dies))
-    if entry.lane > 0:
+    lies_at = 0 if entry.lane < 0 else entry.priority
+    in_line = home(entry.lane) < 0
+    lane = entry.lane if in_line else _NOWHERE
+    tx.execute(_SQL["postpone"], (entry.lane, lies_at, entry.run_at, entry.id, lane, run_at, dies))
+    if not in_line:
         turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
         lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
-        tx.execute(_SQL["shift"], (_NOWHERE, priority, run_at, entry.id, lane, priority))
+        lane, priority = place(lane, entry.priority, run_at, now)
+        tx.execute(_SQL["shift"], (_NOWHERE, lies_at, run_at, entry.id, lane, priority))
         if lane != entry.lane:
             tx.execute(_SQL["lie"], (entry.seq, lane))
     tx.wake_queue(entry.qid)
@@ -200,6 +206,16 @@ def tell_waiters(tx: Transaction, seqs: array[int]) -> None:
         tx.execute(_SQL["drop_waiters"], (apsw.carray(seqs),))
         for inbox, job_id in waiting:
             tx.wake_inbox(readable(inbox), job_id)
+
+
+def outlive(tx: Transaction, seqs: array[int], now: int) -> None:
+    """The keys that completed jobs, which are about to be forgotten, still hold outlive them."""
+    held = tx.rows(_INSERT["outlived"], (apsw.carray(seqs), now))
+    if held:
+        tx.executemany(_INSERT["outlive"], [(seq, job_id, held_until) for seq, _, job_id, held_until in held])
+        tx.fill(KEYS, len(held), 0)
+        for qid, number in Counter(qid for _, qid, _, _ in held).items():
+            tx.count(qid, KEYS, number)
 
 
 def forget(tx: Transaction, seqs: array[int]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 
 from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite.apart import home
 from headrace.backends.sqlite.places import end, leave_running
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, FAILED, RUNNING
@@ -117,7 +118,7 @@ def _end_waiting(tx: Transaction, row: Sequence[Any], now: int) -> None:
     lane, priority, run_at, job_id, seq, *counts, gid, qid, whole, twice = row[:13]
     tx.execute(_PLACE["from_ready"], (lane, priority, run_at, job_id))
     if not whole:
-        known = tx.first(_SQL["queue_of_lane"], (lane,))
+        known = tx.first(_SQL["queue_of_lane"], (home(lane),))
         if known is None:
             return
         [qid] = known

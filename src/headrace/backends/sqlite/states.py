@@ -9,5 +9,5 @@ CODES = {state: code for code, state in enumerate(STATES)}
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 LIVE = frozenset((AVAILABLE, RUNNING, PAUSED))
 ENDED = (COMPLETED, CANCELLED, FAILED)
-TICKS = 6
-"""No state: the place of ticks, beside those of ended jobs."""
+KEYS, TICKS = 6, 7
+"""No states: the places of keys that outlive their jobs, and of ticks, beside those of ended jobs."""

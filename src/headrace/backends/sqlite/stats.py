@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import STATES, TICKS
+from headrace.backends.sqlite.states import KEYS, STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
 from headrace.policy import FOREVER
 from headrace.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
 
 _SQL = load("stats")
-_PLACES = {code: state.value for code, state in enumerate(STATES)} | {TICKS: Place.TICKS.value}
+_PLACES = {code: state.value for code, state in enumerate(STATES)} | {
+    KEYS: Place.KEYS.value,
+    TICKS: Place.TICKS.value,
+}
 
 
 def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:
@@ -28,16 +31,9 @@ def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats
 
 
 def _queue(session: Session, row: Any, count_cap: int, now: int) -> QueueStats:
-    qid, name, governed, until, available, running, jobs_paused, completed, cancelled, failed = row
-    heads = session.rows(_SQL["heads"], (qid,)) if available else []
-    if available and governed:
-        heads += session.rows(_SQL["heads_of_lanes"], (qid,))
-    scheduled = 0
-    for lane, priority, _ in heads:
-        left = count_cap - scheduled
-        [found] = session.one(_SQL["scheduled"], (lane, priority, now, left)) if left else (0,)
-        scheduled += found
-    oldest = min((run_at for _, _, run_at in heads), default=now + 1)
+    qid, name, until, available, running, jobs_paused, completed, cancelled, failed = row
+    [scheduled] = session.one(_SQL["scheduled"], (qid, now, count_cap)) if available else (0,)
+    [oldest] = session.one(_SQL["oldest"], (qid,)) if available else (None,)
     return QueueStats(
         name,
         until > now,
@@ -48,6 +44,6 @@ def _queue(session: Session, row: Any, count_cap: int, now: int) -> QueueStats:
         completed,
         cancelled,
         failed,
-        now - oldest if oldest <= now else None,
+        now - oldest if oldest is not None and oldest <= now else None,
         until if now < until < FOREVER else None,
     )

@@ -8,15 +8,16 @@ from collections import Counter
 import apsw
 
 from headrace.backends.sqlite import ledger, rules, turns
-from headrace.backends.sqlite.places import forget
+from headrace.backends.sqlite.places import forget, outlive
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED
+from headrace.backends.sqlite.states import CODES, COMPLETED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
 from headrace.records import Place, SweepClause, Swept
 from headrace.types import JobState
 
 _SQL = load("sweep")
 _QUEUE = load("queue")
+_INSERT = load("insert")
 
 
 def preview(session: Session, clause: SweepClause, now: int) -> Swept:
@@ -25,6 +26,8 @@ def preview(session: Session, clause: SweepClause, now: int) -> Swept:
         _, answer = _condemn_results(session, clause, now)
     elif clause.place is Place.TICKS:
         _, answer = ledger.condemn(session, clause, now)
+    elif clause.place is Place.KEYS:
+        _, answer = _condemn_keys(session, clause, now)
     elif clause.place is Place.TENANTS:
         _, answer = turns.condemn(session, clause.limit, now)
     else:
@@ -53,6 +56,12 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
         last, answer = ledger.condemn(tx, clause, now)
         if last is not None:
             ledger.forget(tx, last, answer)
+    elif clause.place is Place.KEYS:
+        keys, answer = _condemn_keys(tx, clause, now)
+        tx.executemany(_INSERT["drop_outlived"], keys)
+        tx.fill(KEYS, -answer.removed, 0)
+        for qid, number in Counter(qid for qid, _ in keys).items():
+            tx.count(qid, KEYS, -number)
     elif clause.place is Place.TENANTS:
         tids, answer = turns.condemn(tx, clause.limit, now)
         turns.forget(tx, tids)
@@ -60,6 +69,8 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
         seqs, answer = _condemn(tx, clause, now)
         if seqs:
             code = CODES[JobState(clause.place.value)]
+            if code == COMPLETED:
+                outlive(tx, seqs, now)
             queues = Counter(qid for [qid] in tx.rows(_SQL["queues"], (apsw.carray(seqs),)))
             forget(tx, seqs)
             tx.fill(code, -answer.removed, -answer.bytes)
@@ -79,14 +90,15 @@ def _condemn(session: Session, clause: SweepClause, now: int) -> tuple[array[int
     doomed: dict[int, int] = {}
     freed = 0
     if excess > 0 or over > 0:
-        for seq, _, each in session.rows(_SQL["oldest"], (code, clause.limit + 1)):
-            if len(doomed) >= excess and freed >= over:
+        for seq, finished_at, each in session.rows(_SQL["oldest"], (code, clause.limit + 1)):
+            if finished_at > now - clause.spare or (len(doomed) >= excess and freed >= over):
                 break
             doomed[seq] = each
             freed += each
     if clause.older_than is not None and len(doomed) <= clause.limit:
         wanted = clause.limit + 1 + len(doomed)
-        doomed |= dict(session.rows(_SQL["aged"], (code, now - clause.older_than, now, wanted)))
+        before = now - max(clause.older_than, clause.spare)
+        doomed |= dict(session.rows(_SQL["aged"], (code, before, now, wanted)))
     more = len(doomed) > clause.limit
     seqs = array("q", list(doomed)[: clause.limit])
     freed = sum(doomed[seq] for seq in seqs)
@@ -97,3 +109,13 @@ def _condemn_results(session: Session, clause: SweepClause, now: int) -> tuple[l
     rows = session.rows(_SQL["results"], (now, clause.limit + 1))
     doomed = [(seq, result, size) for seq, result, size in rows[: clause.limit]]
     return doomed, Swept(len(doomed), sum(size for _, _, size in doomed), 0, len(rows) > clause.limit)
+
+
+def _condemn_keys(session: Session, clause: SweepClause, now: int) -> tuple[list[tuple[int, str]], Swept]:
+    """Keys that outlive their jobs, in the order in which they are free."""
+    count, _ = session.one(_SQL["place"], (KEYS,))
+    excess = 0 if clause.max_count is None else count - clause.max_count
+    first = session.rows(_SQL["keys"], (clause.limit + 1,))
+    condemned = [(qid, key) for n, (qid, key, held_until) in enumerate(first) if n < excess or held_until <= now]
+    doomed = condemned[: clause.limit]
+    return doomed, Swept(len(doomed), 0, count - len(doomed), len(condemned) > clause.limit)

@@ -89,10 +89,10 @@ class Transaction(Session):
     # -- counters
 
     def count(self, qid: int, code: int, change: int) -> None:
-        """So many jobs more, or less, of this queue are in this state."""
+        """So many jobs more, or less, of this queue are in this state; or so many of its keys outlive theirs."""
         counts = self._counts.get(qid)
         if counts is None:
-            counts = self._counts[qid] = [0] * 6
+            counts = self._counts[qid] = [0] * 7
         counts[code] += change
 
     def pending(self, qid: int, code: int) -> int:
@@ -101,7 +101,7 @@ class Transaction(Session):
         return 0 if counts is None else counts[code]
 
     def fill(self, code: int, count: int, size: int) -> None:
-        """So many records and bytes more, or less, lie in this place of ended jobs, or of ticks."""
+        """So many records and bytes more, or less, lie in this place of ended jobs, of keys or of ticks."""
         place = self._places.setdefault(code, [0, 0])
         place[0] += count
         place[1] += size

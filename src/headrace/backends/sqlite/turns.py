@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import apsw
 
+from headrace.backends.sqlite.apart import home
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.policy import Rate
@@ -30,7 +32,7 @@ def put(tx: Transaction, qid: int, jobs: Sequence[Coming]) -> dict[tuple[str, st
             first[name] = run_at
     tids: dict[str, int] = {}
     lanes: dict[tuple[str, str], int] = {}
-    for name, tid, asleep, wake_at, task, lane in tx.rows(_SQL["known"], (qid, apsw.carray(tuple(first)))):
+    for name, tid, asleep, wake_at, task, lane in _known(tx, qid, tuple(first), tuple({task for _, task, _ in jobs})):
         if lane is not None:
             lanes[name, task] = lane
         if name not in tids:
@@ -51,11 +53,17 @@ def put(tx: Transaction, qid: int, jobs: Sequence[Coming]) -> dict[tuple[str, st
     return lanes
 
 
+def _known(tx: Transaction, qid: int, names: tuple[str, ...], tasks: tuple[str, ...]) -> Iterable[Any]:
+    """Tenants, once for each of their lanes that are meant, or once without."""
+    if len(tasks) == 1:
+        return tx.rows(_SQL["known"], (qid, apsw.carray(names), tasks[0]))
+    return tx.rows(_SQL["known_with_tasks"], (qid, apsw.carray(names), apsw.carray(tasks)))
+
+
 def known(tx: Transaction, qid: int, names: Iterable[str]) -> dict[str, int]:
     """The numbers of tenants, which are made known."""
     wanted = tuple(dict.fromkeys(names))
-    found = tx.rows(_SQL["known"], (qid, apsw.carray(wanted))) if wanted else []
-    tids: dict[str, int] = {row[0]: row[1] for row in found}
+    tids: dict[str, int] = dict(tx.rows(_SQL["numbers"], (qid, apsw.carray(wanted)))) if wanted else {}
     for name in wanted:
         if name not in tids:
             [tids[name]] = tx.one(_SQL["add"], (qid, name))
@@ -71,6 +79,7 @@ def put_one(tx: Transaction, qid: int, tenant: str, task: str, run_at: int) -> i
 
 def drop(tx: Transaction, qid: int, lane: int, tenant: str, now: int) -> None:
     """A job has left the lane, or the line of its group: what is empty is forgotten."""
+    lane = home(lane)
     if lane > LANES and (left := tx.first(_SQL["forget_lane"], (lane,))) is not None:
         tx.execute(_SQL["more_lanes"], (left[0], -1))
     if tx.rules(qid).governed:

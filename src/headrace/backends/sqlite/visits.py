@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.backends.sqlite import governing
+from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, promote
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.line import Line, Run, first_of
+from headrace.backends.sqlite.line import Lane, Line, Run, first_of
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
@@ -28,8 +29,10 @@ _TENANT = load("tenant")
 _PLACE = load("place")
 _decode = msgspec.json.Decoder(Policy).decode
 
-_VISITS = 10_000
-"""So many tenants one claim visits at most; when none of them had anything, the next claim goes on."""
+_VISITS = 1_000
+"""So many tenants that have nothing to give one claim visits at most; the next claim goes on."""
+_WOKEN = 200
+"""So many tenants one claim wakes, at most, or as many as it has room for jobs: the next claim goes on."""
 
 Key = tuple[int, int, str]
 """count, since, name: the order of turns."""
@@ -118,11 +121,11 @@ class Tenant:
         self.paused_until: int = paused_until or 0
         self.awake = True
         self.done = False
-        """It had nothing more to give."""
+        """It had nothing more to give to this claim."""
         self.full = False
         self.wake_at: int | None = None
         self.taken = 0
-        self.lanes: list[tuple[int, str]] = []
+        self.lanes: list[Lane] = []
         self.line: Line | None = None
 
     @property
@@ -176,6 +179,7 @@ class Visits:
         self._all_read = False
         self._visited: dict[int, Tenant] = {}
         self._taken = 0
+        self._promotes = PROMOTED_AT_ONCE
         self._heads: list[tuple[Any, ...]] = []
         self._head_places: list[tuple[Any, ...]] = []
         self._runs: list[tuple[Any, ...]] = []
@@ -188,7 +192,7 @@ class Visits:
         """Lease up to so many jobs."""
         basket, now = self._basket, self._now
         if self._wakes:
-            self._tx.execute(_SQL["wake"], (self._qid, now, self._round))
+            self._tx.execute(_SQL["wake"], (self._qid, now, self._round, max(_WOKEN, most)))
         if self._policy.holders is not None:
             self._meet(self._tx.rows(_SQL["mine"], (self._qid, basket.req.holder)))
         goal = len(basket.jobs) + most
@@ -197,14 +201,14 @@ class Visits:
             tenant = self._next(room)
             if tenant is None:
                 break
-            visits += 1
             allowed = min(self._visit(tenant), room)
+            taken = self._fill(tenant, allowed) if allowed else 0
             if allowed:
-                taken = self._fill(tenant, allowed)
                 tenant.count += taken
                 if taken < allowed and basket.left:
                     self._rest(tenant)
-            if tenant.awake:
+            visits += not taken
+            if tenant.awake and not tenant.done:
                 heappush(self._heap, (tenant.key, tenant))
         basket.unfinished = basket.unfinished or visits >= _VISITS
         self._write()
@@ -230,12 +234,12 @@ class Visits:
     def _meet(self, rows: Iterable[Any]) -> list[Tenant]:
         """Tenants, a row for each of their lanes, take part."""
         met: dict[int, Tenant] = {}
-        for *row, lane, task in rows:
+        for *row, lane, task, later in rows:
             tenant = met.get(row[3])
             if tenant is None:
                 tenant = met[row[3]] = Tenant(row, self._policy)
             if lane is not None:
-                tenant.lanes.append((lane, task))
+                tenant.lanes.append(Lane(lane, task, later))
         for tenant in met.values():
             heappush(self._heap, (tenant.key, tenant))
         return list(met.values())
@@ -245,12 +249,14 @@ class Visits:
         if self._policy.ageing is not None:
             return
         free = {
-            tenant.lanes[0][0]: tenant
+            tenant.lanes[0].number: tenant
             for tenant in tenants
             if len(tenant.lanes) == 1 and tenant.cap is None and tenant.rate is None
-            and tenant.paused_until <= self._now and tenant.lanes[0][1] not in self._closed
+            and tenant.paused_until <= self._now and tenant.lanes[0].task not in self._closed
         }  # fmt: skip
         if len(free) > 1:
+            for tenant in free.values():
+                self._promote(tenant)
             number = min(self._chunk, room) + 1
             for lane, rows in first_of(self._tx, free, number).items():
                 free[lane].line = Line(self._tx, free[lane].lanes, self._policy, self._now, (rows, number))
@@ -286,6 +292,7 @@ class Visits:
     def _fill(self, tenant: Tenant, allowed: int) -> int:
         """Lease jobs of the tenant; how many it were."""
         if tenant.line is None:
+            self._promote(tenant)
             tenant.line = Line(self._tx, tenant.lanes, self._policy, self._now)
         taken = 0
         while taken < allowed and (not taken or self._basket.left):
@@ -294,6 +301,14 @@ class Visits:
                 break
             taken += self._lease(tenant, run)
         return taken
+
+    def _promote(self, tenant: Tenant) -> None:
+        """What has become due of the tenant may be claimed, a bounded number."""
+        for index, lane in enumerate(tenant.lanes):
+            if lane.later is not None and lane.later <= self._now and self._promotes > 0:
+                moved, later = promote(self._tx, lane.number, self._promotes, self._now)
+                self._promotes -= moved
+                tenant.lanes[index] = lane._replace(later=later)
 
     def _task_room(self, task: str, wanted: int) -> int:
         """How many of so many jobs of a task its rate lets through."""
@@ -304,7 +319,7 @@ class Visits:
         """Of jobs that follow each other, those that there is room for; how many were leased."""
         basket, now, tx = self._basket, self._now, self._tx
         want, jobs, bound, queue, name = basket.req.want, basket.jobs, basket.lost_bound, self._queue, tenant.name
-        lane, task = run.lane
+        lane, task, _ = run.lane
         left = basket.bytes
         drawn = 0
         unsound: set[JobId] = set()
@@ -349,7 +364,7 @@ class Visits:
 
     def _move(self, tenant: Tenant, run: Run, rows: Sequence[Any], drawn: int) -> None:
         """Of jobs that were drawn, these are to become RUNNING."""
-        req, lane = self._basket.req, run.lane[0]
+        req, lane = self._basket.req, run.lane.number
         until = self._now + req.lease_for
         if 1 < len(rows) == drawn and run.leads:
             last = rows[-1]
@@ -396,10 +411,14 @@ class Visits:
             ))  # fmt: skip
 
     def _rest(self, tenant: Tenant) -> None:
-        """The tenant has nothing more to give now."""
+        """The tenant has nothing more to give now. One of which something due could not be promoted stays awake for the
+        next claim."""
         assert tenant.line is not None
-        tenant.sleep(tenant.line.wakes_at(self._closed))
         tenant.done = True
+        if (wakes_at := tenant.line.wakes_at(self._closed)) > self._now:
+            tenant.sleep(wakes_at)
+        else:
+            self._basket.unfinished = True
 
     # -- what is written in the end
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from headrace.policy import Policy
 from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Leased, Pause, Reap, Reaped, Resume, Selector
-from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.records import Claim, Configure, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
+from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, number, row, settle
 from headrace.types import JobState
 
 
@@ -81,9 +81,9 @@ class ClaimTests(ConformanceBase):
 
     async def test_a_job_heavier_than_the_bound_comes_alone(self, store: Backend) -> None:
         await self.put(store, row(1, cells={"blob": bytes(100_000)}), row(2))
-        for number in (1, 2):
+        for expected in (1, 2):
             claimed = await store.claim(Claim("w1", ("q",), 10, LEASE, max_bytes=1), T0)
-            assert [job.id for job in claimed.jobs] == [job_id(number)]
+            assert [number(job) for job in claimed.jobs] == [expected]
 
     async def test_what_lies_behind_the_bound_is_neither_expired_nor_passed_over(self, store: Backend) -> None:
         big = {"blob": bytes(100_000)}
@@ -102,6 +102,73 @@ class ClaimTests(ConformanceBase):
     async def test_a_scheduled_job_of_high_priority_does_not_block_due_ones(self, store: Backend) -> None:
         await self.put(store, *(row(n, priority=-9, delay=SECOND) for n in range(50)), row(99))
         assert [j.id for j in await self.take(store, 10)] == [job_id(99)]
+
+    async def test_order_holds_over_many_priorities_in_one_claim(self, store: Backend) -> None:
+        await self.put(store, *(row(n, priority=(n * 7_919) % 2_003 - 1_000, delay=n % 3) for n in range(900)))
+        spec = sorted(((n * 7_919) % 2_003 - 1_000, n % 3, n) for n in range(900))
+        jobs = await self.take(store, 500, at=T0 + 5) + await self.take(store, 500, at=T0 + 5)
+        assert [job.id for job in jobs] == [job_id(n) for _, _, n in spec]
+
+    async def test_what_is_not_due_hides_nothing_whatever_its_priority(self, store: Backend) -> None:
+        """Also what was put back with a delay, rescheduled, or paused and resumed before it is due."""
+        later = range(100, 400)
+        await self.put(store, *(row(n, priority=n - 30_000, delay=MINUTE + n) for n in later))
+        await self.put(store, row(1, priority=-9), row(2, priority=9), row(3, priority=-9), row(4, priority=-9))
+        first, *others = await self.take(store, 3)
+        await store.finish([settle(first, JobState.AVAILABLE, delay=MINUTE)], T0)
+        await store.alter(Selector(ids=[job_id(2)]), Reschedule(MINUTE + 1), T0)
+        await store.alter(Selector(ids=[job_id(399)]), Pause(), T0)
+        await store.alter(Selector(ids=[job_id(399)]), Resume(), T0)
+        await self.put(store, row(5, priority=30_000))
+        claimed = await store.claim(Claim("w1", ("q",), 2, LEASE), T0)
+        assert ([job.id for job in claimed.jobs], claimed.next_in) == ([job_id(5)], MINUTE)
+        assert [job.id for job in others] == [job_id(3), job_id(4)]
+        due = await store.claim(Claim("w1", ("q",), 1_000, LEASE), T0 + MINUTE + 1_000)
+        assert [number(job) for job in due.jobs] == [*later, 1, 2]
+
+    async def test_when_a_great_many_become_due_at_once_none_is_left(self, store: Backend) -> None:
+        """Whatever a claim promotes at most, it says that there is more."""
+        for start in range(0, 3_000, 1_000):
+            await self.put(store, *(row(n, priority=-n, delay=SECOND + n) for n in range(start, start + 1_000)))
+        await self.put(store, row(9_000, priority=1, delay=2 * SECOND))
+        found: list[int] = []
+        for _ in range(10):
+            claimed = await store.claim(Claim("w1", ("q",), 5_000, LEASE, max_bytes=1 << 30), T0 + SECOND + 3_000)
+            found += map(number, claimed.jobs)
+            assert [job.priority for job in claimed.jobs] == sorted(job.priority for job in claimed.jobs)
+            if claimed.next_in != 0:
+                break
+            assert claimed.jobs
+        assert claimed.next_in == SECOND - 3_000
+        assert sorted(found) == [*range(3_000)]
+
+    async def test_one_claim_after_the_other_takes_what_became_due_meanwhile_in_order(self, store: Backend) -> None:
+        await self.put(store, *(row(n, priority=n % 5, delay=n) for n in range(200)))
+        for now in range(0, 220, 20):
+            due = [n for n in range(now - 19, now + 1) if 0 <= n < 200]
+            found = [number(job) for job in await self.take(store, 100, at=T0 + now)]
+            assert found == sorted(due, key=lambda n: (n % 5, n))
+
+    async def test_a_clock_that_is_set_back_makes_nothing_claimable_early(self, store: Backend) -> None:
+        await self.put(store, *(row(n, delay=10 * SECOND) for n in range(3)))
+        assert len(await self.take(store, 1, at=T0 + 10 * SECOND)) == 1
+        early = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + 9 * SECOND)
+        assert (early.jobs, early.next_in) == ([], SECOND)
+        await self.put(store, row(9), at=T0 + 9 * SECOND)
+        assert [number(job) for job in await self.take(store, 10, at=T0 + 9 * SECOND)] == [9]
+        assert [number(job) for job in await self.take(store, 10, at=T0 + 10 * SECOND)] == [1, 2]
+
+    async def test_two_who_claim_from_two_queues_share_what_is_there(self, store: Backend) -> None:
+        await self.put(store, *(row(n, queue="ab"[n % 2]) for n in range(20)))
+        other = store.sibling()
+        await other.open()
+        try:
+            calls = [one.claim(Claim(f"w{n}", ("a", "b"), 10, LEASE), T0) for n, one in enumerate((store, other))]
+            answers = await asyncio.gather(*calls)
+        finally:
+            await other.close()
+        found = sorted(number(job) for claimed in answers for job in claimed.jobs)
+        assert found == [*range(20)] or any(claimed.next_in == 0 for claimed in answers)
 
     async def test_paused_jobs_and_queues_are_passed_over(self, store: Backend) -> None:
         await self.put(store, row(1), row(2), row(3, queue="r"))

@@ -238,6 +238,31 @@ class PolicyTests(GovernedBase):
         assert await self.got(store, at=T0 + 60) == expected
 
     @needs("policies")
+    async def test_of_many_priorities_the_order_holds(self, store: Backend) -> None:
+        await self.govern(store)
+        await self.put(store, *(row(n, tenant="a", task=f"t{n % 3}", priority=(n * 7_919) % 997) for n in range(600)))
+        await self.put(store, *(row(n, tenant="a", priority=n - 9_999, delay=MINUTE) for n in range(1_000, 1_300)))
+        found = await self.got(store, 350) + await self.got(store, 350)
+        assert found == sorted(range(600), key=lambda n: ((n * 7_919) % 997, n))
+        assert await self.got(store, 500, at=T0 + MINUTE) == [*range(1_000, 1_300)]
+
+    @needs("policies")
+    async def test_when_a_great_many_become_due_at_once_no_tenant_is_left(self, store: Backend) -> None:
+        await self.govern(store)
+        rows = [row(n, tenant="ab"[n % 8 == 0], task=f"t{n % 3}", priority=-n, delay=SECOND) for n in range(2_400)]
+        for start in range(0, 2_400, 800):
+            await self.put(store, *rows[start : start + 800])
+        await self.put(store, row(9_000, tenant="b", delay=2 * SECOND))
+        found: list[int] = []
+        for _ in range(20):
+            claimed = await self.claim(store, 700, T0 + SECOND, max_bytes=1 << 30)
+            found += map(number, claimed.jobs)
+            if len(claimed.jobs) < 700 and claimed.next_in != 0:
+                break
+        assert claimed.next_in == SECOND
+        assert sorted(found) == [*range(2_400)]
+
+    @needs("policies")
     async def test_with_ageing_waiting_makes_up_for_priority(self, store: Backend) -> None:
         await self.govern(store, ageing=SECOND)
         await self.put(store, row(1, priority=3), row(2, priority=0, delay=2 * SECOND), row(3, delay=4 * SECOND))

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from headrace.protocol import Backend
-from headrace.records import JobKey, Place, Reap, SweepClause, Swept
+from headrace.records import (
+    Delete,
+    Inserted,
+    InsertStatus,
+    JobKey,
+    Move,
+    Place,
+    Reap,
+    Requeue,
+    Selector,
+    SweepClause,
+    Swept,
+)
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
@@ -114,6 +126,124 @@ class SweepTests(ConformanceBase):
         await self._ended(store, 1, JobState.COMPLETED, ttl=SECOND)
         await store.sweep(SweepClause(place=Place.COMPLETED, older_than=0), T0 + HOUR)
         await self.put(store, row(0, key="k0"), at=T0 + HOUR)
+
+    async def _outlive(self, store: Backend, *ttls: int) -> None:
+        """Jobs 0 …, with keys k0 …, completed at ``T0`` with these ttls, and swept at once; their keys outlive them."""
+        await self.put(store, *(row(n, key=f"k{n}") for n in range(len(ttls))))
+        for n, job in enumerate(await self.take(store, len(ttls))):
+            await store.finish([settle(job, JobState.COMPLETED, result=b"r", result_ttl=ttls[n])], T0)
+        swept = await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0)
+        assert (swept.removed, swept.kept) == (len(ttls), 0)
+
+    async def _keys_kept(self, store: Backend) -> int:
+        return next(p.count for p in (await store.stats(T0)).places if p.place == Place.KEYS)
+
+    @pytest.mark.parametrize("bound", ["max_count", "max_bytes"])
+    async def test_a_key_is_held_for_its_ttl_whatever_becomes_of_the_record(self, store: Backend, bound: str) -> None:
+        await self.put(store, row(1, key="charge:42"))
+        done = await self.take_one(store)
+        await store.finish([settle(done, JobState.COMPLETED, result=b"r", result_ttl=HOUR)], T0)
+        clause = SweepClause(place=Place.COMPLETED, max_count=10, max_bytes=10_000)
+        for n in range(100, 200, 20):
+            await self.put(store, *(row(n + i, cells={"blob": b"x" * 1_000}) for i in range(20)))
+            others = await self.take(store, 20)
+            await store.finish([settle(job, JobState.COMPLETED, result_ttl=HOUR) for job in others], T0 + SECOND)
+            one = SweepClause(place=Place.COMPLETED, **{bound: getattr(clause, bound)})
+            while (await store.sweep(one, T0 + SECOND)).more:
+                pass
+        assert await store.fetch([job_id(1)], at=T0 + SECOND) == [None]
+        for at in (T0 + SECOND, T0 + HOUR - 1):
+            [answer] = await store.insert([row(2, key="charge:42")], at)
+            assert answer == Inserted(InsertStatus.DUPLICATE, job_id(1), JobState.COMPLETED)
+        await self.put(store, row(2, key="charge:42"), at=T0 + HOUR)
+
+    async def test_a_key_that_outlives_its_job_names_none(self, store: Backend) -> None:
+        await self._outlive(store, HOUR)
+        assert await store.fetch([JobKey("q", "k0"), job_id(0)], at=T0) == [None, None]
+        assert await store.alter(Selector(keys=[JobKey("q", "k0")]), Delete(), T0) == []
+        [answer] = await store.insert([row(0, key="k0", reply_to="inbox")], T0)
+        assert answer == Inserted(InsertStatus.DUPLICATE, job_id(0), JobState.COMPLETED)
+        assert [one.status for one in await store.insert([row(0)], T0)] == [InsertStatus.NEW]
+        assert await store.fetch([JobKey("q", "k0")], at=T0) == [None]
+        [answer] = await store.insert([row(1, key="k0")], T0)
+        assert answer == Inserted(InsertStatus.DUPLICATE, job_id(0), JobState.COMPLETED)
+
+    async def test_one_batch_meets_keys_that_outlive_their_jobs_and_others(self, store: Backend) -> None:
+        await self._outlive(store, HOUR, SECOND)
+        rows = [row(10, key="k0"), row(11), row(12, key="k1"), row(13, key="k1"), row(14, key="k2")]
+        answers = await store.insert(rows, T0 + 2 * SECOND)
+        statuses = [(answer.status, answer.id) for answer in answers]
+        new, duplicate = InsertStatus.NEW, InsertStatus.DUPLICATE
+        assert statuses == [
+            (duplicate, job_id(0)), (new, job_id(11)), (new, job_id(12)), (duplicate, job_id(12)), (new, job_id(14)),
+        ]  # fmt: skip
+        assert await self._keys_kept(store) == 1
+
+    async def test_a_key_that_outlives_its_job_is_taken_for_moves_and_requeues(self, store: Backend) -> None:
+        await self.put(store, row(0, key="k"))
+        await store.finish([settle(await self.take_one(store), JobState.FAILED)], T0)
+        await self.put(store, row(1, key="k"))
+        await store.finish([settle(await self.take_one(store), JobState.COMPLETED, result_ttl=HOUR)], T0)
+        await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0), T0)
+        [answer] = await store.alter(Selector(ids=[job_id(0)]), Requeue(), T0)
+        assert not answer.changed
+        await self.put(store, row(2, queue="other", key="k"))
+        [answer] = await store.alter(Selector(ids=[job_id(2)]), Move("q"), T0)
+        assert not answer.changed
+        later = T0 + HOUR
+        assert [a.changed for a in await store.alter(Selector(ids=[job_id(0)]), Requeue(), later)] == [True]
+        assert await self._keys_kept(store) == 0
+        [answer] = await store.alter(Selector(ids=[job_id(2)]), Move("q"), later)
+        assert not answer.changed
+
+    async def test_a_job_moves_with_its_key_where_one_that_outlived_its_job_is_free(self, store: Backend) -> None:
+        await self._outlive(store, SECOND)
+        await self.put(store, row(2, queue="other", key="k0"), at=T0)
+        [answer] = await store.alter(Selector(ids=[job_id(2)]), Move("q"), T0 + SECOND)
+        assert answer.changed
+        assert await self._keys_kept(store) == 0
+        [inserted] = await store.insert([row(3, key="k0")], T0 + SECOND)
+        assert (inserted.status, inserted.id) == (InsertStatus.DUPLICATE, job_id(2))
+
+    async def test_keys_go_when_they_are_free(self, store: Backend) -> None:
+        await self._outlive(store, HOUR, 3 * HOUR, 2 * HOUR)
+        assert await self._keys_kept(store) == 3
+        clause = SweepClause(place=Place.KEYS)
+        assert await store.sweep(clause, T0 + HOUR - 1) == Swept(0, 0, 3, more=False)
+        assert await store.sweep(clause, T0 + 2 * HOUR) == Swept(2, 0, 1, more=False)
+        assert await self._keys_kept(store) == 1
+        answers = await store.insert([row(10 + n, key=f"k{n}") for n in range(3)], T0 + 2 * HOUR)
+        new, duplicate = InsertStatus.NEW, InsertStatus.DUPLICATE
+        assert [answer.status for answer in answers] == [new, duplicate, new]
+
+    async def test_too_many_keys_go_in_the_order_in_which_they_would_be_free(self, store: Backend) -> None:
+        await self._outlive(store, 2 * HOUR, 5 * HOUR, HOUR, 4 * HOUR, 3 * HOUR)
+        dry = SweepClause(place=Place.KEYS, max_count=2, limit=2, dry_run=True)
+        assert await store.sweep(dry, T0) == Swept(2, 0, 3, more=True)
+        clause = SweepClause(place=Place.KEYS, max_count=2, limit=2)
+        assert await store.sweep(clause, T0) == Swept(2, 0, 3, more=True)
+        assert await store.sweep(clause, T0) == Swept(1, 0, 2, more=False)
+        answers = await store.insert([row(10 + n, key=f"k{n}") for n in range(5)], T0)
+        new, duplicate = InsertStatus.NEW, InsertStatus.DUPLICATE
+        assert [answer.status for answer in answers] == [new, duplicate, new, duplicate, new]
+
+    async def test_a_queue_is_remembered_as_long_as_its_keys_are_held(self, store: Backend) -> None:
+        await self._outlive(store, HOUR)
+        for place in Place:
+            await store.sweep(SweepClause(place=place, older_than=0), T0)
+        [answer] = await store.insert([row(1, key="k0")], T0)
+        assert answer.id == job_id(0)
+
+    @pytest.mark.parametrize("state", ENDED)
+    async def test_what_has_just_ended_is_spared(self, store: Backend, state: JobState) -> None:
+        await self._ended(store, 5, state)
+        clause = SweepClause(place=Place(state.value), older_than=0, max_count=0, max_bytes=0, spare=60 * SECOND)
+        assert await store.sweep(clause, T0 + 60 * SECOND - 1) == Swept(0, 0, 5, more=False)
+        swept = await store.sweep(clause, T0 + 61 * SECOND)
+        assert (swept.removed, swept.kept, swept.more) == (2, 3, False)
+        assert [a.status for a in await store.insert([row(n) for n in range(5)], T0 + 61 * SECOND)] == [
+            InsertStatus.NEW, InsertStatus.NEW, InsertStatus.SAME, InsertStatus.SAME, InsertStatus.SAME,
+        ]  # fmt: skip
 
     async def test_the_key_of_a_newer_job_survives_the_older_ones_sweep(self, store: Backend) -> None:
         await self._ended(store, 1, JobState.FAILED)

@@ -384,7 +384,7 @@ def names(draw: DrawFn) -> JobId | JobKey:
 def clauses(draw: DrawFn) -> SweepClause:
     """A bound on a place."""
     place, bounds, limit, dry_run = draw(_clauses)
-    bounds = {} if place is Place.RESULTS else _in_ticks(bounds, _world(draw), "older_than")
+    bounds = {} if place in (Place.RESULTS, Place.KEYS) else _in_ticks(bounds, _world(draw), "older_than")
     return SweepClause(place=place, limit=limit, dry_run=dry_run, **bounds)
 
 

@@ -74,6 +74,10 @@ class Twins:
                 return found
         raise AssertionError("a scan of a few jobs does not come to its end")
 
+    def sweep_away(self, job_id: JobId, now: int) -> None:
+        """The model's job is swept as the store's was, where the protocol leaves it to the store which goes first."""
+        self.model.store.sweep_away(self.model.store.jobs[job_id], now)
+
     def put_off(self, job_id: JobId, run_at: int) -> None:
         """The model's job is due when the store's is, where the protocol leaves the instant to the store."""
         entry = self.model.store.jobs[job_id]

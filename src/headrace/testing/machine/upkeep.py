@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Cancel, Claim, Delete, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
+from headrace.records import Cancel, Claim, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
 from headrace.testing.machine import draws, laws
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules
@@ -107,15 +107,15 @@ class UpkeepRules(WorkingRules):
         self._sweep(clause)
 
     def _sweep(self, clause: SweepClause) -> None:
-        if clause.place is Place.RESULTS:
-            self._sweep_results(clause)
+        if clause.place in (Place.RESULTS, Place.KEYS):
+            self._sweep_alike(clause)
         else:
             self._sweep_place(self._fair_clause(clause))
 
-    def _sweep_results(self, clause: SweepClause) -> None:
+    def _sweep_alike(self, clause: SweepClause) -> None:
         swept = self.twins.ask(lambda backend: backend.sweep(clause, self.now), _told)
         if swept.removed:
-            self.note("sweep: results, in a dry run" if clause.dry_run else "sweep: results")
+            self.note(f"sweep: {clause.place}, in a dry run" if clause.dry_run else f"sweep: {clause.place}")
 
     def _fair_clause(self, clause: SweepClause) -> SweepClause:
         """Two bounds at once leave no choice only where no two jobs ended at the same instant."""
@@ -135,7 +135,8 @@ class UpkeepRules(WorkingRules):
         if clause.max_bytes is not None and not swept.more:
             assert self._bytes_in(clause.place) <= clause.max_bytes, "a hard bound that does not hold"
         # Which of several jobs that ended together goes first is the store's affair: the model follows.
-        self.twins.run(self.twins.model.alter(Selector(ids=gone), Delete(), self.now))
+        for job_id in gone:
+            self.twins.sweep_away(job_id, self.now)
         if gone:
             self.note(f"sweep: by {' and '.join(name for name in _BOUNDS if getattr(clause, name) is not None)}")
         if swept.more:

@@ -48,6 +48,8 @@ class Ledger:
         """Jobs whose record went lawfully, and how."""
         self.keys: dict[tuple[str, str], JobId] = {}
         """The job that last took each key."""
+        self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
+        """Keys whose job was swept while it held them, and until when they are held."""
         self.paused: set[str] = set()
         self.node = ""
         """The node whose call is being read."""
@@ -90,7 +92,7 @@ class Ledger:
         self.gone.pop(life.id, None)
         self.realm.add(row, now)
         if row.key is not None:
-            self.keys[row.queue, row.key] = row.id
+            self.take_key(life, row.queue, row.key)
 
     def put(self, life: Life, state: JobState) -> None:
         """The job is in this state now."""
@@ -107,6 +109,14 @@ class Ledger:
         life.cancel_requested = False
         self.ends.setdefault(life.id, []).append((state, life.result if state is JobState.COMPLETED else None))
         self.put(life, state)
+
+    def sweep_away(self, life: Life, now: int) -> None:
+        """The job's record has gone, but its key stays as long as it is held."""
+        place = life.queue, life.key or ""
+        holds = life.held(now) and self.keys.get(place) == life.id
+        self.remove(life, "swept")
+        if holds:
+            self.outlived[place] = life.id, life.held_until
 
     def remove(self, life: Life, how: str) -> None:
         """The job's record has gone."""
@@ -144,10 +154,22 @@ class Ledger:
         job_id = self.keys.get((queue, key))
         return None if job_id is None else self.jobs.get(job_id)
 
-    def key_holder(self, queue: str, key: str, now: int) -> Life | None:
+    def key_holder(self, queue: str, key: str, now: int) -> JobId | None:
         """The job that keeps others from taking the key."""
         life = self.by_key(queue, key)
-        return life if life is not None and (life.state in LIVE or life.held(now)) else None
+        if life is None:
+            return self.outliving(queue, key, now)
+        return life.id if life.state in LIVE or life.held(now) else None
+
+    def outliving(self, queue: str, key: str, now: int) -> JobId | None:
+        """The job whose record is gone, and that has the key all the same."""
+        job_id, until = self.outlived.get((queue, key), (None, 0))
+        return job_id if until > now else None
+
+    def take_key(self, life: Life, queue: str, key: str) -> None:
+        """The key leads to this job."""
+        self.keys[queue, key] = life.id
+        self.outlived.pop((queue, key), None)
 
     def drop_key(self, life: Life) -> None:
         """The key no longer leads to this job."""
@@ -163,7 +185,7 @@ class Ledger:
         if taken:
             life.key = None
         elif life.key is not None:
-            self.keys[queue, life.key] = life.id
+            self.take_key(life, queue, life.key)
 
     # -- views
 

@@ -11,6 +11,7 @@ FAULTS = tuple(
 
 SOMETIMES = (
     *("insert same", "insert duplicate", "insert done", "key taken again", "key held by a failed job"),
+    *("key held by a job that was swept", "swept keys"),
     *("granted", "granted again", "paused queue passed over", "claim knows what is next"),
     *("expired by claim", "expired by reap", "passed over a job that was lost too often"),
     *("settled completed", "settled failed", "settled available", "settled paused", "settled cancelled"),

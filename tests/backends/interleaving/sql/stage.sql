@@ -3,7 +3,7 @@
 -- name: tables
 SELECT c.relname FROM pg_class AS c
 WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-    AND c.relname NOT IN ('migrations', 'locks')
+    AND c.relname NOT IN ('migrations', 'locks', 'duties', 'forgetting')
 
 -- name: scenes
 CREATE SCHEMA {schema}_scenes;

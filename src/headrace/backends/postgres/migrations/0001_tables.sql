@@ -9,16 +9,27 @@
 -- up x for each y. A plan that is made while x is empty, and kept, can then not turn the join around and walk through x.
 -- Where nothing but ids is wanted, ``enable_indexonlyscan`` is off for the same reason.
 
+-- ``used_at``: when jobs of the queue were counted last, to the hour. ``leaving``: its name is about to be forgotten, see
+-- ``forget_queues_v1``; ``waits_for`` are the transactions that may have its number in hand without having locked its row.
 CREATE TABLE queues (
     qid integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL UNIQUE,
     paused_until bigint NOT NULL DEFAULT 0,
-    governed boolean NOT NULL DEFAULT false
+    governed boolean NOT NULL DEFAULT false,
+    used_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    leaving boolean NOT NULL DEFAULT false
 );
+CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
+
+CREATE TABLE forgetting (
+    waits_for text[]
+);
+INSERT INTO forgetting DEFAULT VALUES;
 
 -- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
--- in the partitions before and after all days; those of days that nobody has made a partition for, in the default one,
--- which has to be looked through whenever a day is added and is therefore kept small.
+-- in the partitions before and after all days; those of days that have no partition, long past or far ahead, in the default one.
+-- A statement that looks for ids by a plan which is kept locks every partition: what is called for each batch of jobs either
+-- writes to the days of its ids only, or is planned for them (``contents``).
 CREATE TABLE jobs (
     id uuid NOT NULL,
     enqueued_at bigint NOT NULL,
@@ -55,8 +66,8 @@ ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET ST
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
--- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). That of a job
--- that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
+-- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). What is not due waits
+-- apart, in lane 0, until a claim promotes it. That of a job that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
 -- none; below 0, here and in ``paused``, if no lease ever began the job.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
@@ -77,10 +88,11 @@ CREATE TABLE ready (
 CREATE UNIQUE INDEX ready_id ON ready (id);
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 -- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
-CREATE INDEX ready_doomed ON ready (lane, priority, (dies_at + 0)) WHERE dies_at IS NOT NULL;
+CREATE INDEX ready_doomed ON ready (lane, (dies_at + 0)) WHERE dies_at IS NOT NULL;
 CREATE INDEX ready_lost ON ready (lane, priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
-CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane > 0;
+CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane >= 0;
+CREATE INDEX ready_later ON ready (qid, run_at, id) WHERE lane = 0;
 CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904;
 
 -- RUNNING. ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
@@ -142,16 +154,21 @@ ALTER TABLE ended ALTER error SET STORAGE EXTERNAL, ALTER result SET STORAGE EXT
 ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
 CREATE INDEX ended_age ON ended (state, finished_at);
 CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
+-- What may still be held when its day goes.
+CREATE INDEX ended_held ON ended (held_until) WHERE held_until > finished_at + 86400000000;
 
--- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED.
+-- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED. ``alone_until`` is the same
+-- again once the key outlives the record of its job, and NULL before: so the end of a job writes to no index.
 CREATE TABLE keys (
     qid integer NOT NULL,
     key text NOT NULL,
     id uuid NOT NULL,
     held_until bigint,
     failed boolean NOT NULL DEFAULT false,
+    alone_until bigint,
     CONSTRAINT keys_pkey PRIMARY KEY (qid, key)
 ) WITH (fillfactor = 90);
+CREATE INDEX keys_alone ON keys (alone_until) WHERE alone_until IS NOT NULL;
 
 -- Inboxes that get a hint when a job ends.
 CREATE TABLE waiters (
@@ -173,7 +190,8 @@ CREATE TABLE workers (
 ) WITH (fillfactor = 50);
 
 -- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
--- added up into ``totals`` now and then. So no two transactions wait for each other over a counter.
+-- added up into ``totals`` now and then. So no two transactions wait for each other over a counter. State 7: keys that outlive
+-- the records of their jobs.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
@@ -194,7 +212,7 @@ CREATE TABLE locks (
     name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
 );
 INSERT INTO locks (name)
-SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'ticks', 'depth']) AS n
+SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 2, '0') FROM generate_series(0, 31) AS n;
 
@@ -206,9 +224,30 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- What is done by one process for all, now and then: not before ``next_at``. ``failures`` in a row make it wait longer.
+CREATE TABLE duties (
+    name text NOT NULL CONSTRAINT duties_pkey PRIMARY KEY,
+    next_at bigint NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+INSERT INTO duties (name) VALUES ('days');
+
+-- Days whose partitions were taken out, as ``gone_jobs_…`` and ``gone_ended_…``: their jobs, all in this state, are counted off up to
+-- the id ``mark``.
+CREATE TABLE gone_days (
+    day date NOT NULL CONSTRAINT gone_days_pkey PRIMARY KEY,
+    state smallint NOT NULL,
+    mark uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000'
+);
+
 -- The lowest id that a job made on this day, by UTC, can have.
 CREATE FUNCTION day_start(p_day date) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT (lpad(to_hex((p_day - date '1970-01-01')::bigint * 86400000), 12, '0') || repeat('0', 20))::uuid
+$$;
+
+-- The day, by UTC, of an instant.
+CREATE FUNCTION day_of(p_at bigint) RETURNS date LANGUAGE sql IMMUTABLE AS $$
+    SELECT date '1970-01-01' + (p_at / 86400000000)::integer
 $$;
 
 -- A partition of both tables. Its storage differs from PostgreSQL's usual one: payloads come compressed, if that helps
@@ -226,29 +265,70 @@ SELECT
     make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01'))),
     make_partition('other', 'DEFAULT');
 
--- A place for the jobs of this day, unless it has one. Waits for nobody longer than a moment: there is another time.
-CREATE FUNCTION make_day(p_day date) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- What lies in the default partition is read through whenever a day is made: large cells lie apart there.
+ALTER TABLE jobs_other SET (toast_tuple_target = 128);
+
+-- Whether too many jobs of this day lie in the default partition already to be moved at once: the day stays there.
+CREATE FUNCTION crowded(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT count(*) > 10000 FROM (  -- jobs_other_pkey
+        SELECT 1 FROM jobs_other AS o WHERE o.id >= day_start(p_day) AND o.id < day_start(p_day + 1) LIMIT 10001
+    ) AS few
+$$;
+
+-- A place for the jobs of this day, unless it has one; whether it has one now. Those that came before it move there. Nobody waits
+-- for this but who looks into the default partition, and this waits for nobody longer than a moment: there is another time.
+CREATE FUNCTION make_day(p_day date) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_from CONSTANT uuid := day_start(p_day);
+    v_to CONSTANT uuid := day_start(p_day + 1);
+    v_name CONSTANT text := to_char(p_day, 'YYYYMMDD');
+    v_table text;
 BEGIN
-    IF to_regclass('jobs_' || to_char(p_day, 'YYYYMMDD')) IS NOT NULL THEN
+    IF to_regclass('jobs_' || v_name) IS NOT NULL THEN
+        RETURN true;
+    ELSIF crowded(p_day) THEN
         RETURN false;
     END IF;
     PERFORM set_config('lock_timeout', '100ms', true);
-    PERFORM make_partition(
-        to_char(p_day, 'YYYYMMDD'), format('FOR VALUES FROM (%L) TO (%L)', day_start(p_day), day_start(p_day + 1))
-    );
+    EXECUTE format('CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 8160)', 'jobs_' || v_name);
+    EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || v_name);
+    LOCK TABLE jobs_other, ended_other IN ACCESS EXCLUSIVE MODE;
+    FOREACH v_table IN ARRAY ARRAY['jobs', 'ended'] LOOP
+        EXECUTE format(
+            'WITH early AS (DELETE FROM %I AS o WHERE o.id >= $1 AND o.id < $2 RETURNING o.*) INSERT INTO %I SELECT * FROM early',
+            v_table || '_other', v_table || '_' || v_name
+        ) USING v_from, v_to;
+        EXECUTE format(
+            'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', v_table, v_table || '_' || v_name, v_from, v_to
+        );
+    END LOOP;
     RETURN true;
-EXCEPTION WHEN lock_not_available OR deadlock_detected OR check_violation OR duplicate_table OR unique_violation THEN
-    -- check_violation: jobs of that day lie in the default partition already, and stay there. The last two: somebody else
-    -- makes it at the same time.
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR duplicate_table OR unique_violation THEN
+    RETURN to_regclass('jobs_' || v_name) IS NOT NULL;  -- but for the first, somebody else makes it at the same time
+END $$;
+
+-- Two weeks of days are made ahead, by the store's clock, one with each call; whether there is one more to make, or NULL where
+-- somebody has the tables in hand.
+CREATE FUNCTION make_day_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_today CONSTANT date := day_of(clock(p_at));
+    v_day date;
+BEGIN
+    FOR v_day IN
+        SELECT v_today + ahead FROM generate_series(0, 14) AS ahead
+        WHERE to_regclass('jobs_' || to_char(v_today + ahead, 'YYYYMMDD')) IS NULL
+    LOOP
+        IF make_day(v_day) THEN
+            RETURN true;
+        ELSIF NOT crowded(v_day) THEN
+            RETURN NULL;
+        END IF;
+    END LOOP;
     RETURN false;
 END $$;
 
--- Today and the days that follow, by the store's clock.
-CREATE FUNCTION make_days_v1() RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT make_day((clock_timestamp() AT TIME ZONE 'UTC')::date + ahead) FROM generate_series(0, 2) AS ahead
-$$;
-
-SELECT make_days_v1();
+SELECT make_day((clock_timestamp() AT TIME ZONE 'UTC')::date + ahead) FROM generate_series(0, 2) AS ahead;
 
 -- Everything about one job, wherever it lies; always asked for by id.
 CREATE VIEW entries AS

@@ -33,16 +33,21 @@ BEGIN
 END $$;
 
 -- The numbers of queues, which are made known. Whoever has a number in hand keeps the queue from being forgotten until
--- the end of the transaction: by a lock on the table that hinders nobody but ``forget_queues``.
+-- the end of the transaction: by a lock on the table, or, if the queue is about to go, on its row; neither hinders anybody else.
 CREATE FUNCTION queue_ids(p_names text[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     found integer[];
+    v_leaving boolean;
 BEGIN
     LOCK TABLE queues IN ROW SHARE MODE;
-    FOR attempt IN 1..2 LOOP
+    FOR attempt IN 1..3 LOOP
         -- queues_name_key, one probe per name.
-        SELECT array_agg(q.qid ORDER BY n.ord) INTO found
+        SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
         FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        IF v_leaving AND attempt = 1 THEN
+            PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
+            CONTINUE;
+        END IF;
         EXIT WHEN cardinality(found) = cardinality(p_names);
         PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n), 0)))
         FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE;
@@ -210,7 +215,8 @@ CREATE FUNCTION make_ready(
 BEGIN
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), p_qids[n.queue], n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
+        coalesce(n.run_at, p_now + n.delay), CASE WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue] ELSE 0 END,
+        n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
         n.key IS NOT NULL,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
@@ -235,7 +241,8 @@ BEGIN
             CASE
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
                 WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task, n.priority)
-                ELSE p_qids[n.queue]
+                WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue]
+                ELSE 0
             END AS lane
         FROM unnest(
             p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
@@ -246,7 +253,7 @@ BEGIN
             array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
         FROM (
             SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due
-            FROM fresh AS f WHERE f.lane <> f.qid AND f.gid IS NULL GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
+            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
         ) AS g GROUP BY g.qid
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)
@@ -257,16 +264,94 @@ BEGIN
     INSERT INTO deltas (qid, state, jobs) SELECT p_qids[n.queue], 0, count(*) FROM unnest(p_queues) AS n (queue) GROUP BY 1;
 END $$;
 
+-- A key that outlives its job and is free by now goes; whether there was one.
+CREATE FUNCTION release_key(p_now bigint, p_qid integer, p_key text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    DELETE FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key AND k.alone_until <= p_now;  -- keys_pkey
+    IF FOUND THEN
+        INSERT INTO deltas (qid, state, jobs) VALUES (p_qid, 7, -1);
+        RETURN true;
+    END IF;
+    RETURN false;
+END $$;
+
+-- The job takes the key; or, if another has it, who that is, and whether nothing but the key is left of it. Called by
+-- ``take_keys`` alone, whose settings it has.
+CREATE FUNCTION take_key(
+    p_now bigint, p_qid integer, p_key text, p_id uuid, p_hold boolean, p_inbox text, OUT id uuid, OUT alone boolean
+) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    -- keys_pkey. What is taken is not touched: this transaction may last, and whoever ends that job must not wait.
+    IF p_inbox IS NULL THEN
+        SELECT k.id, k.alone_until IS NOT NULL INTO id, alone FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key
+            AND (k.held_until IS NULL OR k.held_until > p_now OR (k.failed AND p_hold));
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    LOOP
+        -- A row that it does not update, it still locks: with somebody who waits for it, that job must not end unseen.
+        INSERT INTO keys AS k (qid, key, id) VALUES (p_qid, p_key, p_id)
+        ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
+        WHERE k.held_until <= p_now AND NOT (k.failed AND p_hold) AND k.alone_until IS NULL;
+        IF FOUND THEN
+            id := NULL;
+            RETURN;
+        END IF;
+        EXIT WHEN NOT release_key(p_now, p_qid, p_key);
+    END LOOP;
+    SELECT k.id, k.alone_until IS NOT NULL INTO id, alone FROM keys AS k WHERE k.qid = p_qid AND k.key = p_key;
+END $$;
+
+-- Of rows with keys, the numbers of those that do not get theirs, and who has it.
+CREATE TYPE losers AS (ords integer[], holders uuid[], alone boolean[]);
+-- All that have a key take it, but for those with a known id. Called by those alone whose settings it has.
+CREATE FUNCTION take_keys(
+    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[],
+    p_reply_tos text[], p_known uuid[]
+) RETURNS losers LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_losers losers := ('{}', '{}', '{}');
+    h record;
+    r record;
+BEGIN
+    IF coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0 THEN
+        RETURN v_losers;
+    ELSIF cardinality(p_ids) = 1 AND p_known = '{}' THEN
+        h := take_key(p_now, p_qids[p_queues[1]], p_keys[1], p_ids[1], p_hold_failed[1], p_reply_tos[1]);
+        RETURN CASE WHEN h.id IS NULL THEN v_losers ELSE (ARRAY[1], ARRAY[h.id], ARRAY[h.alone])::losers END;
+    END IF;
+    -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
+    FOR r IN
+        SELECT n.ord, n.id, p_qids[n.queue] AS qid, n.key, n.hold, n.inbox
+        FROM unnest(p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos) WITH ORDINALITY
+            AS n (id, queue, key, hold, inbox, ord)
+        WHERE n.key IS NOT NULL AND n.id <> ALL (p_known)
+        ORDER BY 3, n.key, n.ord
+    LOOP
+        h := take_key(p_now, r.qid, r.key, r.id, r.hold, r.inbox);
+        IF h.id IS NOT NULL THEN
+            v_losers.ords := v_losers.ords || r.ord::integer;
+            v_losers.holders := v_losers.holders || h.id;
+            v_losers.alone := v_losers.alone || h.alone;
+        END IF;
+    END LOOP;
+    RETURN v_losers;
+END $$;
+
 -- Rows become jobs. An array of nothing but NULL may be NULL itself. ``p_gated``: no more than fit into the depth of their queue and of the store. ``p_bound``: in a
 -- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
--- together with others. Answers only for those that did not become one:
--- status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
+-- together with others. ``p_new``: no id is thought to be stored already, and one that is breaks the call off with
+-- unique_violation. Without it, plain jobs cost a transaction within the transaction. Answers only for those that did not become a
+-- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
     p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
-    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
+    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true, p_new boolean DEFAULT false
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -276,19 +361,11 @@ AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_qids integer[] := queue_ids(p_names);
-    v_known uuid[] := '{}';
-    v_fresh uuid[];
-    v_losers integer[] := '{}';
-    v_holders uuid[] := '{}';
-    v_holder uuid;
-    v_told integer;
-    v_plain boolean := coalesce(cardinality(array_remove(p_keys, NULL)), 0) = 0
-        AND coalesce(cardinality(array_remove(p_reply_tos, NULL)), 0) = 0;
     v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
     v_some integer[];
     v_sizes integer[];
-    v_done boolean := false;
-    r record;
+    v_known uuid[] := '{}';
+    v_losers losers;
 BEGIN
     IF p_gated AND v_ruled THEN
         v_some := fitting(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_bound);
@@ -319,88 +396,91 @@ BEGIN
             PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
         END IF;
         RETURN;
+    ELSIF NOT p_new AND p_keys IS NULL AND p_reply_tos IS NULL THEN
+        BEGIN
+            RETURN QUERY SELECT * FROM insert_v1(
+                v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
+                p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups, p_parameters,
+                p_vm_states, p_metadatas, p_blobs, false, p_bound, p_calls, true
+            );
+            RETURN;
+        EXCEPTION WHEN unique_violation THEN
+            NULL;  -- some are here already: it takes a closer look
+        END;
+    END IF;
+    IF NOT p_new THEN  -- jobs_pkey, one probe per id
+        SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
     END IF;
     v_sizes := weigh(
         v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
         p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
     );
-    IF v_plain THEN
-        BEGIN
-            INSERT INTO jobs (
-                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, group_name, headers,
-                parameters, vm_state, metadata, blob
-            )
-            SELECT
-                n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.group_name,
-                n.headers, n.parameters, n.vm_state, n.metadata, n.blob
-            FROM unnest(
-                p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_groups, p_headers,
-                p_parameters, p_vm_states, p_metadatas, p_blobs
-            ) AS n (
-                id, expires, timeout, result_ttl, max_attempts, task, tenant, group_name, headers,
-                parameters, vm_state, metadata, blob
-            );
-            IF v_ruled THEN
-                PERFORM make_ready_by_rules(
-                    v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires,
-                    p_groups, v_sizes
-                );
-            ELSE
-                PERFORM make_ready(
-                    v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, v_sizes
-                );
-                RETURN;
-            END IF;
-            v_done := true;
-        EXCEPTION WHEN unique_violation THEN
-            NULL;  -- some are here already: it takes a closer look
-        END;
-        IF v_done THEN
-            IF p_calls THEN
-                PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
-            END IF;
-            RETURN;
-        END IF;
+    v_losers := take_keys(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos, v_known);
+    IF v_losers.ords <> '{}' OR NOT p_new THEN
+        RETURN QUERY SELECT * FROM insert_others(
+            v_losers, v_known, v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
+            p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
+            p_parameters, p_vm_states, p_metadatas, p_blobs, v_sizes, v_ruled, p_bound, p_calls, p_new
+        );
+        RETURN;
     END IF;
-    -- jobs_pkey, one probe per id.
-    SELECT coalesce(array_agg(j.id), '{}') INTO v_known FROM unnest(p_ids) AS n (id) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]);
-    IF NOT v_plain THEN
-        -- In the order of the keys, so that two inserts never wait for each other; and within a key in that of the rows.
-        FOR r IN
-            SELECT n.ord, n.id, v_qids[n.queue] AS qid, n.key, n.hold, n.inbox
-            FROM unnest(p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos) WITH ORDINALITY
-                AS n (id, queue, key, hold, inbox, ord)
-            WHERE n.key IS NOT NULL AND n.id <> ALL (v_known)
-            ORDER BY 3, n.key, n.ord
-        LOOP
-            -- keys_pkey. What is taken is not touched: this transaction may last, and whoever ends that job must not wait.
-            IF r.inbox IS NULL THEN
-                SELECT k.id INTO v_holder FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key
-                    AND (k.held_until IS NULL OR k.held_until > v_now OR (k.failed AND r.hold));
-                IF FOUND THEN
-                    v_losers := v_losers || r.ord::integer;
-                    v_holders := v_holders || v_holder;
-                    CONTINUE;
-                END IF;
-            END IF;
-            -- A row that it does not update, it still locks: with somebody who waits for it, that job must not end unseen.
-            INSERT INTO keys AS k (qid, key, id) VALUES (r.qid, r.key, r.id)
-            ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-            WHERE k.held_until <= v_now AND NOT (k.failed AND r.hold);
-            IF NOT FOUND THEN
-                SELECT k.id INTO v_holder FROM keys AS k WHERE k.qid = r.qid AND k.key = r.key;
-                v_losers := v_losers || r.ord::integer;
-                v_holders := v_holders || v_holder;
-            END IF;
-        END LOOP;
+    INSERT INTO jobs (
+        id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
+        parameters, vm_state, metadata, blob
+    )
+    SELECT
+        n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
+        n.headers, n.parameters, n.vm_state, n.metadata, n.blob
+    FROM unnest(
+        p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_groups, p_headers,
+        p_parameters, p_vm_states, p_metadatas, p_blobs
+    ) AS n (
+        id, expires, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
+        parameters, vm_state, metadata, blob
+    );
+    IF p_reply_tos IS NOT NULL THEN
+        INSERT INTO waiters (id, inbox) SELECT n.* FROM unnest(p_ids, p_reply_tos) AS n (id, inbox) WHERE n.inbox IS NOT NULL
+        ON CONFLICT DO NOTHING;
     END IF;
+    IF NOT v_ruled THEN
+        PERFORM make_ready(v_now, v_qids, p_ids, p_queues, p_keys, p_priorities, p_delays, p_run_ats, p_expires, v_sizes);
+        RETURN;
+    END IF;
+    PERFORM make_ready_by_rules(
+        v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, v_sizes
+    );
+    IF p_calls THEN
+        PERFORM call_inserted(v_qids, p_ids, p_queues, p_groups, p_bound);
+    END IF;
+END $$;
+
+-- The same where some do not become jobs: as their ids are known, or as others have their keys.
+CREATE FUNCTION insert_others(
+    p_losers losers, p_known uuid[], p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_tasks text[],
+    p_tenants text[], p_keys text[], p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[],
+    p_max_attempts integer[], p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[],
+    p_hold_failed boolean[], p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
+    p_sizes integer[], p_ruled boolean, p_bound boolean, p_calls boolean, p_new boolean
+) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_indexonlyscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_losers integer[] := p_losers.ords;
+    v_holders uuid[] := p_losers.holders;
+    v_fresh uuid[];
+    v_told integer;
+    r record;
+BEGIN
     WITH fresh AS (
         INSERT INTO jobs AS j (
             id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
             parameters, vm_state, metadata, blob
         )
         SELECT
-            n.id, v_now, v_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
+            n.id, p_now, p_now + n.expires, n.timeout, n.result_ttl, n.max_attempts, n.task, n.tenant, n.key, n.group_name,
             n.headers, n.parameters, n.vm_state, n.metadata, n.blob
         FROM unnest(
             p_ids, p_expires, p_timeouts, p_result_ttls, p_max_attempts, p_tasks, p_tenants, p_keys, p_groups, p_headers,
@@ -409,16 +489,17 @@ BEGIN
             id, expires, timeout, result_ttl, max_attempts, task, tenant, key, group_name, headers,
             parameters, vm_state, metadata, blob, ord
         )
-        WHERE n.ord <> ALL (v_losers) AND n.id <> ALL (v_known)
+        WHERE n.ord <> ALL (v_losers) AND n.id <> ALL (p_known)
         ON CONFLICT (id) DO NOTHING
         RETURNING j.id
     )
     SELECT coalesce(array_agg(f.id), '{}') INTO v_fresh FROM fresh AS f;
     -- Somebody stored one of these ids while this waited for a key: then the key may be somebody else's. Once more.
-    IF cardinality(v_fresh) + cardinality(v_known) + cardinality(v_losers) < cardinality(p_ids)
-        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[p_ids[o]]))
+    IF cardinality(v_fresh) + cardinality(p_known) + cardinality(v_losers) < cardinality(p_ids)
+        OR EXISTS (SELECT 1 FROM unnest(v_losers) AS o JOIN jobs AS j ON j.id = ANY (ARRAY[p_ids[o]]))  -- jobs_pkey
     THEN
-        RAISE EXCEPTION 'a job was stored at the same time' USING ERRCODE = 'serialization_failure';
+        RAISE EXCEPTION 'a job was stored at the same time, or before'
+            USING ERRCODE = CASE WHEN p_new THEN 'unique_violation' ELSE 'serialization_failure' END;
     END IF;
     SELECT
         array_agg(n.id) AS ids, array_agg(n.queue) AS queues, array_agg(n.task) AS tasks, array_agg(n.tenant) AS tenants,
@@ -427,50 +508,55 @@ BEGIN
         array_agg(n.size) AS sizes
     INTO r
     FROM unnest(
-        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, v_sizes
+        p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats, p_expires, p_groups, p_sizes
     ) WITH ORDINALITY
         AS n (id, queue, task, tenant, key, priority, delay, run_at, expires, group_name, size, ord)
     WHERE n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers);
-    IF r.ids IS NOT NULL AND v_ruled THEN
+    IF r.ids IS NOT NULL AND p_ruled THEN
         PERFORM make_ready_by_rules(
-            v_now, v_qids, r.ids, r.queues, r.tasks, r.tenants, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.groups,
+            p_now, p_qids, r.ids, r.queues, r.tasks, r.tenants, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.groups,
             r.sizes
         );
     ELSIF r.ids IS NOT NULL THEN
         PERFORM make_ready(
-            v_now, v_qids, r.ids, r.queues, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.sizes
+            p_now, p_qids, r.ids, r.queues, r.keys, r.priorities, r.delays, r.run_ats, r.expires, r.sizes
         );
+    END IF;
+    IF p_ruled AND p_calls THEN
+        PERFORM call_inserted(p_qids, r.ids, r.queues, r.groups, p_bound);
+    END IF;
+    IF p_reply_tos IS NULL AND cardinality(v_fresh) = cardinality(p_ids) THEN
+        RETURN;
     END IF;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
     INSERT INTO waiters (id, inbox)
     SELECT DISTINCT coalesce(k.id, n.id), n.inbox
     FROM unnest(p_ids, p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (id, queue, key, inbox, ord)
-    LEFT JOIN keys AS k ON k.qid = ANY (ARRAY[v_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key]) AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
+    LEFT JOIN keys AS k ON k.qid = ANY (ARRAY[p_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key]) AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
     WHERE n.inbox IS NOT NULL
         AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL AND can_watch(k.id)))
     ON CONFLICT DO NOTHING;
     RETURN QUERY
     SELECT
         n.ord::integer,
-        (CASE WHEN n.holder IS NULL OR n.holder = n.id THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
-        e.id,
-        e.state,
-        e.attempt,
-        CASE WHEN e.state = 3 AND e.held_until > v_now AND n.holder <> n.id THEN e.result END
+        (CASE WHEN n.holder IS NULL OR (n.holder = n.id AND NOT n.alone) THEN 1 WHEN e.state = 3 THEN 3 ELSE 2 END)::smallint,
+        coalesce(e.id, n.holder),
+        coalesce(e.state, 3::smallint),
+        coalesce(e.attempt, 0),
+        CASE WHEN e.state = 3 AND e.held_until > p_now AND n.holder <> n.id THEN e.result END
     FROM (
-        SELECT m.*, v_holders[array_position(v_losers, m.ord::integer)] AS holder
+        SELECT m.*, v_holders[o.at] AS holder, coalesce(p_losers.alone[o.at], false) AS alone
         FROM unnest(p_ids, p_hold_failed) WITH ORDINALITY AS m (id, hold, ord)
-    ) AS n JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.holder, n.id)])
+        CROSS JOIN LATERAL (SELECT array_position(v_losers, m.ord::integer) AS at) AS o
+    ) AS n LEFT JOIN entries AS e ON e.id = ANY (ARRAY[coalesce(n.holder, n.id)]) AND NOT n.alone
     WHERE CASE
-        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > v_now) OR (e.state = 5 AND n.hold)
-        ELSE n.id <> ALL (v_fresh)
+        WHEN n.alone THEN true
+        WHEN n.holder IS NOT NULL THEN e.state < 3 OR (e.state = 3 AND e.held_until > p_now) OR (e.state = 5 AND n.hold)
+        ELSE e.id IS NOT NULL AND n.id <> ALL (v_fresh)
     END;
     GET DIAGNOSTICS v_told = ROW_COUNT;
     IF v_told + cardinality(v_fresh) < cardinality(p_ids) THEN
         RAISE EXCEPTION 'a job has ended or was removed at the same time' USING ERRCODE = 'serialization_failure';
-    END IF;
-    IF v_ruled AND p_calls THEN
-        PERFORM call_inserted(v_qids, r.ids, r.queues, r.groups, p_bound);
     END IF;
 END $$;
 

@@ -17,6 +17,15 @@ CREATE FUNCTION told(p_id uuid, p_inbox text) RETURNS claim_row LANGUAGE sql IMM
     )::claim_row
 $$;
 
+-- What jobs came with, for claims. It is planned for these ids, and so locks only the days that they are of: a plan that is kept
+-- locks every day there is, and then every claim waits for one who makes or drops a day, and he for them. The claim joins by
+-- hashing its own rows, which are narrow and, as the planner is told, few.
+CREATE FUNCTION contents(p_ids uuid[]) RETURNS SETOF jobs LANGUAGE plpgsql VOLATILE ROWS 1000000
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
+END $$;
+
 -- AVAILABLE jobs that have expired are cancelled; the caller has taken them out of ``ready``.
 CREATE FUNCTION end_jobs(
     p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs bigint[],
@@ -92,110 +101,292 @@ BEGIN
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_ids) AS w;
 END $$;
 
+-- A place in the order of claims.
+CREATE TYPE spot AS (priority smallint, run_at bigint, id uuid);
+CREATE FUNCTION first_spot() RETURNS spot LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (-32768, -9223372036854775808, '00000000-0000-0000-0000-000000000000')::spot
+$$;
+CREATE FUNCTION last_spot() RETURNS spot LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    SELECT (32767, 9223372036854775807, 'ffffffff-ffff-ffff-ffff-ffffffffffff')::spot
+$$;
+
+-- What a claim finds when it looks around: the queues that are not paused, by number; when the first pause ends; whether one of them is
+-- governed, has groups to be looked at, jobs that have become due, or jobs in its lane (or may have, as there are marks); and
+-- whether jobs have expired, or were lost too often, anywhere.
+CREATE TYPE claim_scope AS (
+    qids integer[], names text[], pause bigint, governed boolean, looks boolean, ripe boolean, waiting boolean, dying boolean,
+    suspects boolean
+);
+
+-- Of these queues, those that may have something for a claim: jobs, groups to look at, rules or a pause. Asked where there are
+-- many, so that those which are empty cost nothing: the lanes in use are walked, one probe each, unless there are more of them.
+CREATE FUNCTION in_use(p_queues text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_most bigint := cardinality(p_queues);
+    v_qids bigint[];
+BEGIN
+    WITH RECURSIVE lane (n) AS (  -- ready_pkey
+        SELECT min(y.lane) FROM ready AS y WHERE y.lane > 0
+        UNION ALL
+        SELECT (SELECT min(y.lane) FROM ready AS y WHERE y.lane > l.n) FROM lane AS l WHERE l.n <= 2147483647
+    ), later (n) AS (  -- ready_later
+        SELECT min(y.qid) FROM ready AS y WHERE y.lane = 0
+        UNION ALL
+        SELECT (SELECT min(y.qid) FROM ready AS y WHERE y.lane = 0 AND y.qid > l.n) FROM later AS l WHERE l.n IS NOT NULL
+    ), look (n) AS (  -- looks_qid
+        SELECT min(k.qid) FROM looks AS k
+        UNION ALL
+        SELECT (SELECT min(k.qid) FROM looks AS k WHERE k.qid > l.n) FROM look AS l WHERE l.n IS NOT NULL
+    )
+    SELECT array_agg(x.n) INTO v_qids FROM (
+        SELECT l.n FROM lane AS l WHERE l.n <= 2147483647
+        UNION ALL SELECT l.n FROM later AS l WHERE l.n IS NOT NULL
+        UNION ALL SELECT l.n FROM look AS l WHERE l.n IS NOT NULL
+        UNION ALL SELECT q.qid FROM queues AS q WHERE q.governed OR q.paused_until > 0  -- queues_special
+        LIMIT v_most
+    ) AS x;
+    IF cardinality(v_qids) = v_most THEN
+        RETURN p_queues;
+    END IF;
+    RETURN ARRAY(
+        SELECT n.name FROM unnest(p_queues) WITH ORDINALITY AS n (name, ord) JOIN (  -- queues_pkey
+            SELECT q.name FROM (SELECT DISTINCT unnest(v_qids) AS qid) AS u JOIN queues AS q ON q.qid = ANY (ARRAY[u.qid])
+        ) AS q ON q.name = n.name ORDER BY n.ord
+    );
+END $$;
+
+-- The steps below are part of ``claim_v1``, and rely on its settings.
+CREATE FUNCTION look_around(
+    p_now bigint, p_queues text[], p_governed boolean, p_lost_below integer, p_marked boolean, p_from bigint
+) RETURNS claim_scope LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_scope claim_scope;
+BEGIN
+    -- queues_name_key; looks_qid, ready_later and ready_pkey, one probe per queue; ready_dying; ready_lost.
+    SELECT
+        array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
+        array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
+        min(q.paused_until) FILTER (WHERE q.paused_until > p_now AND q.paused_until < 9007199254740991),
+        bool_or(q.governed) FILTER (WHERE q.paused_until <= p_now),
+        bool_or(EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = q.qid)) FILTER (WHERE q.paused_until <= p_now),
+        bool_or(EXISTS (
+            SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND y.run_at > p_from
+        )) FILTER (WHERE q.paused_until <= p_now),
+        bool_or(p_marked OR EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = q.qid)) FILTER (WHERE q.paused_until <= p_now),
+        EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now),
+        p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= p_lost_below)
+    INTO v_scope FROM queues AS q WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed);
+    RETURN v_scope;
+END $$;
+
+-- What has become due in these queues comes into its lane: a bounded number, in the order of run_at; whether there may be more.
+CREATE FUNCTION promote(p_now bigint, p_qids integer[], p_from bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_most CONSTANT integer := 1000;
+    v_found integer;
+BEGIN
+    WITH ripe AS MATERIALIZED (  -- ready_later; then by place in the heap
+        SELECT x.place FROM unnest(p_qids) AS q (qid) CROSS JOIN LATERAL (
+            SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
+            WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND y.run_at > p_from
+            ORDER BY y.qid, y.run_at, y.id LIMIT c_most FOR UPDATE SKIP LOCKED
+        ) AS x ORDER BY x.run_at, x.id LIMIT c_most
+    ), promoted AS (
+        UPDATE ready AS y SET lane = y.qid FROM ripe AS r WHERE y.ctid = r.place
+    )
+    SELECT count(*) INTO v_found FROM ripe AS r;
+    RETURN v_found = c_most;
+END $$;
+
+-- The places of the first jobs of several queues, locked; no others are. What somebody has in hand is passed over. Each queue is
+-- looked into only as far as the first of all may lie.
+CREATE FUNCTION pick(p_now bigint, p_qids integer[], p_marks spot[], p_most integer, p_bound integer) RETURNS tid[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_places tid[] := '{}';
+    v_left integer := p_most;
+    v_each integer;
+    v_last spot := first_spot();
+    v_seen integer;
+    v_cut boolean;
+    v_some tid[];
+BEGIN
+    LOOP
+        v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
+        WITH near AS MATERIALIZED (  -- ready_pkey, in claim order
+            SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.priority, x.run_at, x.id) = v_each AS cut
+            FROM unnest(p_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
+                SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
+                WHERE y.lane = q.qid AND (y.priority, y.run_at, y.id) > (v_last.priority, v_last.run_at, v_last.id)
+                    AND (p_marks IS NULL OR (y.priority, y.run_at, y.id)
+                        > (p_marks[q.ord].priority, p_marks[q.ord].run_at, p_marks[q.ord].id))
+                    AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_each
+            ) AS x
+        ), horizon AS MATERIALIZED (  -- beyond it others may lie in between
+            SELECT n.priority, n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.priority, n.run_at, n.id LIMIT 1
+        ), chosen AS MATERIALIZED (
+            SELECT n.* FROM near AS n
+            WHERE NOT EXISTS (SELECT 1 FROM horizon AS h WHERE (n.priority, n.run_at, n.id) > (h.priority, h.run_at, h.id))
+            ORDER BY n.priority, n.run_at, n.id LIMIT v_left
+        ), held AS MATERIALIZED (
+            SELECT y.ctid AS place FROM chosen AS c JOIN ready AS y ON y.ctid = c.place
+            WHERE y.id = c.id AND y.lane = ANY (p_qids) FOR UPDATE OF y SKIP LOCKED
+        )
+        SELECT ARRAY(SELECT h.place FROM held AS h), (SELECT count(*) FROM chosen), EXISTS (SELECT 1 FROM horizon),
+            l.priority, l.run_at, l.id
+        INTO v_some, v_seen, v_cut, v_last.priority, v_last.run_at, v_last.id
+        FROM (VALUES (1)) AS one LEFT JOIN (
+            SELECT c.* FROM chosen AS c ORDER BY c.priority DESC, c.run_at DESC, c.id DESC LIMIT 1
+        ) AS l ON true;
+        v_places := v_places || v_some;
+        EXIT WHEN cardinality(v_some) = v_left OR v_seen < v_left AND NOT v_cut;
+        v_left := v_left - cardinality(v_some);
+    END LOOP;
+    RETURN v_places;
+END $$;
+
+-- When the next job of these queues is due: now, if one that could have been taken is still there, as somebody has it in hand. Some
+-- that are not due any more, as the clock was set back, wait apart again.
+CREATE FUNCTION next_due(p_now bigint, p_qids integer[], p_marks spot[], p_from bigint, p_bound integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    c_most CONSTANT integer := 1000;
+    c_moment CONSTANT bigint := 100000;  -- who has looked at the clock a moment later may have put some there
+    v_next bigint;
+    v_left bigint;
+    v_early bigint;
+BEGIN
+    SELECT min(x.run_at), min(b.run_at) INTO v_next, v_left
+    FROM unnest(p_qids) WITH ORDINALITY AS q (qid, ord) LEFT JOIN LATERAL (  -- ready_later
+        SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > p_from
+        ORDER BY y.qid, y.run_at LIMIT 1
+    ) AS x ON true LEFT JOIN LATERAL (  -- ready_pkey
+        SELECT y.run_at FROM ready AS y
+        WHERE y.lane = q.qid AND (p_marks IS NULL OR (y.priority, y.run_at, y.id)
+                > (p_marks[q.ord].priority, p_marks[q.ord].run_at, p_marks[q.ord].id))
+            AND (y.run_at > p_now OR (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound)
+        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
+    ) AS b ON true;
+    IF v_left > p_now THEN
+        WITH early AS MATERIALIZED (
+            SELECT y.ctid AS place, y.run_at FROM ready AS y WHERE y.lane = ANY (p_qids) AND y.run_at > p_now
+            LIMIT c_most FOR UPDATE SKIP LOCKED
+        ), apart AS (
+            UPDATE ready AS y SET lane = 0 FROM early AS e WHERE y.ctid = e.place AND y.run_at > p_now + c_moment
+        )
+        SELECT CASE WHEN count(*) < c_most THEN min(e.run_at) ELSE p_now END INTO v_early FROM early AS e;
+        v_next := least(v_next, v_early);
+    ELSIF v_left IS NOT NULL THEN
+        RETURN p_now;
+    END IF;
+    RETURN CASE WHEN v_next < p_now THEN p_now ELSE v_next END;
+END $$;
+
+-- Up to where a claim has looked: the last of the jobs that it has taken just now, or the end, if nothing cut it short.
+CREATE FUNCTION looked_upto(p_until bigint, p_qids integer[], p_full boolean) RETURNS spot
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT coalesce((  -- leased_until
+        SELECT (l.priority, l.run_at, l.id)::spot FROM leased AS l
+        WHERE p_full AND l.lease_until = p_until AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (p_qids)
+        ORDER BY l.priority DESC, l.run_at DESC, l.id DESC LIMIT 1
+    ), last_spot())
+$$;
+
 -- Lease the first jobs by (priority, run_at, id). The client puts them in that order: a plan may return them in another.
 --
--- ``p_mark_*`` say, per queue and priority, up to where this client has claimed lately; it then looks only beyond. It
--- gives them when the answer said that much was walked in vain: while an old snapshot is held, what others have claimed
--- stays in the index, and a look from the beginning passes all of it. ``p_governed`` is false where governed queues are passed over, as
--- one may have become so since the caller looked.
+-- ``p_mark_*`` say, per queue, up to where this client has claimed lately, and ``p_mark_due`` up to when it knows all that was due
+-- to be promoted; it then looks only beyond. It gives them when the answer said that much was walked in vain: while an old snapshot
+-- is held, what others have claimed stays in the index, and a look from the beginning passes all of it. ``p_governed`` is false
+-- where governed queues are passed over, as one may have become so since the caller looked.
 CREATE FUNCTION claim_v1(
     p_at bigint, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_governed boolean, p_mark_queues text[] DEFAULT NULL, p_mark_priorities smallint[] DEFAULT NULL,
-    p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL
+    p_mark_run_ats bigint[] DEFAULT NULL, p_mark_ids uuid[] DEFAULT NULL, p_mark_due bigint DEFAULT NULL
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
     v_bound integer := coalesce(p_lost_below, 2147483647);
-    v_qids integer[];
-    v_names text[];
-    v_governed boolean;
-    v_looks boolean;
-    v_pause bigint;
-    v_level smallint;
+    v_from bigint := coalesce(p_mark_due, -9223372036854775808);
+    v_queues text[] := CASE WHEN cardinality(p_queues) > 50 AND p_mark_queues IS NULL THEN in_use(p_queues) ELSE p_queues END;
+    v_more boolean := false;
+    v_marks spot[];
+    v_lane integer;
+    v_mark spot := first_spot();
+    v_places tid[] := '{}';
     v_left integer := greatest(p_limit, 0);
     v_room bigint := p_max_bytes;
-    v_full boolean := false;
     v_got integer;
-    v_last_run_at bigint;
-    v_last_id uuid;
-    v_dying boolean;
-    v_suspects boolean;
+    v_upto spot;
     v_passed boolean := false;
-    v_later bigint;
     v_next bigint;
-    v_mark_run_ats bigint[];
-    v_mark_ids uuid[];
-    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass);
+    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
+    s claim_scope := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
 BEGIN
-    -- queues_name_key; ready_pkey and looks_qid, one probe per queue; ready_dying; ready_lost.
-    SELECT
-        array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= v_now),
-        array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= v_now),
-        min(x.priority) FILTER (WHERE q.paused_until <= v_now),
-        min(q.paused_until) FILTER (WHERE q.paused_until > v_now AND q.paused_until < 9007199254740991),
-        bool_or(q.governed) FILTER (WHERE q.paused_until <= v_now), bool_or(EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = q.qid)) FILTER (WHERE q.paused_until <= v_now),
-        EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now),
-        p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= v_bound)
-    INTO v_qids, v_names, v_level, v_pause, v_governed, v_looks, v_dying, v_suspects
-    FROM queues AS q LEFT JOIN LATERAL (
-        SELECT y.priority FROM ready AS y WHERE y.lane = q.qid AND p_mark_queues IS NULL ORDER BY y.lane, y.priority LIMIT 1
-    ) AS x ON true
-    WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed);
-    IF v_looks THEN
-        PERFORM call_looks(v_qids);
-        IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN  -- somebody has their groups in hand
-            v_pause := v_now;
+    IF s.looks THEN
+        PERFORM call_looks(s.qids);
+        IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN  -- somebody has their groups in hand
+            s.pause := v_now;
         END IF;
-        v_level := next_level(v_qids, v_names, -32769, NULL, NULL);
     END IF;
-    IF v_governed AND cardinality(p_queues) = 1 THEN
+    IF s.governed AND cardinality(v_queues) = 1 THEN
         RETURN QUERY SELECT * FROM claim_turns(
-            hear_turns(v_now, v_qids[1]), v_now, v_qids[1], v_names[1], v_pause, p_holder, v_left, p_lease_for, p_want,
-            p_lost_below, v_room, v_dying, v_suspects, 0
+            hear_turns(v_now, s.qids[1]), v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want,
+            p_lost_below, v_room, s.dying, s.suspects, 0
         );
         RETURN;
-    ELSIF v_governed THEN
+    ELSIF s.governed THEN
         RETURN QUERY SELECT * FROM claim_parts(
-            v_now, p_holder, p_queues, v_left, p_lease_for, p_want, p_lost_below, v_room, v_dying, v_suspects, v_pause
+            v_now, p_holder, v_queues, v_left, p_lease_for, p_want, p_lost_below, v_room, s.dying, s.suspects, s.pause
         );
         RETURN;
+    END IF;
+    IF s.ripe OR s.looks THEN
+        v_more := promote(v_now, s.qids, v_from);
     END IF;
     IF p_mark_queues IS NOT NULL THEN
-        v_level := next_level(v_qids, v_names, -32769, p_mark_queues, p_mark_priorities);
-    END IF;
-    WHILE v_left > 0 AND v_level IS NOT NULL LOOP
-        IF p_mark_queues IS NOT NULL THEN
-            SELECT array_agg(m.run_at ORDER BY q.ord), array_agg(m.id ORDER BY q.ord) INTO v_mark_run_ats, v_mark_ids
-            FROM unnest(v_names) WITH ORDINALITY AS q (name, ord)
+        v_marks := ARRAY(
+            SELECT coalesce((m.priority, m.run_at, m.id)::spot, first_spot())
+            FROM unnest(s.names) WITH ORDINALITY AS q (name, ord)
             LEFT JOIN unnest(p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids) AS m (name, priority, run_at, id)
-                ON m.name = q.name AND m.priority = v_level;
+                ON m.name = q.name ORDER BY q.ord
+        );
+        v_mark := v_marks[1];
+    END IF;
+    IF (s.waiting OR s.ripe OR s.looks) AND v_left > 0 THEN
+        IF cardinality(s.qids) = 1 THEN
+            v_lane := s.qids[1];
+        ELSE
+            v_places := pick(v_now, s.qids, v_marks, v_left, v_bound);
         END IF;
         RETURN QUERY
-        -- ready_pkey: (lane, priority, beyond the mark, run_at <= now), in claim order; then by place in the heap; jobs_pkey;
-        -- patches_pkey.
+        -- ready_pkey: (lane, beyond the mark), in claim order, with ``+ 0`` so that it does not skip from priority to priority; then
+        -- by place in the heap; ``contents``; patches_pkey.
         WITH head AS MATERIALIZED (
-            SELECT x.place, x.run_at, x.id, x.size
-            FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
-                SELECT y.ctid AS place, y.run_at, y.id, y.size FROM ready AS y
-                WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at <= v_now
-                    AND (y.run_at, y.id) > (
-                        coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
-                        coalesce(v_mark_ids[q.ord], '00000000-0000-0000-0000-000000000000')
-                    )
-                    AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
-                ORDER BY y.run_at, y.id LIMIT v_left
+            SELECT x.* FROM (
+                SELECT y.ctid AS place, y.priority, y.run_at, y.id, y.size FROM ready AS y
+                WHERE y.lane = v_lane AND (y.priority, y.run_at, y.id) > (v_mark.priority, v_mark.run_at, v_mark.id)
+                    AND y.run_at + 0 <= v_now AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
+                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_left
                 FOR UPDATE SKIP LOCKED
             ) AS x
-            ORDER BY x.run_at, x.id LIMIT v_left
+            UNION ALL
+            SELECT y.ctid, y.priority, y.run_at, y.id, y.size FROM ready AS y WHERE y.ctid = ANY (v_places)
         ), fitting AS (  -- most often all of them, and nothing is to be added up one by one
             SELECT h.place FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) <= v_room
             UNION ALL
             SELECT w.place FROM (
-                SELECT h.place, sum(h.size) OVER (ORDER BY h.run_at, h.id ROWS UNBOUNDED PRECEDING) - h.size AS before
+                SELECT h.place, sum(h.size) OVER (ORDER BY h.priority, h.run_at, h.id ROWS UNBOUNDED PRECEDING) - h.size AS before
                 FROM head AS h WHERE (SELECT sum(a.size) FROM head AS a) > v_room
             ) AS w WHERE w.before < v_room
         ), gone AS (
@@ -207,12 +398,12 @@ BEGIN
             FROM gone AS g
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs)
-            SELECT c.qid, s.state, s.sign * c.jobs
+            SELECT c.qid, x.state, x.sign * c.jobs
             FROM (SELECT g.qid, count(*) AS jobs FROM gone AS g GROUP BY g.qid) AS c
-            CROSS JOIN (VALUES (0::smallint, -1), (1::smallint, 1)) AS s (state, sign)
+            CROSS JOIN (VALUES (0::smallint, -1), (1::smallint, 1)) AS x (state, sign)
         )
         SELECT
-            1::smallint, g.id, v_names[array_position(v_qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
+            1::smallint, g.id, s.names[array_position(s.qids, g.qid)], j.task, j.tenant, CASE WHEN g.keyed THEN j.key END,
             greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.priority, g.run_at, j.enqueued_at, j.max_attempts, j.timeout, j.result_ttl,
             j.headers, g.error,
             CASE WHEN p_want & 1 <> 0 THEN bounded(CASE WHEN (g.patch).mask & 1 <> 0 THEN (g.patch).parameters ELSE j.parameters END) END,
@@ -223,99 +414,57 @@ BEGIN
         FROM (
             SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
             FROM gone AS g OFFSET 0
-        ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
+        ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
         GET DIAGNOSTICS v_got = ROW_COUNT;
         v_left := v_left - v_got;
         IF v_got > 0 AND v_left > 0 THEN  -- leased_until
-            SELECT v_room - sum(l.size) INTO v_room
-            FROM leased AS l WHERE l.lease_until = v_now + p_lease_for AND l.holder = p_holder AND l.priority = v_level;
+            SELECT v_room - sum(l.size) INTO v_room FROM leased AS l
+            WHERE l.lease_until = v_now + p_lease_for AND l.xmin = pg_current_xact_id()::xid AND l.qid = ANY (s.qids);
         END IF;
-        v_full := v_left = 0 OR v_room <= 0;
-        IF v_dying OR v_suspects THEN
-            IF v_full THEN  -- leased_until: the last one taken is among those that were leased just now
-                SELECT l.run_at, l.id INTO v_last_run_at, v_last_id
-                FROM leased AS l WHERE l.holder = p_holder AND l.lease_until = v_now + p_lease_for AND l.priority = v_level
-                    AND l.qid = ANY (v_qids)
-                ORDER BY l.run_at DESC, l.id DESC LIMIT 1;
-            ELSE
-                v_last_run_at := v_now;
-                v_last_id := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-            END IF;
-            IF v_suspects AND NOT v_passed THEN
-                v_passed := EXISTS (  -- ready_lost
-                    SELECT 1 FROM ready AS y
-                    WHERE y.lane = ANY (v_qids) AND y.priority = v_level AND (y.run_at, y.id) <= (v_last_run_at, v_last_id)
-                        AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
-                );
-            END IF;
-            IF v_dying THEN
-                RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
-                    SELECT d.place FROM unnest(v_qids) AS q (qid) CROSS JOIN LATERAL (
-                        SELECT y.ctid AS place, y.run_at, y.id FROM ready AS y
-                        WHERE y.lane = q.qid AND y.priority = v_level AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now
-                        ORDER BY y.dies_at + 0 LIMIT 1000
-                    ) AS d WHERE (d.run_at, d.id) <= (v_last_run_at, v_last_id) LIMIT 1000
-                ));
-            END IF;
+        IF s.dying OR s.suspects THEN
+            v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left = 0 OR v_room <= 0);
+            v_passed := s.suspects AND EXISTS (  -- ready_lost
+                SELECT 1 FROM ready AS y
+                WHERE y.lane = ANY (s.qids) AND (y.priority, y.run_at, y.id) <= (v_upto.priority, v_upto.run_at, v_upto.id)
+                    AND y.run_at <= v_now AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
+            );
         END IF;
-        EXIT WHEN v_full;
-        -- ready_pkey: when the next job of this priority is due. One that could have been taken, and is still there, is in
-        -- somebody's hand.
-        SELECT least(min(x.run_at), min(b.at)) INTO v_later
-        FROM unnest(v_qids) WITH ORDINALITY AS q (qid, ord) LEFT JOIN LATERAL (
-            SELECT y.run_at FROM ready AS y WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at > v_now
-            ORDER BY y.run_at LIMIT 1
-        ) AS x ON true LEFT JOIN LATERAL (
-            SELECT v_now AS at FROM ready AS y
-            WHERE y.lane = q.qid AND y.priority = v_level AND y.run_at <= v_now
-                AND (y.run_at, y.id) > (
-                    coalesce(v_mark_run_ats[q.ord], -9223372036854775808),
-                    coalesce(v_mark_ids[q.ord], '00000000-0000-0000-0000-000000000000')
-                )
-                AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
-            ORDER BY y.run_at, y.id LIMIT 1
-        ) AS b ON true;
-        v_next := least(v_next, v_later);
-        v_level := next_level(v_qids, v_names, v_level, p_mark_queues, p_mark_priorities);
-    END LOOP;
-    IF v_left > 0 AND v_dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (v_qids)) THEN
-        v_next := v_now;  -- one that has expired has made way for another
+        IF s.dying THEN
+            RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
+                SELECT d.place FROM unnest(s.qids) AS q (qid) CROSS JOIN LATERAL (
+                    SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
+                    WHERE y.lane = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now ORDER BY y.dies_at + 0 LIMIT 1000
+                ) AS d WHERE (d.priority, d.run_at, d.id) <= (v_upto.priority, v_upto.run_at, v_upto.id) LIMIT 1000
+            ));
+        END IF;
+    END IF;
+    IF v_left > 0 THEN
+        v_next := CASE
+            WHEN v_more OR v_passed OR v_room <= 0 THEN v_now
+            -- one that has expired has made way for another
+            WHEN s.dying AND EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN v_now
+            ELSE least(next_due(v_now, s.qids, v_marks, v_from, v_bound), s.pause)
+        END;
     END IF;
     RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) - v_walked,
-        v_passed::integer, NULL, CASE WHEN v_left > 0 THEN CASE WHEN v_passed OR v_room <= 0 THEN 0 ELSE least(v_next, v_pause) - v_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        3, NULL, NULL, NULL, NULL, NULL, NULL,
+        pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass) - v_walked,
+        v_passed::integer, NULL, v_next - v_now, CASE WHEN NOT v_more THEN v_now END,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 
--- The next priority in which these queues may have something. One that has a mark is not looked into, only what lies
--- between.
-CREATE FUNCTION next_level(
-    p_qids integer[], p_names text[], p_level integer, p_mark_queues text[], p_mark_priorities smallint[]
-) RETURNS smallint LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    -- ready_pkey, one probe per queue.
-    SELECT min(coalesce(x.priority, m.priority)) FROM unnest(p_qids, p_names) AS q (qid, name)
-    CROSS JOIN LATERAL (
-        SELECT min(m.priority) AS priority FROM unnest(p_mark_queues, p_mark_priorities) AS m (name, priority)
-        WHERE m.name = q.name AND m.priority > p_level
-    ) AS m
-    LEFT JOIN LATERAL (
-        SELECT y.priority FROM ready AS y
-        WHERE y.lane = q.qid AND y.priority > p_level AND y.priority < coalesce(m.priority, 32768)
-        ORDER BY y.lane, y.priority LIMIT 1
-    ) AS x ON true
-$$;
-
--- The first job of each lane and priority in use.
-CREATE FUNCTION heads(p_lanes bigint[]) RETURNS TABLE (lane bigint, priority smallint, run_at bigint)
+-- When the first job in the lane of a queue was due; of very many priorities, the first ones are looked at.
+CREATE FUNCTION oldest_due(p_qid integer) RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH RECURSIVE level (lane, priority) AS (
-        SELECT n, (SELECT min(y.priority) FROM ready AS y WHERE y.lane = n) FROM unnest(p_lanes) AS n
+    WITH RECURSIVE level (priority) AS (  -- ready_pkey, two probes per priority
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_qid)
         UNION ALL
-        SELECT l.lane, (SELECT min(y.priority) FROM ready AS y WHERE y.lane = l.lane AND y.priority > l.priority)
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_qid AND y.priority > l.priority)
         FROM level AS l WHERE l.priority IS NOT NULL
     )
-    SELECT l.lane, l.priority,
-        (SELECT min(y.run_at) FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority)
-    FROM level AS l WHERE l.priority IS NOT NULL
+    SELECT min(x.run_at) FROM (
+        SELECT (SELECT min(y.run_at) FROM ready AS y WHERE y.lane = p_qid AND y.priority = l.priority) AS run_at
+        FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
+    ) AS x
 $$;

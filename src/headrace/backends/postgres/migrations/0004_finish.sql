@@ -278,7 +278,7 @@ BEGIN
         IF v_state = 0 THEN
             v_called := l.gid IS NOT NULL AND v_qid = l.qid AND turns_of(l.qid) = 1;
             v_gid := make_available(
-                l.id, v_qid, v_run_at, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
+                v_now, l.id, v_qid, v_run_at, CASE WHEN p_unbegun[i] THEN -l.epoch ELSE l.epoch END, v_attempt, v_lost, v_size, v_priority, v_keyed, v_error, v_called
             );
             IF v_gid IS NOT NULL THEN
                 v_ruled_qids := v_ruled_qids || v_qid;
@@ -394,7 +394,7 @@ END $$;
 -- A job that lies nowhere becomes AVAILABLE; the number of its group, if it has one. With ``p_called`` a job of a group has
 -- its turn already, otherwise it stands in line, and the caller has the group called.
 CREATE FUNCTION make_available(
-    p_id uuid, p_qid integer, p_run_at bigint, p_epoch bigint, p_attempt integer, p_lost integer, p_size integer,
+    p_now bigint, p_id uuid, p_qid integer, p_run_at bigint, p_epoch bigint, p_attempt integer, p_lost integer, p_size integer,
     p_priority smallint, p_keyed boolean, p_error bytea, p_called boolean
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
@@ -407,7 +407,8 @@ BEGIN
         CASE
             WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p_qid
             WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task, p_priority)
-            ELSE p_qid
+            WHEN p_run_at <= p_now THEN p_qid
+            ELSE 0
         END,
         p_id, p_qid, p_epoch, p_attempt, p_lost, p_size, p_priority, p_keyed,
         CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p_run_at) END,
@@ -471,9 +472,10 @@ DECLARE
     v_key text;
 BEGIN
     SELECT j.key INTO v_key FROM jobs AS j WHERE j.id = p_id;
+    PERFORM release_key(p_now, p_to, v_key);
     INSERT INTO keys AS k (qid, key, id) VALUES (p_to, v_key, p_id)
     ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-    WHERE k.held_until <= p_now;
+    WHERE k.held_until <= p_now AND k.alone_until IS NULL;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -482,8 +484,8 @@ BEGIN
 END $$;
 
 -- Nothing is left of these jobs of these queues, which lie nowhere or in ``ended``, but those who wait for them; the caller
--- counts them.
-CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[]) RETURNS void LANGUAGE plpgsql VOLATILE
+-- counts them. With ``p_held_after``, keys that are held beyond that instant outlive them.
+CREATE FUNCTION forget_jobs(p_ids uuid[], p_qids integer[], p_held_after bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM lock_keys(p_ids, p_qids);
@@ -493,19 +495,28 @@ BEGIN
         DELETE FROM patches AS c USING unnest(p_ids) AS n (id) WHERE c.id = ANY (ARRAY[n.id])
     ), places AS (  -- ended_pkey
         DELETE FROM ended AS e USING unnest(p_ids) AS n (id) WHERE e.id = ANY (ARRAY[n.id])
+    ), alone AS (  -- keys_pkey
+        UPDATE keys AS k SET alone_until = k.held_until FROM gone AS g
+        WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id AND k.held_until > p_held_after
+            AND k.alone_until IS NULL
+        RETURNING k.qid
+    ), counted AS (
+        INSERT INTO deltas (qid, state, jobs) SELECT a.qid, 7, count(*) FROM alone AS a GROUP BY a.qid
     )
-    DELETE FROM keys AS k USING gone AS g WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id;  -- keys_pkey
+    DELETE FROM keys AS k USING gone AS g  -- keys_pkey
+    WHERE k.qid = ANY (ARRAY[g.qid]) AND k.key = ANY (ARRAY[g.key]) AND k.id = g.id AND k.alone_until IS NULL
+        AND (k.held_until > p_held_after) IS NOT TRUE;
 END $$;
 
 CREATE FUNCTION turn_v1(
     p_at bigint, p_settled_by text, p_ids uuid[], p_epochs bigint[], p_results bytea[], p_result_ttls bigint[],
     p_keep boolean, p_holder text, p_queues text[], p_limit integer, p_lease_for bigint, p_want smallint,
-    p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[]
+    p_lost_below integer, p_max_bytes bigint, p_mark_queues text[], p_mark_priorities smallint[], p_mark_run_ats bigint[], p_mark_ids uuid[], p_mark_due bigint
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     RETURN QUERY SELECT * FROM complete_v1(p_at, p_settled_by, p_ids, p_epochs, p_results, p_result_ttls, p_keep);
     RETURN QUERY SELECT * FROM claim_v1(
         p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, true,
-        p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids
+        p_mark_queues, p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due
     );
 END $$;

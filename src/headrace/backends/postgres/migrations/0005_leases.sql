@@ -142,7 +142,7 @@ BEGIN
             v_run_at := v_now + p_spread * v_count / greatest(v_total, 1);
             v_called := l.gid IS NOT NULL AND turns_of(l.qid) = 1;
             PERFORM make_available(
-                l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
+                v_now, l.id, l.qid, v_run_at, l.epoch, l.attempt, v_lost, l.size, l.priority, l.keyed, l.error, v_called
             );
             IF v_called THEN
                 v_kept := v_kept || l.id;
@@ -181,11 +181,19 @@ BEGIN
     PERFORM fold_deltas();
 END $$;
 
--- Add up what transactions have counted. One at a time; whoever finds it under way leaves it to the other.
+-- Add up what transactions have counted, and note which queues they used. One at a time; whoever finds it under way leaves it to
+-- the other.
 CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := now_us();
 BEGIN
     IF try_lock('deltas') THEN
-        WITH gone AS (DELETE FROM deltas AS d RETURNING d.*)
+        WITH gone AS (
+            DELETE FROM deltas AS d RETURNING d.*
+        ), used AS (
+            UPDATE queues AS q SET used_at = v_now, leaving = false
+            WHERE (q.leaving OR q.used_at < v_now - 3600000000) AND q.qid IN (SELECT g.qid FROM gone AS g)
+        )
         INSERT INTO totals AS t (qid, state, jobs, bytes)
         SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
         ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes;

@@ -57,14 +57,14 @@ BEGIN
 END $$;
 
 -- The job, which lies nowhere, becomes AVAILABLE or PAUSED; the number of its group, if it stands in line there.
-CREATE FUNCTION enter_place(p place, p_state smallint, p_called boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION enter_place(p_now bigint, p place, p_state smallint, p_called boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
     v_gid bigint;
 BEGIN
     IF p_state = 0 THEN
         v_gid := make_available(
-            p.id, p.qid, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error, p_called
+            p_now, p.id, p.qid, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.priority, p.keyed, p.error, p_called
         );
     ELSE
         INSERT INTO paused (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error)
@@ -146,15 +146,16 @@ BEGIN
         ELSIF p_kind IN (2, 3) THEN
             v_after := CASE WHEN p_kind = 2 THEN 2 ELSE 0 END;
             PERFORM leave_place(v_now, p);
-            v_gid := enter_place(p, v_after::smallint);
+            v_gid := enter_place(v_now, p, v_after::smallint);
             IF v_after = 0 THEN
                 RETURN NEXT woken(p.qid);
             END IF;
         ELSIF p_kind = 4 THEN
             IF v_key IS NOT NULL THEN
+                PERFORM release_key(v_now, p.qid, v_key);
                 INSERT INTO keys AS k (qid, key, id) VALUES (p.qid, v_key, v_id)
                 ON CONFLICT ON CONSTRAINT keys_pkey DO UPDATE SET id = excluded.id, held_until = NULL, failed = false
-                WHERE k.id = excluded.id OR k.held_until <= v_now;
+                WHERE (k.id = excluded.id OR k.held_until <= v_now) AND k.alone_until IS NULL;
                 v_changed := FOUND;
             END IF;
             IF v_changed THEN
@@ -165,7 +166,7 @@ BEGIN
                 p.attempt := 0;
                 p.lost := 0;
                 p.run_at := v_now;
-                v_gid := enter_place(p, 0::smallint);
+                v_gid := enter_place(v_now, p, 0::smallint);
                 RETURN NEXT woken(p.qid);
                 v_after := 0;
             END IF;
@@ -178,20 +179,21 @@ BEGIN
                 PERFORM leave_place(v_now, p);
                 p.qid := v_to;
                 v_qid := v_to;
-                v_gid := enter_place(p, p.state);
+                v_gid := enter_place(v_now, p, p.state);
                 RETURN NEXT woken(v_to);
             END IF;
         ELSIF p_kind = 6 THEN
             PERFORM leave_place(v_now, p);
             p.priority := p_number;
-            v_gid := enter_place(p, p.state, p.lane > 0);
+            v_gid := enter_place(v_now, p, p.state, p.lane >= 0);
         ELSIF p_kind = 7 THEN
             INSERT INTO waiters (id, inbox) SELECT v_id, p_text WHERE can_watch(v_id) ON CONFLICT DO NOTHING;
         ELSIF p_kind = 8 THEN
             v_changed := p.held_until > v_now;
             IF v_changed THEN
                 UPDATE ended AS e SET held_until = v_now + p_number WHERE e.id = v_id;
-                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id;
+                UPDATE keys AS k SET held_until = v_now + p_number WHERE k.qid = p.qid AND k.key = v_key AND k.id = v_id
+                    AND k.alone_until IS NULL;
             END IF;
         ELSIF p_kind = 9 THEN
             PERFORM leave_place(v_now, p);
@@ -201,7 +203,7 @@ BEGIN
         ELSIF p_kind IN (10, 11) THEN
             PERFORM leave_place(v_now, p);
             p.run_at := CASE WHEN p_kind = 10 THEN v_now + p_number ELSE p_number END;
-            PERFORM enter_place(p, p.state, p.lane > 0);
+            PERFORM enter_place(v_now, p, p.state, p.lane >= 0);
             IF p.state = 0 THEN
                 RETURN NEXT woken(p.qid);
             END IF;

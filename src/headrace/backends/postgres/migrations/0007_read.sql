@@ -7,6 +7,7 @@ LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
         SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
         JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[n.key])
+        WHERE k.alone_until IS NULL
     ) AS x GROUP BY x.id
 $$;
 
@@ -111,6 +112,7 @@ BEGIN
         SELECT k.id, i.ord + cardinality(p_ids)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
         JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[i.key])
+        WHERE k.alone_until IS NULL
     ) AS n
     JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
@@ -159,12 +161,11 @@ BEGIN
         SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
             v_now - min(s.run_at) FILTER (WHERE s.run_at <= v_now) AS oldest
         FROM (
-            SELECT h.run_at, (
-                SELECT count(*) FROM (
-                    SELECT 1 FROM ready AS y WHERE y.lane = h.lane AND y.priority = h.priority AND y.run_at > v_now LIMIT p_cap
-                ) AS few
+            SELECT least(oldest_due(q.qid), (  -- ready_later
+                SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 ORDER BY y.qid, y.run_at LIMIT 1
+            )) AS run_at, (
+                SELECT count(*) FROM (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now LIMIT p_cap) AS few
             ) AS later
-            FROM heads(ARRAY[q.qid]) AS h
             UNION ALL
             SELECT t.run_at, t.later FROM look_into_lanes(v_now, q.qid, p_cap) AS t WHERE q.governed
         ) AS s

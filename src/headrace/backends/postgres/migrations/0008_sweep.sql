@@ -1,8 +1,8 @@
 -- Remove what has ended, oldest end first. ``p_count`` and ``p_bytes`` are hard; a result that is held protects its job
--- from ``p_age``. An age of a day or more leaves the jobs of a day that has a partition to ``sweep_day_v1``, until that
--- whole day is past it.
+-- from ``p_age``; nothing that ended less than ``p_spare`` ago goes. A key that is still held outlives its job. An age of a day or
+-- more leaves the jobs of a day to ``drop_day_v1``, until all of that day has been past it for another day.
 CREATE FUNCTION sweep_v1(
-    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean
+    p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint
 ) RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
@@ -29,10 +29,11 @@ BEGIN
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
     -- One at a time: two would each take off what is too much.
     IF (v_excess > 0 OR v_over > 0)
+        AND NOT EXISTS (SELECT 1 FROM gone_days AS d WHERE d.state = p_state)  -- they still count, and are gone
         AND (p_dry OR try_lock('ended ' || p_state))
     THEN
         SELECT array_agg(x.id), array_agg(x.size) INTO v_oldest, v_oldest_sizes FROM (
-            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state  -- ended_age
+            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state AND e.finished_at <= v_now - p_spare  -- ended_age
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
         ) AS x;
         -- What they weigh is told by the rows as they are once they are locked: a result may go at the same time.
@@ -56,13 +57,13 @@ BEGIN
         END LOOP;
     END IF;
     IF p_age >= 86400000000 THEN
-        v_days_from := day_start(day_of(v_now - p_age));
-        v_days_to := day_start(day_of(v_now) + 4);
+        v_days_from := day_start(day_of(v_now - p_age) - 1);
+        v_days_to := day_start(day_of(v_now) + 2);
     END IF;
     IF p_age IS NOT NULL AND cardinality(v_ids) <= p_limit THEN
         FOR r IN  -- ended_age
             SELECT e.id, e.qid, e.size FROM ended AS e
-            WHERE e.state = p_state AND e.finished_at <= v_now - p_age AND NOT (p_state = 3 AND e.held_until > v_now)
+            WHERE e.state = p_state AND e.finished_at <= v_now - greatest(p_age, p_spare) AND NOT (p_state = 3 AND e.held_until > v_now)
                 AND (e.id < v_days_from OR e.id >= v_days_to) AND e.id <> ALL (v_ids)
             ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1 - cardinality(v_ids) FOR UPDATE SKIP LOCKED
         LOOP
@@ -93,7 +94,7 @@ BEGIN
     SELECT coalesce(sum(s), 0) INTO bytes FROM unnest(v_sizes) AS s;
     kept := v_jobs - removed;
     IF removed > 0 AND NOT p_dry THEN
-        PERFORM forget_jobs(v_ids, v_qids);
+        PERFORM forget_jobs(v_ids, v_qids, v_now);
         PERFORM take_waiters(v_ids);
         INSERT INTO deltas (qid, state, jobs, bytes)
         SELECT n.qid, p_state, -count(*), -sum(n.size) FROM unnest(v_qids, v_sizes) AS n (qid, size) GROUP BY n.qid;
@@ -128,42 +129,140 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- The names of queues that nothing refers to any more go. Nobody may have the number of one in hand meanwhile.
-CREATE FUNCTION forget_queues(p_at bigint DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-BEGIN
-    LOCK TABLE queues IN EXCLUSIVE MODE NOWAIT;
-    PERFORM fold_deltas();
-    WITH idle AS (
-        SELECT q.qid FROM queues AS q
-        WHERE q.paused_until <= clock(p_at) AND NOT q.governed
-            AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
-            AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
-        LIMIT 1000
-    ), gone AS (
-        DELETE FROM totals AS t USING idle AS i WHERE t.qid = i.qid
-    )
-    DELETE FROM queues AS q USING idle AS i WHERE q.qid = i.qid;
-EXCEPTION WHEN lock_not_available THEN
-    NULL;  -- there is another time
-END $$;
-
--- Drop the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
--- as long ago. Those few move to the default partition first. Answers nothing where there is no such day, or where
--- somebody has the tables in hand: it waits for nobody longer than a moment. ``p_dry`` only tells.
-CREATE FUNCTION sweep_day_v1(p_at bigint, p_state smallint, p_age bigint, p_few integer, p_dry boolean)
+-- Remove keys that outlive the records of their jobs: those that are free by now, and those that would be first, where there are
+-- too many. A key that somebody has in hand is for another time.
+CREATE FUNCTION sweep_keys_v1(p_at bigint, p_count bigint, p_limit integer, p_dry boolean)
 RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
-    v_before bigint := v_now - p_age;
+    v_keys bigint;
+    v_excess bigint;
+    v_places tid[];
+BEGIN
+    SELECT coalesce(sum(c.jobs), 0) INTO v_keys FROM (
+        SELECT t.jobs FROM totals AS t WHERE t.state = 7 UNION ALL SELECT d.jobs FROM deltas AS d WHERE d.state = 7
+    ) AS c;
+    -- One at a time: two would each take off what is too much.
+    v_excess := CASE WHEN v_keys > p_count AND (p_dry OR try_lock('keys')) THEN v_keys - p_count ELSE 0 END;
+    v_places := ARRAY(  -- keys_alone
+        SELECT k.ctid FROM keys AS k WHERE k.alone_until IS NOT NULL AND k.alone_until <= v_now
+        ORDER BY k.alone_until LIMIT p_limit + 1 FOR UPDATE SKIP LOCKED
+    );
+    IF v_excess > cardinality(v_places) AND cardinality(v_places) <= p_limit THEN
+        v_places := ARRAY(  -- keys_alone: begins with the others
+            SELECT k.ctid FROM keys AS k WHERE k.alone_until IS NOT NULL
+            ORDER BY k.alone_until LIMIT least(v_excess, p_limit + 1) FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    more := cardinality(v_places) > p_limit;
+    v_places := v_places[1:p_limit];
+    removed := cardinality(v_places);
+    bytes := 0;
+    kept := v_keys - removed;
+    IF removed > 0 AND NOT p_dry THEN
+        WITH gone AS (DELETE FROM keys AS k WHERE k.ctid = ANY (v_places) RETURNING k.qid)
+        INSERT INTO deltas (qid, state, jobs) SELECT g.qid, 7, -count(*) FROM gone AS g GROUP BY g.qid;
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- Transactions that may have the number of a queue in hand.
+CREATE FUNCTION naming() RETURNS text[] LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM pg_locks AS l
+    WHERE l.locktype = 'relation' AND l.relation = 'queues'::regclass AND l.mode = 'RowShareLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+$$;
+
+-- The names of queues that nothing refers to, and that nobody has used for a day, go; in three calls, whoever makes them: the first
+-- marks them, so that everybody who names one from then on locks its row. The second notes who named queues before that. Once
+-- these have ended, those that are still marked and that nobody has locked are forgotten. Whether the next call may be made at once.
+CREATE FUNCTION forget_queues_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_waits_for text[];
+    v_qids integer[];
+BEGIN
+    SELECT f.waits_for INTO v_waits_for FROM forgetting AS f FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN false;
+    ELSIF NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.leaving) THEN
+        PERFORM fold_deltas();
+        UPDATE queues AS q SET leaving = true WHERE q.qid IN (
+            SELECT i.qid FROM queues AS i WHERE i.used_at < clock(p_at) - 86400000000 AND is_idle(p_at, i) LIMIT 10000
+            FOR NO KEY UPDATE SKIP LOCKED
+        );
+        UPDATE forgetting SET waits_for = NULL;
+        RETURN EXISTS (SELECT 1 FROM queues AS q WHERE q.leaving);
+    ELSIF v_waits_for IS NULL THEN
+        UPDATE forgetting SET waits_for = naming();
+        RETURN true;
+    ELSIF naming() && v_waits_for THEN
+        RETURN false;
+    END IF;
+    v_qids := ARRAY(SELECT q.qid FROM queues AS q WHERE q.leaving FOR UPDATE SKIP LOCKED);
+    PERFORM fold_deltas();
+    -- What was counted before it was locked is seen now, and nothing more can come.
+    DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(p_at, q);
+    DELETE FROM totals AS t WHERE t.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = t.qid);
+    UPDATE queues AS q SET leaving = false WHERE q.leaving;
+    RETURN false;
+END $$;
+
+-- Whether nothing refers to a queue; totals_pkey, keys_pkey.
+CREATE FUNCTION is_idle(p_at bigint, q queues) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT q.paused_until <= clock(p_at) AND NOT q.governed
+        AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
+        AND NOT EXISTS (SELECT 1 FROM keys AS k WHERE k.qid = q.qid)
+        AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
+$$;
+
+-- Whether the caller is the one who does this now; it is nobody else's for two minutes then, or until ``end_duty_v1``.
+CREATE FUNCTION begin_duty_v1(p_at bigint, p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+BEGIN
+    PERFORM 1 FROM duties AS d WHERE d.name = p_name AND d.next_at <= v_now FOR UPDATE SKIP LOCKED;  -- duties_pkey
+    IF FOUND THEN
+        UPDATE duties AS d SET next_at = v_now + 120000000 WHERE d.name = p_name;
+        RETURN true;
+    END IF;
+    RETURN false;
+END $$;
+
+-- It comes again at once if there is ``p_more`` to do, else in a minute; if somebody was in its way (``p_busy``), twice as late each
+-- time, up to about an hour.
+CREATE FUNCTION end_duty_v1(p_at bigint, p_name text, p_busy boolean, p_more boolean) RETURNS void LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT AS $$
+    UPDATE duties AS d SET
+        failures = CASE WHEN p_busy THEN least(d.failures + 1, 6) ELSE 0 END,
+        next_at = clock(p_at) + CASE WHEN p_busy THEN 60000000::bigint << d.failures WHEN p_more THEN 0 ELSE 60000000 END
+    WHERE d.name = p_name
+$$;
+
+-- The transactions that have locked the tables of jobs. One that is here in two answers lasts: whoever asked for all of a table would
+-- wait for it, and all others for him.
+CREATE FUNCTION holders_v1() RETURNS text[] LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(array_agg(DISTINCT l.virtualtransaction), '{}') FROM pg_locks AS l
+    WHERE l.locktype = 'relation' AND l.relation IN ('jobs'::regclass, 'ended'::regclass) AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+$$;
+
+-- Take out the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
+-- as long ago. Those few move to the default partition. What this costs does not depend on how many jobs the day has: they are
+-- counted off by ``settle_day_v1``. Whether it was done; NULL where there is no such day. Waits for nobody longer than a moment.
+CREATE FUNCTION drop_day_v1(p_at bigint, p_state smallint, p_age bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_now CONSTANT bigint := clock(p_at);
+    v_before CONSTANT bigint := v_now - p_age;
     v_day date;
-    v_name text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         -- What was committed while this waits for its locks has to be seen.
-        RAISE EXCEPTION 'sweeping needs the isolation level read committed, not %', current_setting('transaction_isolation')
+        RAISE EXCEPTION 'dropping a day needs the isolation level read committed, not %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Set default_transaction_isolation for this role, as behind a pooler nobody else can';
     END IF;
     FOR v_day IN
@@ -172,102 +271,107 @@ BEGIN
         WHERE i.inhparent = 'jobs'::regclass AND c.relname ~ '^jobs_[0-9]{8}$' ORDER BY 1
     LOOP
         EXIT WHEN v_day >= day_of(v_before);
-        CONTINUE WHEN stays(v_day, p_state, v_before, v_now, p_few) > p_few;
-        v_name := to_char(v_day, 'YYYYMMDD');
-        IF p_dry THEN
-            SELECT count(*), coalesce(sum(e.size), 0) INTO removed, bytes FROM ended AS e
-            WHERE e.id >= day_start(v_day) AND e.id < day_start(v_day + 1) AND e.state = p_state
-                AND e.finished_at <= v_before AND NOT (p_state = 3 AND e.held_until > v_now);
-            SELECT x.jobs - removed INTO kept FROM places_v1() AS x WHERE x.state = p_state;
-            more := true;
-            RETURN NEXT;
-            RETURN;
-        END IF;
-        BEGIN
-            SELECT d.removed, d.bytes INTO removed, bytes FROM drop_day(v_day, v_name, p_state, v_before, v_now, p_few) AS d;
-        EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table THEN
-            RETURN;  -- undefined_table: somebody else has just dropped it
-        END;
-        CONTINUE WHEN removed IS NULL;
-        SELECT x.jobs INTO kept FROM places_v1() AS x WHERE x.state = p_state;
-        more := true;
-        RETURN NEXT;
-        RETURN;
+        CONTINUE WHEN stays(v_day, p_state, v_before, v_now) > 10000;
+        RETURN drop_day(v_day, p_state, v_before, v_now);
     END LOOP;
+    RETURN NULL;
 END $$;
 
--- The day, by UTC, of an instant.
-CREATE FUNCTION day_of(p_at bigint) RETURNS date LANGUAGE sql IMMUTABLE AS $$
-    SELECT date '1970-01-01' + (p_at / 86400000000)::integer
+-- The ended jobs of a day that stay when those of this state and age go. A result is held for longer than a day, or not any more.
+CREATE FUNCTION kept_of_day(p_day date, p_state smallint, p_before bigint, p_now bigint, p_limit integer) RETURNS SETOF uuid
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
+        'SELECT late.id FROM unnest(ARRAY[3, 4, 5]::smallint[]) AS s (state) CROSS JOIN LATERAL ('
+        ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT $4'
+        ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until > e.finished_at + 86400000000 AND e.held_until > $3'
+        ' AND e.state = 3 LIMIT $4)', 'ended_' || to_char(p_day, 'YYYYMMDD')
+    ) USING p_state, p_before, p_now, p_limit;
+END $$;
+
+-- The jobs of a day that are still to end.
+CREATE FUNCTION alive_of_day(p_day date, p_limit integer) RETURNS SETOF uuid LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    (SELECT y.id FROM ready AS y WHERE y.id >= day_start(p_day) AND y.id < day_start(p_day + 1) LIMIT p_limit)  -- ready_id
+    UNION ALL (SELECT l.id FROM leased AS l WHERE l.id >= day_start(p_day) AND l.id < day_start(p_day + 1) LIMIT p_limit)  -- leased_pkey
+    UNION ALL (SELECT p.id FROM paused AS p WHERE p.id >= day_start(p_day) AND p.id < day_start(p_day + 1) LIMIT p_limit)  -- paused_pkey
 $$;
 
--- How many jobs of a day stay when those of this state and age go, as far as indexes tell; counted up to ``p_few`` + 1 of
--- each kind.
-CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint, p_few integer) RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT sum(x.jobs)::bigint FROM (
-        SELECT count(*) AS jobs FROM (  -- ready_id
-            SELECT 1 FROM ready AS y WHERE y.id >= day_start(p_day) AND y.id < day_start(p_day + 1) LIMIT p_few + 1
-        ) AS few
-        UNION ALL SELECT count(*) FROM (  -- leased_pkey
-            SELECT 1 FROM leased AS l WHERE l.id >= day_start(p_day) AND l.id < day_start(p_day + 1) LIMIT p_few + 1
-        ) AS few
-        UNION ALL SELECT count(*) FROM (  -- paused_pkey
-            SELECT 1 FROM paused AS p WHERE p.id >= day_start(p_day) AND p.id < day_start(p_day + 1) LIMIT p_few + 1
-        ) AS few
-        UNION ALL SELECT count(*) FROM (  -- ended_age, of that day
-            SELECT 1 FROM (VALUES (3::smallint), (4::smallint), (5::smallint)) AS s (state) CROSS JOIN LATERAL (
-                SELECT 1 FROM ended AS e
-                WHERE e.id >= day_start(p_day) AND e.id < day_start(p_day + 1) AND e.state = s.state
-                    AND e.finished_at > CASE WHEN s.state = p_state THEN p_before ELSE -1 END
-                LIMIT p_few + 1
-            ) AS late
-        ) AS few
-    ) AS x
+-- How many jobs of a day stay, if that is not more than a few.
+CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT AS $$
+    SELECT (SELECT count(*) FROM alive_of_day(p_day, 10001)) + (SELECT count(*) FROM kept_of_day(p_day, p_state, p_before, p_now, 10001))
 $$;
 
--- Takes one day out of both tables. Writers of that day wait from the first lock on, everybody else only while the
--- partitions are detached.
-CREATE FUNCTION drop_day(p_day date, p_name text, p_state smallint, p_before bigint, p_now bigint, p_few integer)
-RETURNS TABLE (removed bigint, bytes bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-#variable_conflict use_column
+-- Takes one day out of both tables, and puts those that stay back. Writers of that day wait from the first lock on, everybody else
+-- only while the partitions are detached and those few are moved.
+CREATE FUNCTION drop_day(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
-    v_from uuid := day_start(p_day);
-    v_to uuid := day_start(p_day + 1);
+    v_name CONSTANT text := to_char(p_day, 'YYYYMMDD');
     v_stays uuid[];
+    v_table text;
 BEGIN
     PERFORM set_config('lock_timeout', '100ms', true);
-    EXECUTE format('LOCK TABLE %I IN SHARE ROW EXCLUSIVE MODE', 'ended_' || p_name);
-    SELECT coalesce(array_agg(few.id), '{}') INTO v_stays FROM (
-        SELECT e.id FROM ended AS e
-        WHERE e.id >= v_from AND e.id < v_to
-            AND (e.state <> p_state OR e.finished_at > p_before OR (e.state = 3 AND e.held_until > p_now))
-        LIMIT p_few + 1
-    ) AS few;
-    IF cardinality(v_stays) > p_few THEN
+    EXECUTE format('LOCK TABLE %I IN SHARE ROW EXCLUSIVE MODE', 'ended_' || v_name);
+    v_stays := ARRAY(SELECT kept_of_day(p_day, p_state, p_before, p_now, 10001));
+    IF cardinality(v_stays) > 10000 THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('ALTER TABLE ended DETACH PARTITION %I', 'ended_' || v_name);
+    EXECUTE format('ALTER TABLE jobs DETACH PARTITION %I', 'jobs_' || v_name);
+    -- Nobody else can see either table now. Whatever is alive has come into its place before.
+    v_stays := v_stays || ARRAY(SELECT alive_of_day(p_day, 2147483647));
+    FOREACH v_table IN ARRAY ARRAY['jobs', 'ended'] LOOP
+        EXECUTE format('ALTER TABLE %I RENAME TO %I', v_table || '_' || v_name, 'gone_' || v_table || '_' || v_name);
+        EXECUTE format(
+            'WITH kept AS (DELETE FROM %I AS g WHERE g.id = ANY ($1) RETURNING g.*) INSERT INTO %I SELECT * FROM kept',
+            'gone_' || v_table || '_' || v_name, v_table
+        ) USING v_stays;
+    END LOOP;
+    INSERT INTO gone_days (day, state) VALUES (p_day, p_state);
+    RETURN true;
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table THEN
+    RETURN false;  -- undefined_table: somebody else has just dropped it
+END $$;
+
+-- Count off up to ``p_limit`` jobs of a day that was taken out, and forget what else is known of them; once all are, drop its tables.
+-- How many there were, in which state; no row where nothing is left to do.
+CREATE FUNCTION settle_day_v1(p_limit integer) RETURNS TABLE (state smallint, removed bigint) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_gone gone_days;
+    v_name text;
+    v_last uuid;
+BEGIN
+    SELECT d.* INTO v_gone FROM gone_days AS d ORDER BY d.day LIMIT 1 FOR UPDATE SKIP LOCKED;  -- gone_days_pkey
+    IF NOT FOUND THEN
         RETURN;
     END IF;
-    DELETE FROM keys AS k USING ended AS e, jobs AS j
-    WHERE e.id >= v_from AND e.id < v_to AND e.keyed AND e.id <> ALL (v_stays) AND j.id = e.id
-        AND k.qid = e.qid AND k.key = j.key AND k.id = e.id;
-    WITH gone AS (
-        SELECT e.qid, count(*) AS jobs, sum(e.size) AS bytes FROM ended AS e
-        WHERE e.id >= v_from AND e.id < v_to AND e.id <> ALL (v_stays) GROUP BY e.qid
-    ), counted AS (
-        INSERT INTO deltas (qid, state, jobs, bytes) SELECT g.qid, p_state, -g.jobs, -g.bytes FROM gone AS g
-    )
-    SELECT coalesce(sum(g.jobs), 0), coalesce(sum(g.bytes), 0) INTO removed, bytes FROM gone AS g;
-    EXECUTE format('ALTER TABLE ended DETACH PARTITION %I', 'ended_' || p_name);
-    EXECUTE format('ALTER TABLE jobs DETACH PARTITION %I', 'jobs_' || p_name);
-    -- Nobody else can see either table now. Whatever is alive has come into its place before.
-    SELECT v_stays || coalesce(array_agg(x.id), '{}') INTO v_stays FROM (
-        SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to
-        UNION ALL SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to
-        UNION ALL SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to
-    ) AS x;
-    EXECUTE format('INSERT INTO jobs SELECT * FROM %I WHERE id = ANY ($1)', 'jobs_' || p_name) USING v_stays;
-    EXECUTE format('INSERT INTO ended SELECT * FROM %I WHERE id = ANY ($1)', 'ended_' || p_name) USING v_stays;
-    DELETE FROM patches AS c WHERE c.id >= v_from AND c.id < v_to AND c.id <> ALL (v_stays);  -- patches_pkey
-    EXECUTE format('DROP TABLE %I, %I', 'jobs_' || p_name, 'ended_' || p_name);
+    v_name := to_char(v_gone.day, 'YYYYMMDD');
+    state := v_gone.state;
+    EXECUTE format(  -- the keys of that day; then keys_pkey
+        'WITH step AS MATERIALIZED ('
+        ' SELECT e.id, e.qid, e.size, e.keyed FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
+        '), counted AS ('
+        ' INSERT INTO deltas (qid, state, jobs, bytes) SELECT s.qid, $3, -count(*), -sum(s.size) FROM step AS s GROUP BY s.qid'
+        '), free AS ('
+        ' DELETE FROM keys AS k USING step AS s, %2$I AS j WHERE s.keyed AND j.id = ANY (ARRAY[s.id])'
+        ' AND k.qid = ANY (ARRAY[s.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = s.id'
+        ') SELECT count(*), (SELECT s.id FROM step AS s ORDER BY s.id DESC LIMIT 1) FROM step',
+        'gone_ended_' || v_name, 'gone_jobs_' || v_name
+    ) INTO removed, v_last USING v_gone.mark, p_limit, v_gone.state;
+    IF removed < p_limit THEN
+        v_last := day_start(v_gone.day + 1);
+    END IF;
+    DELETE FROM patches AS c WHERE c.id > v_gone.mark AND c.id >= day_start(v_gone.day) AND c.id <= v_last  -- patches_pkey, jobs_pkey
+        AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = ANY (ARRAY[c.id]));
+    IF removed < p_limit THEN
+        EXECUTE format('DROP TABLE %I, %I', 'gone_jobs_' || v_name, 'gone_ended_' || v_name);
+        DELETE FROM gone_days AS d WHERE d.day = v_gone.day;
+    ELSE
+        UPDATE gone_days AS d SET mark = v_last WHERE d.day = v_gone.day;
+    END IF;
     RETURN NEXT;
 END $$;

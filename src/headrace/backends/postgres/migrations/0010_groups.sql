@@ -1,4 +1,4 @@
--- Groups. Which of its jobs are called is told by where they lie: in ``leased``, or in a lane of ``ready`` above 0. The step that
+-- Groups. Which of its jobs are called is told by where they lie: in ``leased``, or in a lane of ``ready`` that is not below 0. The step that
 -- changes something about a group calls it anew at its end, one step at a time; a step of a transaction that may last, and one
 -- that meets jobs which somebody has in hand, leaves word in ``looks`` instead, for the claims and reaps that follow.
 CREATE TABLE looks (
@@ -41,7 +41,7 @@ BEGIN
     ), called AS MATERIALIZED (  -- ready_called
         SELECT c.*, row_number() OVER (PARTITION BY c.gid, c.loose, c.later ORDER BY c.run_at, c.id) AS place FROM (
             SELECT a.gid, y.run_at, y.id, (a.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) AS loose, y.id = ANY (p_later) AS later
-            FROM asked AS a JOIN ready AS y ON y.gid = ANY (ARRAY[a.gid]) AND y.gid IS NOT NULL AND y.lane > 0
+            FROM asked AS a JOIN ready AS y ON y.gid = ANY (ARRAY[a.gid]) AND y.gid IS NOT NULL AND y.lane >= 0
         ) AS c
     ), free AS MATERIALIZED (  -- leased_group
         SELECT a.gid, a.turns, a.turns - l.jobs - c.later AS most, greatest(a.turns - l.jobs - c.later - c.tied, 0) AS room
@@ -84,7 +84,8 @@ BEGIN
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
             WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task, y.priority)
-            ELSE y.qid
+            WHEN y.run_at <= now_us() THEN y.qid
+            ELSE 0
         END
         FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
         JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN queues AS q

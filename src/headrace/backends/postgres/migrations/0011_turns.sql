@@ -287,15 +287,28 @@ BEGIN
     END IF;
 END $$;
 
--- Jobs that lie where claims looked before the queue was governed come into their lanes: a bounded number, in their order.
+-- Whether jobs lie where claims looked before the queue was governed.
+CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid)  -- ready_pkey
+        OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0)  -- ready_later
+$$;
+
+-- Those come into their lanes: a bounded number, in their order.
 CREATE FUNCTION bring_in(p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    WITH head AS MATERIALIZED (  -- ready_pkey; then by place in the heap; jobs_pkey
-        SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
-        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+    WITH head AS MATERIALIZED (  -- ready_pkey, ready_later; then by place in the heap; jobs_pkey
+        SELECT x.* FROM (
+            SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
+            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+        ) AS x
+        UNION ALL
+        SELECT x.* FROM (
+            SELECT y.ctid AS place FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0
+            ORDER BY y.qid, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+        ) AS x
     ), moved AS (
         UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task, y.priority)
         FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id
@@ -365,9 +378,9 @@ DECLARE
     turn turns;
 BEGIN
     SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;
-    IF EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid) THEN  -- ready_pkey
+    IF waits_outside(p_qid) THEN
         PERFORM bring_in(p_qid);
-        turn.behind := EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid);
+        turn.behind := waits_outside(p_qid);
     END IF;
     IF p_all THEN
         v_last := (SELECT n.seq FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid DESC, n.seq DESC LIMIT 1);  -- news_qid
@@ -392,7 +405,7 @@ CREATE FUNCTION claim_turns(
     turn turns, p_now bigint, p_qid integer, p_name text, p_pause bigint, p_holder text, p_most bigint, p_lease_for bigint, p_want smallint,
     p_lost_below integer, p_max_bytes bigint, p_dying boolean, p_suspects boolean, p_ord integer
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
 SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -613,7 +626,7 @@ BEGIN
         v_some := cardinality(v_places);
         IF v_some > 0 THEN
             RETURN QUERY
-            WITH gone AS (  -- by place in the heap; jobs_pkey; patches_pkey
+            WITH gone AS (  -- by place in the heap; ``contents``; patches_pkey
                 DELETE FROM ready AS y USING unnest(v_places, v_owners) WITH ORDINALITY AS n (place, tid, ord)
                 WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
             ), held AS (
@@ -637,7 +650,7 @@ BEGIN
             FROM (
                 SELECT g.*, CASE WHEN g.epoch <> 0 THEN (SELECT c FROM patches AS c WHERE c.id = ANY (ARRAY[g.id])) END AS patch
                 FROM gone AS g OFFSET 0
-            ) AS g CROSS JOIN LATERAL (SELECT j.* FROM jobs AS j WHERE j.id = g.id OFFSET 0) AS j;
+            ) AS g JOIN contents(ARRAY(SELECT x.id FROM gone AS x)) AS j ON j.id = g.id;
             IF v_rated IS NOT NULL THEN  -- task_rules_pkey
                 UPDATE task_rules AS k SET full_at = greatest(k.full_at, p_now) + n.jobs * k.every
                 FROM (SELECT m.task, count(*) AS jobs FROM unnest(v_tasks) AS m (task) GROUP BY m.task) AS n

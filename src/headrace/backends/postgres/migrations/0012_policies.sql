@@ -383,7 +383,7 @@ BEGIN
     PERFORM call_looks(ARRAY[v_qid]);
     called := ARRAY(  -- leased_group, ready_called
         SELECT l.id FROM leased AS l WHERE l.gid = v_gid
-        UNION ALL SELECT y.id FROM ready AS y WHERE y.gid = v_gid AND y.lane > 0 ORDER BY 1
+        UNION ALL SELECT y.id FROM ready AS y WHERE y.gid = v_gid AND y.lane >= 0 ORDER BY 1
     );
     SELECT count(*) INTO waiting FROM (  -- ready_group
         SELECT 1 FROM ready AS y WHERE y.gid = v_gid AND y.lane < 0 LIMIT p_cap

@@ -9,8 +9,8 @@ WITH own (part, names) AS (
             'set_aside_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'sweep_tenants_v1', 'forget_queues', 'make_days_v1', 'alter_v1',
-            'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1'
+            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
+            'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1', 'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1'
         ]),
         ('reader', ARRAY[
             'fetch_v1', 'matching_v1', 'stats_v1', 'places_v1', 'workers_v1', 'jobs_v1', 'queues_v1', 'failure_text',
@@ -77,13 +77,14 @@ CREATE FUNCTION unscoped(p_mine text[], p_name text) RETURNS text LANGUAGE sql I
     ), p_name)
 $$;
 
--- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called.
+-- ``insert_v1`` for a role that is confined. It may not be more than fit, nor does it say when groups are called: its transaction may last
+-- for as long as it likes, so nothing is locked that others wait for.
 CREATE FUNCTION own_insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
     p_timeouts bigint[], p_result_ttls bigint[], p_headers bytea[], p_reply_tos text[], p_hold_failed boolean[],
     p_groups text[], p_parameters bytea[], p_vm_states bytea[], p_metadatas bytea[], p_blobs bytea[],
-    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true
+    p_gated boolean DEFAULT false, p_bound boolean DEFAULT false, p_calls boolean DEFAULT true, p_new boolean DEFAULT false
 ) RETURNS TABLE (ord integer, status smallint, id uuid, state smallint, attempt integer, result bytea)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -95,7 +96,7 @@ BEGIN
         SELECT * FROM insert_v1(
             NULL, p_names, p_ids, p_queues, p_tasks, p_tenants, own_keys(p_tenants, p_keys), p_priorities, p_delays, p_run_ats,
             p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
-            p_parameters, p_vm_states, p_metadatas, p_blobs, true
+            p_parameters, p_vm_states, p_metadatas, p_blobs, true, true, p_new => p_new
         )
     LOOP
         PERFORM check_own(id, v_mine);
@@ -189,6 +190,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
     CROSS JOIN unnest(ARRAY(SELECT key_scope(t) FROM unnest(p_mine) AS t ORDER BY t) || ''::text) WITH ORDINALITY AS s (scope, place)
     JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
     JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[s.scope || n.key])
+        AND k.alone_until IS NULL
     JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.tenant = ANY (p_mine)
     ORDER BY n.ord, s.place
 $$;
@@ -287,7 +289,7 @@ BEGIN
     END IF;
     FOR r IN
         SELECT * FROM alter_v1(
-            p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states
+            p_at, v_ids, p_kind, p_text, NULL, ARRAY[0, 1, 2]::smallint[], NOT p_named, p_queue, p_states, v_mine IS NOT NULL
         )
     LOOP
         r.key := unscoped(v_mine, r.key);

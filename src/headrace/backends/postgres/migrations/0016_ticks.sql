@@ -71,8 +71,10 @@ BEGIN
         UNION ALL SELECT 'count', v, 1, 2147483647 FROM unnest(t_counts) AS v
     ) AS x (what, got, least, most) WHERE x.got NOT BETWEEN x.least AND x.most LIMIT 1;
     IF cardinality(p_names) > 1 THEN
+        PERFORM 1 FROM (SELECT DISTINCT n.name FROM unnest(p_names, p_versions) AS n (name, version) WHERE n.version IS NULL) AS n
+        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;  -- agenda_pkey
         PERFORM 1 FROM (SELECT DISTINCT n FROM unnest(p_names) AS n) AS n (name)  -- agenda_pkey
-        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a;
+        JOIN agenda AS a ON a.name = ANY (ARRAY[n.name]) ORDER BY a.name FOR UPDATE OF a SKIP LOCKED;
         IF 2 = ANY (t_overlaps) THEN
             -- What may be cancelled is locked in the order in which everybody does that.
             FOR i IN 1..cardinality(p_names) LOOP
@@ -91,8 +93,12 @@ BEGIN
         END IF;
     END IF;
     FOR i IN 1..cardinality(p_names) LOOP
-        SELECT a.* INTO s FROM agenda AS a  -- agenda_pkey
-        WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND (p_versions[i] IS NULL OR a.version = p_versions[i]) FOR UPDATE;
+        IF p_versions[i] IS NULL THEN  -- agenda_pkey
+            SELECT a.* INTO s FROM agenda AS a WHERE a.name = p_names[i] AND a.uid = p_uids[i] FOR UPDATE;
+        ELSE  -- who has it in hand is about to change it; and nobody keeps a planner from the schedules of others
+            SELECT a.* INTO s FROM agenda AS a
+            WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND a.version = p_versions[i] FOR UPDATE SKIP LOCKED;
+        END IF;
         v_known := FOUND;
         v_fired := 0;
         IF NOT v_known THEN
@@ -247,11 +253,11 @@ BEGIN
     WHERE t.uid = ANY (ARRAY[m.uid]) AND t.slot = ANY (ARRAY[m.slot]);
 END $$;
 
--- What there is in the places that can be swept: state 6 are the ticks.
+-- What there is in the places that can be swept: state 6 are the ticks, 7 the keys that outlive the records of their jobs.
 CREATE FUNCTION places_v2() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
-    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint)) AS s (state)
+    FROM (VALUES (3::smallint), (4::smallint), (5::smallint), (6::smallint), (7::smallint)) AS s (state)
     LEFT JOIN (
         SELECT t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d
     ) AS c ON c.state = s.state
@@ -313,7 +319,8 @@ WITH own (part, names) AS (
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'set_aside_v1', 'note_v1'
         ]),
         ('janitor', ARRAY[
-            'sweep_v1', 'sweep_day_v1', 'sweep_results_v1', 'sweep_tenants_v1', 'forget_queues', 'make_days_v1', 'alter_v1',
+            'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
+            'drop_day_v1', 'settle_day_v1', 'forget_queues_v1', 'alter_v1',
             'configure_v1', 'ask_v1', 'save_policy_v1', 'limit_tenant_v1', 'sweep_ticks_v1'
         ]),
         ('reader', ARRAY[

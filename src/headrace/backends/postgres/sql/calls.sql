@@ -5,15 +5,20 @@ SELECT * FROM {schema}.insert_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
 )
 
+-- name: insert_new
+SELECT * FROM {schema}.insert_v1(
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true, p_new => true
+)
+
 -- name: claim
 SELECT * FROM {schema}.claim_v1(
-    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
 )
 
 -- name: turn
 SELECT * FROM {schema}.turn_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint,
-    %b, %b, %b, %b
+    %b, %b, %b, %b, %b
 )
 
 -- name: complete
@@ -32,7 +37,7 @@ SELECT * FROM {schema}.finish_v1(
 )
 UNION ALL
 SELECT * FROM {schema}.claim_v1(
-    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b
+    %b, %b, %b, %b::integer, %b::bigint, %b::smallint, %b::integer, %b::bigint, true, %b, %b, %b, %b, %b
 )
 
 -- name: renew
@@ -78,7 +83,10 @@ SELECT * FROM {schema}.fetch_v1(
 SELECT * FROM {schema}.fetch_v1(%b, %b, %b, %b, %b::smallint, %b, %b)
 
 -- name: sweep
-SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b)
+SELECT * FROM {schema}.sweep_v1(%b, %b::smallint, %b::bigint, %b::bigint, %b::bigint, %b::integer, %b, %b::bigint)
+
+-- name: sweep_keys
+SELECT * FROM {schema}.sweep_keys_v1(%b, %b::bigint, %b::integer, %b)
 
 -- name: sweep_results
 SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
@@ -86,11 +94,26 @@ SELECT * FROM {schema}.sweep_results_v1(%b, %b::integer, %b)
 -- name: sweep_tenants
 SELECT * FROM {schema}.sweep_tenants_v1(%b, %b::integer, %b)
 
--- name: sweep_day
-SELECT * FROM {schema}.sweep_day_v1(%b, %b::smallint, %b::bigint, %b::integer, %b)
+-- name: begin_duty
+SELECT {schema}.begin_duty_v1(%b, %b)
 
--- name: tidy
-SELECT {schema}.forget_queues(%b), {schema}.make_days_v1()
+-- name: end_duty
+SELECT {schema}.end_duty_v1(%b, %b, %b, %b)
+
+-- name: holders
+SELECT {schema}.holders_v1()
+
+-- name: make_day
+SELECT {schema}.make_day_v1(%b)
+
+-- name: drop_day
+SELECT {schema}.drop_day_v1(%b, %b::smallint, %b::bigint)
+
+-- name: settle_day
+SELECT * FROM {schema}.settle_day_v1(%b::integer)
+
+-- name: forget_queues
+SELECT {schema}.forget_queues_v1(%b)
 
 -- name: stats
 SELECT * FROM {schema}.stats_v1(%b, %b::integer)

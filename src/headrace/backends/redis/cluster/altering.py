@@ -11,7 +11,7 @@ from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.rows import CODES
 from headrace.backends.redis.shard import APPLIES
-from headrace.records import Altered, Change, Configure, JobId, JobKey, Move, Record, Selector, Stamp
+from headrace.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
 """By id: the shard, and what it says."""
@@ -115,8 +115,8 @@ async def _move(
     if len(set(keys)) < len(keys):
         return [answer for one in met for answer in await _move(fleet, [one], sel, change, at)]
     target = fleet.part_of(change.queue)
-    held = await target.fetch([JobKey(change.queue, key) for key in keys], at=at)
-    refused = {key for key, record in zip(keys, held, strict=True) if _is_taken(record)}
+    taken = await target.taken([JobKey(change.queue, key) for key in keys], at) if keys else []
+    refused = {key for key, is_taken in zip(keys, taken, strict=True) if is_taken}
     groups: dict[tuple[int, int | None], list[JobId]] = {}
     for number, one in met:
         stays = one.key in refused and number != target.number
@@ -134,7 +134,3 @@ async def _arrive(fleet: Fleet, routes: Sequence[tuple[int, int]], moved: Iterab
     arrived = await fleet.relay.carry(routes)
     if len(arrived) == len(routes) and routes:
         fleet.saw((one.id for one in moved if one.changed), routes[0][1])
-
-
-def _is_taken(record: Record | None) -> bool:
-    return record is not None and (not record.state.terminal or record.held)

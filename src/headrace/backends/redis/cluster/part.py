@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
@@ -115,6 +117,16 @@ class Ended(NamedTuple):
     """Whether there are many that it passed over, and maybe others behind them."""
 
 
+class Outlived(NamedTuple):
+    """Keys that outlive the records of their jobs."""
+
+    total: int
+    instants: list[float]
+    """Until when the first are held …"""
+    more: bool
+    """… and whether there are others that may go."""
+
+
 class Part(Shard):
     """The shard ``number`` of several."""
 
@@ -170,16 +182,21 @@ class Part(Shard):
         state = CODES[JobState(clause.place.value)]
         bounded = clause.max_count is not None or clause.max_bytes is not None
         count, size, flat, more = await self._run(
-            "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run)
+            "ended", at_arg(at), state, age, clause.limit + 1, int(bounded), int(clause.dry_run), clause.spare
         )
         jobs = [EndedJob(int(flat[i + 1]), flat[i], flat[i + 2], bool(flat[i + 3])) for i in range(0, len(flat), 4)]
         return Ended(count, int(size), jobs, bool(more))
 
-    async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob]) -> tuple[int, int]:
+    async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob], at: Stamp) -> tuple[int, int]:
         """Remove these, as far as they are as they were; how many went, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]
-        removed, freed = await self._run("remove", CODES[JobState(clause.place.value)], *flat)
+        removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.place.value)], *flat)
         return removed, int(freed)
+
+    async def outlived(self, clause: SweepClause, at: Stamp) -> Outlived:
+        """What a sweep of keys would find here, if this shard was all there is."""
+        removed, kept, more, instants = await self._sweep_keys(replace(clause, dry_run=True), at)
+        return Outlived(removed + kept, [float(instant) for instant in instants], bool(more))
 
     # -- alter
 
@@ -199,6 +216,11 @@ class Part(Shard):
         took it, or ``b""``."""
         told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
         return told, holders
+
+    async def taken(self, keys: Sequence[JobKey], at: Stamp) -> list[bool]:
+        """For each key whether it keeps jobs that come with it from moving here."""
+        told = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
+        return [bool(one) for one in told]
 
     async def mark(self, ids: Sequence[JobId]) -> list[JobId]:
         """Remember that these jobs are to be looked for in other shards; those that are here all the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -64,6 +65,8 @@ async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     """The oldest ends of all."""
     if clause.place is Place.TICKS:
         return await _sweep_ticks(fleet, clause, at)
+    if clause.place is Place.KEYS:
+        return await _sweep_keys(fleet, clause, at)
     if clause.place in (Place.RESULTS, Place.TENANTS):
         return await _sweep_each(fleet, clause, at)
     looks = await every(part.ended(clause, at) for part in fleet.parts)
@@ -72,7 +75,7 @@ async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     if clause.dry_run:
         jobs = [job for of in doomed.values() for job in of]
         return Swept(len(jobs), sum(job.size for job in jobs), kept - len(jobs), more)
-    gone = await every(fleet.parts[number].remove(clause, jobs) for number, jobs in doomed.items())
+    gone = await every(fleet.parts[number].remove(clause, jobs, at) for number, jobs in doomed.items())
     removed, freed = sum(count for count, _ in gone), sum(size for _, size in gone)
     return Swept(removed, freed, kept - removed, more)
 
@@ -100,6 +103,32 @@ async def _sweep_ticks(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     if not clause.dry_run:
         removed = sum(await every(part.ticks.forget(of) for part, of in zip(fleet.parts, doomed, strict=True) if of))
     return Swept(removed, removed * TICK_BYTES, sum(look.total for look in looks) - removed, more)
+
+
+async def _sweep_keys(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
+    """Those that are free by now; and of all others that are too many, those that would be free first."""
+    free = await every(part.outlived(replace(clause, max_count=None), at) for part in fleet.parts)
+    total, more = sum(look.total for look in free), any(look.more for look in free)
+    shares = {number: len(look.instants) for number, look in enumerate(free)}
+    excess = 0 if clause.max_count is None else total - clause.max_count
+    if excess > sum(shares.values()):
+        each = await every(part.outlived(replace(clause, max_count=0), at) for part in fleet.parts)
+        first = sorted((instant, number) for number, look in enumerate(each) for instant in look.instants)
+        shares = Counter(number for _, number in first[: min(excess, clause.limit)])
+        more = excess > clause.limit
+    elif sum(shares.values()) > clause.limit:
+        first = sorted((instant, number) for number, look in enumerate(free) for instant in look.instants)
+        shares, more = Counter(number for _, number in first[: clause.limit]), True
+    if not clause.dry_run:
+        swept = await every(
+            fleet.parts[number].sweep(replace(clause, max_count=free[number].total - share, limit=share), at)
+            for number, share in shares.items()
+            if share
+        )
+        removed = sum(one.removed for one in swept)
+    else:
+        removed = sum(shares.values())
+    return Swept(removed, 0, total - removed, more)
 
 
 async def _sweep_each(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:

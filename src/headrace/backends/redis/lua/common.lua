@@ -18,6 +18,7 @@
 --   :h          hash    id -> result                     :hx zset  those jobs by the instant until which it is held
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared
 --   :k          hash    Q:KEY -> who last took the key (KEY)
+--   :kx         zset    those of them that outlive the record of their job by the instant until which they are held
 --   :w          hash    id -> inboxes that wait for the job's end
 --   :q          hash    queue name -> number             :qn hash  number -> name          :qi  the last number
 --   :z          zset    numbers of paused queues by the instant until which they are (FOREVER: they are to be resumed)
@@ -81,9 +82,10 @@ local JOB_SIZE_AT = 9
 -- of each section, NONE: there is none); the bytes of these.
 local NONE = 4294967295
 local NO_CELLS = string.rep('\255', 16)
--- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed
+-- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed, 3 the key outlives its record
 local KEY = '>c16I8B'
 local KEY_SIZE = 25
+local OUTLIVES = 3
 
 local AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = 0, 1, 2, 3, 4, 5
 local MANY = 2000

@@ -1,11 +1,12 @@
 -- Ended jobs that a sweep may condemn. ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds,
--- whether it only tells. Answers how many there are, their bytes, id, instant, size and whether age condemns it of each that may
+-- whether it only tells, how long ago they must have ended at least. Answers how many there are, their bytes, id, instant, size and whether age condemns it of each that may
 -- go (with other bounds the first ``limit``; those that age condemns, no more than ``limit``), and whether it stopped half way.
 
 local now = clock(ARGV[1])
 local state, age, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local first = ARGV[5] == '1' and limit or 0
 local dry = ARGV[6] == '1'
+local spared = now - tonumber(ARGV[7])
 local key = base .. ':d:' .. state
 
 local told, aged = {}, 0
@@ -21,7 +22,7 @@ local function look(from, to, pass)
         local j = read_state(states[i])
         local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if not pass(id, piece[2 * i], j, past, old) then
+        if tonumber(piece[2 * i]) > spared or not pass(id, piece[2 * i], j, past, old) then
             return 0
         end
     end

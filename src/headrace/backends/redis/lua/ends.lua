@@ -37,9 +37,9 @@ local function cancel(id, j, now, reason)
     end
 end
 
--- Nothing is left of an ended job, or of one that has left its place.
-local function forget(id, j)
-    drop_key(id, j)
+-- Nothing is left of an ended job, or of one that has left its place, but its key, if that is held beyond ``held_after``.
+local function forget(id, j, held_after)
+    drop_key(id, j, held_after)
     leave_tenants({id})
     call('HDEL', base .. ':j', id)
     call('HDEL', base .. ':s', id)

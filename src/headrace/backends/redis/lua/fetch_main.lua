@@ -8,9 +8,7 @@ for i = 1, #ARGV[2] / 16 do
     ids[i] = string.sub(ARGV[2], (i - 1) * 16 + 1, i * 16)
 end
 for _, one in ipairs(cmsgpack.unpack(ARGV[3])) do
-    local qid = call('HGET', base .. ':q', one[1])
-    local packed = qid and call('HGET', base .. ':k', key_field(qid, one[2]))
-    ids[#ids + 1] = packed and string.sub(packed, 1, 16) or ''
+    ids[#ids + 1] = named_by(one[1], one[2])
 end
 local jobs = ask('HMGET', base .. ':j', ids)
 local states = ask('HMGET', base .. ':s', ids)

@@ -69,11 +69,11 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
             fine = false
             answers[#answers + 1] = {i, 1, id}
         elseif fine and key then
-            local other, taken = key_holder(qid, key, now, holds[i], seen)
+            local other, taken, alone = key_holder(qid, key, now, holds[i], seen)
             if taken then
                 fine = false
-                answers[#answers + 1] = {i, 2, other}
-                if waits[i] then
+                answers[#answers + 1] = {i, 2, other, alone and COMPLETED}
+                if waits[i] and not alone then
                     local j = seen[other] and {state = AVAILABLE} or find(other)
                     if j.state <= PAUSED then
                         watch(other, waits[i])
@@ -170,9 +170,10 @@ local function describe(answers, now)
     for _, answer in ipairs(answers) do
         local id, status = answer[3], answer[2]
         -- One that has left for another shard is told from there.
-        local j = status == 4 and {state = AVAILABLE, attempt = 0} or find(id) or {state = -1, attempt = 0}
+        local j = status == 4 and {state = AVAILABLE, attempt = 0} or answer[4] and {state = answer[4], attempt = 0}
+            or find(id) or {state = -1, attempt = 0}
         answer[4], answer[5], answer[6] = j.state, j.attempt, false
-        if status == 2 and j.state == COMPLETED then
+        if status == 2 and j.state == COMPLETED and j.held_until then
             answer[2] = 3
             if j.held_until > now then
                 answer[6] = call('HGET', base .. ':h', id)

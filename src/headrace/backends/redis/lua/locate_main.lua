@@ -10,8 +10,6 @@ for i = 1, #ARGV[1] / 16 do
     end
 end
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local qid = call('HGET', base .. ':q', one[1])
-    local packed = qid and call('HGET', base .. ':k', key_field(qid, one[2]))
-    holders[i] = packed and string.sub(packed, 1, 16) or ''
+    holders[i] = named_by(one[1], one[2])
 end
 return {told, holders}

@@ -1,13 +1,15 @@
--- Remove ended jobs. ARGV: state, then id and instant of each: one that has changed since stays. Answers how many went, and their bytes.
+-- Remove ended jobs. ARGV: now or '', state, then id and instant of each: one that has changed since stays. Answers how many went,
+-- and their bytes.
 
+local now, state = clock(ARGV[1]), tonumber(ARGV[2])
 local removed, freed = 0, 0
-for i = 2, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
     local id = ARGV[i]
-    if tonumber(call('ZSCORE', base .. ':d:' .. ARGV[1], id) or -1) == tonumber(ARGV[i + 1]) then
+    if tonumber(call('ZSCORE', base .. ':d:' .. state, id) or -1) == tonumber(ARGV[i + 1]) then
         local j = find(id) or read_state(false)
-        j.state = tonumber(ARGV[1])
+        j.state = state
         leave(id, j)
-        forget(id, j)
+        forget(id, j, now)
         removed, freed = removed + 1, freed + j.size
     end
 end

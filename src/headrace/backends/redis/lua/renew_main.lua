@@ -53,7 +53,7 @@ local held = {}
 if ARGV[9] ~= '0' then
     local first = call('ZRANGE', base .. ':l', 0, tonumber(ARGV[9]) - 1)
     for i, packed in ipairs(ask('HMGET', base .. ':s', first)) do
-        if string.sub(packed, STATE_SIZE + 1) == holder then
+        if is_whole_state(packed) and string.sub(packed, STATE_SIZE + 1) == holder then
             held[#held + 1] = first[i]
             held[#held + 1] = number(read_state(packed).epoch)
         end

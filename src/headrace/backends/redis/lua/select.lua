@@ -71,10 +71,9 @@ local function named(ids, keys)
         add(string.sub(ids, (i - 1) * 16 + 1, i * 16))
     end
     for _, one in ipairs(keys) do
-        local qid = call('HGET', base .. ':q', one[1])
-        local packed = qid and call('HGET', base .. ':k', key_field(qid, one[2]))
-        if packed then
-            add(string.sub(packed, 1, 16))
+        local id = named_by(one[1], one[2])
+        if id ~= '' then
+            add(id)
         end
     end
     return found

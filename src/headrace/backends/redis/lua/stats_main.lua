@@ -52,4 +52,4 @@ for state = COMPLETED, FAILED do
     places[#places + 1] = call('ZCARD', base .. ':d:' .. state)
     places[#places + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
 end
-return {told, workers, places, call('ZCARD', base .. ':T')}
+return {told, workers, places, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}

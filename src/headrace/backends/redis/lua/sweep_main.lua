@@ -1,10 +1,11 @@
 -- Remove what has ended, oldest end first. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
--- limit, whether it only tells. Answers removed, bytes, kept, more.
+-- limit, whether it only tells, how long ago it must have ended at least. Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])
 local age, most, most_bytes, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local dry = ARGV[7] == '1'
+local spared = now - tonumber(ARGV[8])
 
 if state == 0 then
     local ids = call('ZRANGEBYSCORE', base .. ':hx', '-inf', number(now), 'LIMIT', 0, limit + 1)
@@ -55,7 +56,10 @@ while not done do
         j.state = state
         local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if old or #doomed < excess or freed < over then
+        if tonumber(piece[2 * i]) > spared then
+            done = true
+            break
+        elseif old or #doomed < excess or freed < over then
             if #doomed == limit then
                 more, done = true, true
                 break
@@ -78,7 +82,7 @@ end
 if not dry then
     for _, one in ipairs(doomed) do
         leave(one[1], one[2])
-        forget(one[1], one[2])
+        forget(one[1], one[2], now)
     end
     settle_counts()
     if by_age and walked then

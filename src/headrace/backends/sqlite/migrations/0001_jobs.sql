@@ -5,7 +5,7 @@
 -- The queues in use, how many of their jobs are in which state, and until when claims from them are stopped.
 -- ``policy`` is what was saved, of which ``turns`` (of a group), ``depth`` and ``holders`` are told apart, and whether it
 -- bounds what runs; ``governed`` is 2 until the jobs that waited before have been brought into lanes; ``round`` and
--- ``full_at`` are those of its turns.
+-- ``full_at`` are those of its turns; ``outlived`` counts keys that outlive their jobs.
 CREATE TABLE queues (
     qid INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -23,7 +23,8 @@ CREATE TABLE queues (
     jobs_paused INTEGER NOT NULL DEFAULT 0,
     completed INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0
+    failed INTEGER NOT NULL DEFAULT 0,
+    outlived INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE INDEX queues_stopped ON queues (name) WHERE paused_until > 0;
@@ -32,7 +33,7 @@ CREATE INDEX queues_ruled ON queues (name) WHERE governed OR policy IS NOT NULL;
 -- Queues that nothing refers to: their names are forgotten by the next sweep.
 CREATE INDEX queues_idle ON queues (paused_until)
 WHERE NOT governed AND policy IS NULL
-    AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0;
+    AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0 AND outlived = 0;
 
 -- headers, error and the four sections are NULL (absent), a BLOB (small), or the INTEGER that leads to ``cells``;
 -- ``far`` says that there is such an integer. ``lane`` is where the job lies in ``ready``, when it does.
@@ -69,7 +70,8 @@ CREATE TABLE cells (
     data BLOB NOT NULL
 ) STRICT;
 
--- AVAILABLE. The table is its own claim index: what is due is a range at the head of each (lane, priority).
+-- AVAILABLE. The table is its own claim index: what is due lies in its lane in the order of claims, what is not lies in
+-- another lane (see 0006).
 -- The lane is the qid; in a governed queue, that of the job's tenant and task; and of a job that waits for the turn of
 -- its group, the group's line, the negative ``gid``, where every priority is 0 and no claim looks.
 -- ``dies_at`` is the later of expiry and ``run_at``: from then on the job is due and expired.
@@ -137,22 +139,27 @@ CREATE TABLE ended (
 CREATE INDEX ended_age ON ended (state, finished_at, held_until);
 CREATE INDEX ended_held ON ended (held_until) WHERE result IS NOT NULL;
 
--- How much lies in each of the three places.
+-- How much lies in each of the three places, and how many keys outlive their jobs (6).
 CREATE TABLE places (
     state INTEGER PRIMARY KEY,
     count INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-INSERT INTO places (state) VALUES (3), (4), (5);
+INSERT INTO places (state) VALUES (3), (4), (5), (6);
 
--- The job that last took a key, live or ended.
+-- The job that last took a key, live or ended. Of a key that outlives its job ``seq`` is 0, and ``id`` and ``held_until`` tell
+-- what the job did; of others they are NULL.
 CREATE TABLE keys (
     qid INTEGER NOT NULL,
     key TEXT NOT NULL,
     seq INTEGER NOT NULL,
+    held_until INTEGER,
+    id BLOB,
     PRIMARY KEY (qid, key)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX keys_outlived ON keys (held_until) WHERE held_until IS NOT NULL;
 
 -- The inboxes that get a hint when the job ends.
 CREATE TABLE waiters (

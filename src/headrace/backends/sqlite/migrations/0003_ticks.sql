@@ -44,5 +44,5 @@ CREATE TABLE ticks (
 
 CREATE INDEX ticks_age ON ticks (planned_at, uid, slot);
 
--- The place of ticks (6), beside those of ended jobs.
-INSERT INTO places (state) VALUES (6);
+-- The place of ticks (7), beside those of ended jobs.
+INSERT INTO places (state) VALUES (7);

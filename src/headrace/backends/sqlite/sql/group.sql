@@ -21,7 +21,8 @@ DELETE FROM groups WHERE gid = ?1
 SELECT j.run_at, j.id, j.seq, j.lane, j.priority, j.tenant, y.epoch
 FROM called AS c
 CROSS JOIN jobs AS j ON j.seq = c.seq
-LEFT JOIN ready AS y ON y.lane = j.lane AND y.priority = j.priority AND y.run_at = j.run_at AND y.id = j.id
+LEFT JOIN ready AS y
+    ON y.lane = j.lane AND y.priority = iif(j.lane < 0, 0, j.priority) AND y.run_at = j.run_at AND y.id = j.id
 WHERE c.gid = ?1
 
 -- name: is_called

@@ -12,8 +12,9 @@ INSERT INTO jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
--- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended: no state means that the holder is live.
-SELECT k.seq, e.state, e.held_until FROM keys AS k LEFT JOIN ended AS e ON e.seq = k.seq WHERE k.qid = ?1 AND k.key = ?2
+-- PRIMARY KEY (qid, key) of keys, INTEGER PRIMARY KEY of ended: no state means that the holder is live, unless the key has
+-- outlived it.
+SELECT k.seq, e.state, e.held_until, k.id, k.held_until FROM keys AS k LEFT JOIN ended AS e ON e.seq = k.seq WHERE k.qid = ?1 AND k.key = ?2
 
 -- name: take_key
 -- PRIMARY KEY (qid, key).
@@ -26,6 +27,21 @@ DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND seq = ?3
 -- name: drop_key_of
 -- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key); a newer holder keeps it.
 DELETE FROM keys WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1) AND seq = ?1
+
+-- name: outlived
+-- INTEGER PRIMARY KEY of ended and jobs, PRIMARY KEY (qid, key) of keys, one probe each per seq: those whose key is still held.
+SELECT j.seq, j.qid, j.id, e.held_until
+FROM carray(?1) AS wanted CROSS JOIN ended AS e ON e.seq = wanted.value CROSS JOIN jobs AS j ON j.seq = e.seq
+CROSS JOIN keys AS k ON k.qid = j.qid AND k.key = j.key
+WHERE e.held_until > ?2 AND k.seq = j.seq
+
+-- name: outlive
+-- INTEGER PRIMARY KEY of jobs, PRIMARY KEY (qid, key); keys_outlived.
+UPDATE keys SET seq = 0, id = ?2, held_until = ?3 WHERE (qid, key) = (SELECT j.qid, j.key FROM jobs AS j WHERE j.seq = ?1)
+
+-- name: drop_outlived
+-- PRIMARY KEY (qid, key); keys_outlived.
+DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND held_until IS NOT NULL
 
 -- name: wait
 -- PRIMARY KEY (seq, inbox).

@@ -36,24 +36,13 @@ DELETE FROM holdings WHERE tid IN (SELECT t.tid FROM tenants AS t WHERE t.qid = 
 -- UNIQUE (qid, name): all tenants of the queue.
 UPDATE tenants SET taken = 0 WHERE qid = ?1 AND taken
 
--- name: levels
--- PRIMARY KEY of ready, skipping from priority to priority.
-WITH RECURSIVE level (priority) AS (
-    SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1
-    UNION ALL
-    SELECT (SELECT min(r.priority) FROM ready AS r WHERE r.lane = ?1 AND r.priority > l.priority)
-    FROM level AS l
-    WHERE l.priority IS NOT NULL
-)
-SELECT l.priority FROM level AS l WHERE l.priority IS NOT NULL
-
 -- name: waiting
--- PRIMARY KEY of ready: (lane, priority, run_at <= then), already in claim order; INTEGER PRIMARY KEY of jobs.
-SELECT r.priority, r.run_at, r.id, r.seq, j.tenant, j.task
+-- PRIMARY KEY of ready: one lane from its head on, already in its order; INTEGER PRIMARY KEY of jobs.
+SELECT r.priority, r.run_at, r.id, r.seq, j.priority, j.tenant, j.task
 FROM ready AS r CROSS JOIN jobs AS j ON j.seq = r.seq
-WHERE r.lane = ?1 AND r.priority = ?2 AND r.run_at <= ?3
-ORDER BY r.run_at, r.id
-LIMIT ?4
+WHERE r.lane = ?1
+ORDER BY r.priority, r.run_at, r.id
+LIMIT ?2
 
 -- name: limit
 -- PRIMARY KEY (qid, tenant); limits_over.
@@ -120,9 +109,11 @@ SELECT tid, running, full_at, every, burst FROM tenants WHERE qid = ?1 AND name 
 SELECT running, every, burst, paused_until FROM limits WHERE qid = ?1 AND tenant = ?2
 
 -- name: waiting_of
--- UNIQUE (tid, task) of lanes, PRIMARY KEY of ready; a bounded number of jobs.
+-- UNIQUE (tid, task) of lanes, PRIMARY KEY of ready; a bounded number of jobs, of those for later too.
 SELECT count(*) FROM (
-    SELECT 1 FROM lanes AS l CROSS JOIN ready AS r ON r.lane = l.lane WHERE l.tid = ?1 LIMIT ?2
+    SELECT 1 FROM lanes AS l CROSS JOIN ready AS r ON r.lane IN (l.lane, -1099511627776 - l.lane)
+    WHERE l.tid = ?1
+    LIMIT ?2
 )
 
 -- name: workers

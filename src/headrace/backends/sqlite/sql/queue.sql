@@ -24,7 +24,7 @@ SELECT name FROM queues INDEXED BY queues_stopped WHERE paused_until > 0 AND pau
 -- INTEGER PRIMARY KEY; once per transaction and touched queue.
 UPDATE queues SET
     available = available + ?2, running = running + ?3, jobs_paused = jobs_paused + ?4,
-    completed = completed + ?5, cancelled = cancelled + ?6, failed = failed + ?7
+    completed = completed + ?5, cancelled = cancelled + ?6, failed = failed + ?7, outlived = outlived + ?8
 WHERE qid = ?1
 
 -- name: place
@@ -36,6 +36,7 @@ UPDATE places SET count = count + ?2, bytes = bytes + ?3 WHERE state = ?1
 SELECT 1 FROM queues INDEXED BY queues_idle
 WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
     AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
+    AND outlived = 0
 LIMIT 1
 
 -- name: forget_idle
@@ -44,6 +45,7 @@ DELETE FROM queues WHERE qid IN (
     SELECT qid FROM queues INDEXED BY queues_idle
     WHERE paused_until <= ?1 AND NOT governed AND policy IS NULL
         AND available = 0 AND running = 0 AND jobs_paused = 0 AND completed = 0 AND cancelled = 0 AND failed = 0
+    AND outlived = 0
     LIMIT 1000
 )
 

@@ -18,13 +18,17 @@ WHERE ?1 IS NULL AND (?2 IS NULL OR j.tenant = ?2) AND (?3 IS NULL OR j.task = ?
     AND (?4 IS NULL OR j.enqueued_at <= ?4)
 
 -- name: available_of_queue
--- PRIMARY KEY of ready: the ranges of the lanes of one queue, found by UNIQUE (qid, name) of tenants and of groups and
--- UNIQUE (tid, task) of lanes; INTEGER PRIMARY KEY of jobs.
+-- PRIMARY KEY of ready: the ranges of the lanes of one queue and of their lanes for later, found by UNIQUE (qid, name)
+-- of tenants and of groups and UNIQUE (tid, task) of lanes; INTEGER PRIMARY KEY of jobs.
 SELECT j.id, j.seq
 FROM (
     SELECT ?1 AS lane
     UNION ALL
+    SELECT -1099511627776 - ?1
+    UNION ALL
     SELECT l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
+    UNION ALL
+    SELECT -1099511627776 - l.lane FROM tenants AS t CROSS JOIN lanes AS l ON l.tid = t.tid WHERE t.qid = ?1
     UNION ALL
     SELECT -g.gid FROM groups AS g WHERE g.qid = ?1
 ) AS mine

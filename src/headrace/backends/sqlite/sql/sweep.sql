@@ -22,6 +22,13 @@ LIMIT ?4
 -- INTEGER PRIMARY KEY of jobs, one probe per seq.
 SELECT j.qid FROM carray(?1) AS wanted CROSS JOIN jobs AS j ON j.seq = wanted.value
 
+-- name: keys
+-- Partial index keys_outlived, in its order.
+SELECT qid, key, held_until FROM keys INDEXED BY keys_outlived
+WHERE held_until IS NOT NULL
+ORDER BY held_until
+LIMIT ?1
+
 -- name: results
 -- Partial index ended_held, in its order; INTEGER PRIMARY KEY of cells for what lies far.
 SELECT

@@ -1,11 +1,22 @@
 -- The tenants of governed queues and their lanes, as jobs come and go.
 
 -- name: known
--- UNIQUE (qid, name), one probe per name; UNIQUE (tid, task) of lanes, one range per tenant.
+-- UNIQUE (qid, name), one probe per name; UNIQUE (tid, task) of lanes, one probe per tenant.
 SELECT t.name, t.tid, t.since IS NULL AND NOT t.full, t.wake_at, l.task, l.lane
 FROM carray(?2) AS wanted
 CROSS JOIN tenants AS t ON t.qid = ?1 AND t.name = wanted.value
-LEFT JOIN lanes AS l ON l.tid = t.tid
+LEFT JOIN lanes AS l ON l.tid = t.tid AND l.task = ?3
+
+-- name: known_with_tasks
+-- UNIQUE (qid, name), one probe per name; UNIQUE (tid, task) of lanes, one probe per tenant and task.
+SELECT t.name, t.tid, t.since IS NULL AND NOT t.full, t.wake_at, l.task, l.lane
+FROM carray(?2) AS wanted
+CROSS JOIN tenants AS t ON t.qid = ?1 AND t.name = wanted.value
+LEFT JOIN lanes AS l ON l.tid = t.tid AND l.task IN carray(?3)
+
+-- name: numbers
+-- UNIQUE (qid, name), one probe per name.
+SELECT t.name, t.tid FROM carray(?2) AS wanted CROSS JOIN tenants AS t ON t.qid = ?1 AND t.name = wanted.value
 
 -- name: add
 -- UNIQUE (qid, name).
@@ -28,8 +39,11 @@ INSERT INTO lanes (lane, tid, task) VALUES (?1, ?2, ?3)
 UPDATE tenants SET lanes = lanes + ?2 WHERE tid = ?1
 
 -- name: forget_lane
--- INTEGER PRIMARY KEY; PRIMARY KEY of ready: (lane) at its head.
-DELETE FROM lanes WHERE lane = ?1 AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = ?1) RETURNING tid
+-- INTEGER PRIMARY KEY; PRIMARY KEY of ready: the heads of the lane, and of its lane for later.
+DELETE FROM lanes
+WHERE lane = ?1 AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = ?1)
+    AND NOT EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = -1099511627776 - ?1)
+RETURNING tid
 
 -- name: start
 -- INTEGER PRIMARY KEY; tenants_idle.

@@ -15,16 +15,22 @@ FROM queues AS q WHERE q.qid = ?1
 SELECT task, paused_until, full_at FROM tasks WHERE qid = ?1
 
 -- name: wake
--- Partial index tenants_asleep: (qid, wake_at <= now); tenants_awake.
-UPDATE tenants INDEXED BY tenants_asleep SET since = wake_at, wake_at = NULL, count = max(count, ?3)
-WHERE qid = ?1 AND wake_at IS NOT NULL AND wake_at <= ?2
+-- Partial index tenants_asleep: (qid, wake_at <= now), a bounded number; tenants_awake.
+UPDATE tenants SET since = wake_at, wake_at = NULL, count = max(count, ?3)
+WHERE tid IN (
+    SELECT t.tid FROM tenants AS t INDEXED BY tenants_asleep
+    WHERE t.qid = ?1 AND t.wake_at IS NOT NULL AND t.wake_at <= ?2
+    ORDER BY t.wake_at
+    LIMIT ?4
+)
 
 -- name: awake
 -- Partial index tenants_awake, in its order, from one tenant on; PRIMARY KEY (qid, tenant) of limits; UNIQUE (tid, task)
--- of lanes: one row for each lane, or one without.
+-- of lanes: one row for each lane, or one without; PRIMARY KEY of ready: the head of each lane for later.
 SELECT
     one.count, one.since, one.name, one.tid, one.running, one.full_at, one.every, one.burst, m.running, m.every, m.burst,
-    m.paused_until, l.lane, l.task
+    m.paused_until, l.lane, l.task,
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = -1099511627776 - l.lane AND r.priority = 0)
 FROM (
     SELECT t.* FROM tenants AS t INDEXED BY tenants_awake
     WHERE t.qid = ?1 AND t.taken = 0 AND t.since IS NOT NULL AND (t.count, t.since, t.name) > (?2, ?3, ?4)
@@ -36,10 +42,12 @@ LEFT JOIN lanes AS l ON l.tid = one.tid
 
 -- name: mine
 -- Index holdings_holder: those that the holder has jobs of; INTEGER PRIMARY KEY of tenants, PRIMARY KEY of limits;
--- UNIQUE (tid, task) of lanes: one row for each lane, or one without.
+-- UNIQUE (tid, task) of lanes: one row for each lane, or one without; PRIMARY KEY of ready: the head of each lane for
+-- later.
 SELECT
     t.count, t.since, t.name, t.tid, t.running, t.full_at, t.every, t.burst, m.running, m.every, m.burst, m.paused_until,
-    l.lane, l.task
+    l.lane, l.task,
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = -1099511627776 - l.lane AND r.priority = 0)
 FROM holdings AS h INDEXED BY holdings_holder
 CROSS JOIN tenants AS t ON t.tid = h.tid
 LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name

@@ -28,7 +28,7 @@ class Janitor:
                 await self._sweep(SweepClause(place=place))
                 continue
             limit = self._rng.choice((3, 1_000))
-            bound = None if place is Place.RESULTS else self._rng.choice(("age", "age", "count"))
+            bound = None if place in (Place.RESULTS, Place.KEYS) else self._rng.choice(("age", "age", "count"))
             for dry_run in (True, False):
                 clause = SweepClause(
                     place=place,

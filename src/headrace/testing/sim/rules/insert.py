@@ -27,6 +27,8 @@ def expected(book: Ledger, row: Row, now: int, *, gate: bool = False) -> Inserte
         return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
     if last is not None and last.held(now):
         return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
+    if row.key is not None and (job_id := book.outliving(row.queue, row.key, now)) is not None:
+        return Inserted(InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
     full = gate and book.realm.of(row.queue).full()
     return Inserted(InsertStatus.FULL if full else InsertStatus.NEW, row.id)
 
@@ -50,5 +52,7 @@ def _note(book: Ledger, row: Row, answer: Inserted) -> None:
             book.reach("key taken again")
     elif answer.status is InsertStatus.DUPLICATE and answer.state is JobState.FAILED:
         book.reach("key held by a failed job")
+    elif answer.status is InsertStatus.DUPLICATE and answer.state is JobState.COMPLETED:
+        book.reach("key held by a job that was swept")
     else:
         book.reach(f"insert {answer.status}")

@@ -21,6 +21,9 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
         for job_id in gone:
             book.blame("I17", job_id, "a sweep of tenants removed it")
         return
+    if clause.place is Place.KEYS:
+        _on_sweep_keys(book, clause, swept, gone, now)
+        return
     results = clause.place is Place.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
     ids = {life.id for life in doomed[: clause.limit]}
@@ -31,7 +34,7 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
             state = "unknown" if life is None else f"{life.state}, ended at {life.finished_at}"
             book.blame("I17", job_id, f"a sweep of {clause.place} removed it, which it may not: it is {state}")
         if life is not None:
-            book.remove(life, "swept")
+            book.sweep_away(life, now)
     if clause.max_bytes is not None:
         return
     if not (results or clause.dry_run):
@@ -46,6 +49,17 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
     if results and not clause.dry_run:
         for life in doomed[: clause.limit]:
             life.result = None
+
+
+def _on_sweep_keys(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:
+    """What is free is free, on the books of the store or not: only what is removed too early is seen, by inserts."""
+    for job_id in gone:
+        book.blame("I17", job_id, "a sweep of keys removed it")
+    free = sum(until <= now for _, until in book.outlived.values())
+    if swept.removed > free:
+        book.blame("I17", None, f"a sweep removed {swept.removed} keys, of which only {free} are free")
+    if swept.removed and not clause.dry_run:
+        book.reach("swept keys")
 
 
 def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:

@@ -1,0 +1,142 @@
+"""Many workers on one store: what a job costs while they idle, and what turns cost when all of them claim."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fleet import Servers
+from benchmarks.studies.stores import fresh
+from headrace import App
+from headrace.protocol import Backend
+from headrace.records import Claim, Row, Settlement
+from headrace.types import JobState
+
+WORKERS = 24
+CLAIMERS = 16
+IDLE = ("postgres", "valkey")
+"""Stores that wake workers over the wire."""
+RATIO = 0.7
+"""What a governed queue must at least give out of what a plain one does."""
+_QUEUE = "crowd"
+_TENANTS = 100
+_BATCH = 10
+_LEASE = 3_600_000_000
+_REST = 0.3
+"""Seconds for the late claims that a job has caused."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """The same with few and with many, or plain and governed."""
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    flat: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before if self.before else 0.0
+
+
+def idle(store: str, servers: Servers, jobs: int, workers: int, place: Path | None = None) -> Crowd:
+    """Claims for each job that comes alone: one worker, and many of them."""
+    found = []
+    for number in (1, workers):
+        with fresh(store, servers, place, "counting") as at:
+            found.append(asyncio.run(_trickle(at.url, number, jobs)))
+    alone, many = found
+    return Crowd(f"{workers} idle workers", "claims/job", alone, many, many <= 2 * alone)
+
+
+async def _trickle(url: str, workers: int, jobs: int) -> float:
+    ran = asyncio.Event()
+    claims = 0
+
+    def counted(backend: Any) -> None:
+        claim, turn = backend.claim, backend.turn
+
+        async def claims_counted(*args: Any) -> Any:
+            nonlocal claims
+            claims += 1
+            return await claim(*args)
+
+        async def turns_counted(*args: Any) -> Any:
+            nonlocal claims
+            claims += 1
+            return await turn(*args)
+
+        backend.claim, backend.turn = claims_counted, turns_counted
+
+    async with AsyncExitStack() as stack:
+        apps = [App(url) for _ in range(workers)]
+        for app in apps:
+
+            @app.task(name="nothing", queue=_QUEUE)
+            async def nothing() -> None:
+                ran.set()
+
+            await stack.enter_async_context(app)
+            counted(await app.client.backend())
+        working = [asyncio.ensure_future(app.work()) for app in apps]
+        try:
+            await asyncio.sleep(2.0)
+            claims = 0
+            for _ in range(jobs):
+                ran.clear()
+                await apps[0].enqueue_named("nothing", {})
+                await asyncio.wait_for(ran.wait(), 60)
+                await asyncio.sleep(_REST)
+            return claims / jobs
+        finally:
+            for app in apps:
+                app.stop()
+            await asyncio.gather(*working)
+
+
+def governed(store: str, servers: Servers, jobs: int, claimers: int, times: int, place: Path | None = None) -> Crowd:
+    """Jobs a second through claims and completions: of a plain queue, and of a governed one."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for time_ in range(times):
+        for kind in (False, True) if time_ % 2 == 0 else (True, False):
+            with fresh(store, servers, place, "counting") as at:
+                rates[kind].append(asyncio.run(_drain(at.url, jobs, claimers, kind)))
+    plain, turns = (max(rates[kind]) for kind in (False, True))
+    return Crowd(f"{claimers} claimers, governed", "jobs/s", plain, turns, turns >= RATIO * plain)
+
+
+async def _drain(url: str, jobs: int, claimers: int, governs: bool) -> float:
+    async with AsyncExitStack() as stack:
+        apps = [await stack.enter_async_context(App(url)) for _ in range(claimers)]
+        first = await apps[0].client.backend()
+        if governs:
+            await apps[0].policies.set(_QUEUE, chunk=_BATCH)
+        new_id = apps[0].client.packer.new_id
+        rows = [Row(new_id(), _QUEUE, "nothing", {}, tenant=f"t{number % _TENANTS}") for number in range(jobs)]
+        for start in range(0, jobs, 1_000):
+            await first.insert(rows[start : start + 1_000])
+        backends = [await app.client.backend() for app in apps]
+        began = time.perf_counter()
+        done = await asyncio.gather(*[_empty(backend, f"h{i}") for i, backend in enumerate(backends)])
+        seconds = time.perf_counter() - began
+    if sum(done) != jobs:
+        raise RuntimeError(f"expected {jobs} jobs to be run, but {sum(done)} were")
+    return jobs / seconds
+
+
+async def _empty(backend: Backend, holder: str) -> int:
+    assert backend.turn is not None
+    done = 0
+    batch: list[Settlement] = []
+    while True:
+        _, found = await backend.turn(batch, Claim(holder, (_QUEUE,), _BATCH, _LEASE))
+        done += len(batch)
+        batch = [Settlement(job.id, job.epoch, holder, JobState.COMPLETED, keep=False) for job in found.jobs]
+        if not batch and found.next_in is None:
+            return done

@@ -1,0 +1,75 @@
+"""Jobs that may be claimed, or may be once they are due: of a queue, or of one tenant and task of a governed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.entry import Entry
+from headrace.records import JobId
+
+PROMOTED_AT_ONCE = 1_000
+"""So many jobs one claim promotes at most."""
+
+Rank = Callable[[Entry], int]
+"""The place of a job in the order of claims; the lower comes first, and of equals the lower id."""
+
+
+def rank(entry: Entry) -> int:
+    """By ``(priority, run_at)``."""
+    return (entry.priority << 64) + entry.run_at
+
+
+class Lane:
+    """What is due in the order of claims; what is not lies apart, by ``run_at``, and is promoted."""
+
+    __slots__ = ("due", "later")
+
+    def __init__(self) -> None:
+        self.due = Agenda()
+        """By rank."""
+        self.later = Agenda()
+
+    def __len__(self) -> int:
+        return len(self.due.instants) + len(self.later.instants)
+
+    def put(self, entry: Entry, rank: Rank, now: int) -> None:
+        """Enter a job."""
+        if entry.run_at <= now:
+            self.due.put(entry.id, rank(entry))
+        else:
+            self.later.put(entry.id, entry.run_at)
+
+    def drop(self, job_id: JobId) -> None:
+        """Take a job out, if it is here."""
+        self.due.drop(job_id)
+        self.later.drop(job_id)
+
+    def promote(self, most: int, find: Callable[[JobId], Entry], rank: Rank, now: int) -> int:
+        """Jobs that have become due may be claimed, those first that were due first; how many it were."""
+        moved = 0
+        while moved < most and (job_id := next(self.later.take(now), None)) is not None:
+            self.due.put(job_id, rank(find(job_id)))
+            moved += 1
+        return moved
+
+    def draw(self, find: Callable[[JobId], Entry], now: int) -> Entry | None:
+        """The first due job, which is out then. What was due until the clock was set back lies apart again."""
+        while (job_id := self.due.pop()) is not None:
+            entry = find(job_id)
+            if entry.run_at <= now:
+                return entry
+            self.later.put(job_id, entry.run_at)
+        return None
+
+    def next_due(self, find: Callable[[JobId], Entry]) -> int | None:
+        """The earliest ``run_at``, where at most a few jobs are due; of more it is that of the first in order."""
+        first = self.due.head()
+        instants = [self.later.first(), None if first is None else find(first[1]).run_at]
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def oldest(self, find: Callable[[JobId], Entry]) -> int | None:
+        """The earliest ``run_at`` of all."""
+        due = (find(job_id).run_at for job_id in self.due.instants)
+        later = self.later.first()
+        return min(due, default=later) if later is None else min(min(due, default=later), later)

@@ -1,0 +1,168 @@
+"""Names of queues that nobody uses any more are forgotten, under any load, and never in somebody's hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from headrace.backends.postgres import PostgresBackend
+from headrace.records import Claim, InsertStatus, JobKey, Place, Row, Settlement, SweepClause
+from headrace.types import JobState
+from tests.postgres import server
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+_DAY = 86_400_000_000
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    with psycopg.connect(server().url(), autocommit=True, options="-c search_path=names") as connection:
+        yield connection
+        connection.execute("DROP SCHEMA IF EXISTS names CASCADE")
+
+
+@pytest.fixture
+async def store(connection: Connection) -> AsyncIterator[PostgresBackend]:
+    backend = PostgresBackend(server().url(), schema="names")
+    await backend.open()
+    yield backend
+    await backend.close()
+
+
+def row(number: int, queue: str = "q", **more: object) -> Row:
+    return Row(id=number.to_bytes(16, "big"), queue=queue, task="t", cells={}, **more)  # type: ignore[arg-type]
+
+
+async def pass_through(store: PostgresBackend, rows: list[Row], *, ttl: int = 0, keep: bool = False) -> None:
+    """Store jobs, run them, and leave nothing of them."""
+    await store.insert(rows)
+    jobs = (await store.claim(Claim("h", tuple({row.queue for row in rows}), 1_000, _DAY))).jobs
+    done = [
+        Settlement(job.id, job.epoch, "h", JobState.COMPLETED, result=b"", result_ttl=ttl, keep=keep) for job in jobs
+    ]  # fmt: skip
+    assert await store.finish(done) == [JobState.COMPLETED] * len(rows)
+
+
+def known(connection: Connection) -> set[object]:
+    return {name for (name,) in connection.execute("SELECT name FROM queues")}
+
+
+def age(connection: Connection, hours: int = 25) -> None:
+    """As if so much time had passed since the queues were used."""
+    connection.execute("SELECT fold_deltas()")
+    connection.execute("UPDATE queues SET used_at = used_at - %s * 3600000000::bigint", (hours,))
+
+
+async def forget(store: PostgresBackend) -> None:
+    """What a run does."""
+    for _ in range(3):
+        await store._call("forget_queues", None)
+
+
+async def test_a_name_is_kept_for_a_day_after_its_last_use(store: PostgresBackend, connection: Connection) -> None:
+    await pass_through(store, [row(1)])
+    await forget(store)
+    age(connection, 23)
+    await forget(store)
+    assert known(connection) == {"q"}
+    await pass_through(store, [row(2)])
+    age(connection, 23)
+    await forget(store)
+    assert known(connection) == {"q"}, "used in the last day, though nothing of it is left"
+    age(connection, 2)
+    await forget(store)
+    assert known(connection) == set()
+    assert connection.execute("SELECT * FROM totals").fetchall() == []
+    await pass_through(store, [row(3)])
+
+
+async def test_a_name_that_something_refers_to_is_kept(store: PostgresBackend, connection: Connection) -> None:
+    await store.insert([row(1, "waits")])
+    await pass_through(store, [row(2, "kept")], keep=True)
+    await pass_through(store, [row(3, "keyed", key="k")], ttl=_DAY, keep=True)
+    connection.execute("INSERT INTO queues (name, paused_until) VALUES ('paused', 9007199254740992)")
+    connection.execute("INSERT INTO queues (name, governed) VALUES ('governed', true)")
+    age(connection)
+    await forget(store)
+    assert known(connection) == {"waits", "kept", "keyed", "paused", "governed"}
+
+
+async def test_names_are_forgotten_while_others_are_used(store: PostgresBackend, connection: Connection) -> None:
+    """At no instant nobody stores a job: there is always a transaction that has named a queue."""
+    await pass_through(store, [row(n, f"old {n}") for n in range(50)])
+    age(connection)
+    with (
+        psycopg.connect(server().url(), options="-c search_path=names") as odd,
+        psycopg.connect(server().url(), options="-c search_path=names") as even,
+    ):
+        odd.execute("SELECT queue_ids(ARRAY['used'])")
+        for step in range(6):
+            current, other = (even, odd) if step % 2 == 0 else (odd, even)
+            await store._call("forget_queues", None)
+            other.commit()
+            current.execute("SELECT queue_ids(ARRAY['used'])")
+            other.execute("SELECT 1")
+    assert known(connection) == {"used"}
+
+
+async def test_a_transaction_that_named_it_before_is_waited_for(store: PostgresBackend, connection: Connection) -> None:
+    await pass_through(store, [row(1)])
+    age(connection)
+    with psycopg.connect(server().url(), options="-c search_path=names") as early:
+        [[qid]] = early.execute("SELECT queue_ids(ARRAY['q'])").fetchall()
+        for _ in range(3):
+            await forget(store)
+        assert known(connection) == {"q"}
+        early.execute("INSERT INTO deltas (qid, state, jobs) VALUES (%s, 0, 1)", (qid[0],))
+    await forget(store)
+    assert known(connection) == {"q"}, "it was used"
+    assert connection.execute("SELECT leaving FROM queues").fetchall() == [(False,)]
+
+
+async def test_a_transaction_that_names_it_after_the_mark_keeps_it(
+    store: PostgresBackend, connection: Connection
+) -> None:
+    await pass_through(store, [row(1)])
+    age(connection)
+    for _ in range(2):
+        await store._call("forget_queues", None)
+    assert connection.execute("SELECT leaving FROM queues").fetchall() == [(True,)]
+    with psycopg.connect(server().url(), options="-c search_path=names") as late:
+        [[qid]] = late.execute("SELECT queue_ids(ARRAY['q'])").fetchall()
+        await asyncio.wait_for(store.insert([row(2)]), 30)
+        await store._call("forget_queues", None)
+        assert known(connection) == {"q"}
+        assert connection.execute("SELECT qid FROM queues").fetchall() == [(qid[0],)]
+
+
+async def test_a_name_that_is_being_forgotten_is_made_anew(store: PostgresBackend, connection: Connection) -> None:
+    await pass_through(store, [row(1)])
+    age(connection)
+    for _ in range(2):
+        await store._call("forget_queues", None)
+    with psycopg.connect(server().url(), options="-c search_path=names") as forgetting:
+        forgetting.execute("SELECT forget_queues_v1(NULL)")
+        storing = asyncio.create_task(store.insert([row(2)]))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%insert_v1%'"
+        async with asyncio.timeout(30):
+            while connection.execute(waiting).fetchone() == (0,):
+                await asyncio.sleep(0.01)
+    [answer] = await storing
+    assert answer.status is InsertStatus.NEW
+    assert known(connection) == {"q"}
+    assert len((await store.claim(Claim("h", ("q",), 10, _DAY))).jobs) == 1
+
+
+async def test_many_names_go_in_bounded_steps(store: PostgresBackend, connection: Connection) -> None:
+    connection.execute("INSERT INTO queues (name, used_at) SELECT 'old ' || n, 0 FROM generate_series(1, 25000) AS n")
+    left = []
+    while known(connection):
+        await forget(store)
+        left.append(len(known(connection)))
+    assert left == [15_000, 5_000, 0]
+    assert await store.tidy([SweepClause(place=Place.COMPLETED)]) == {}
+    assert await store.fetch([JobKey("q", "k")]) == [None]

@@ -1,0 +1,121 @@
+"""Retention: each of its steps by itself, whatever the others do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.backends.memory import MemoryBackend
+from headrace.config import Keep, RetentionSettings
+from headrace.core.clock import ManualClock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.retention import Retention
+from headrace.errors import ConfigError, Unavailable
+from headrace.records import Claim, Place, Row, Settlement, Stamp, SweepClause, Swept
+from headrace.types import JobState
+
+_T0 = 1_700_000_000_000_000
+_ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
+_NOTHING = RetentionSettings(**{state.value: Keep(count=0) for state in _ENDS})
+
+
+class Store:
+    """A store with one job of each kind that can be swept, where the sweep of one place fails."""
+
+    def __init__(self, trouble: Mapping[str, Exception]) -> None:
+        self._inner = MemoryBackend()
+        self.trouble = dict(trouble)
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+        self.asked.append(clause.place.value)
+        if error := self.trouble.get(clause.place.value):
+            raise error
+        return await self._inner.sweep(clause, at)
+
+    async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+        self.asked.append("days")
+        if error := self.trouble.get("days"):
+            raise error
+        return {Place.COMPLETED: 7}
+
+    async def fill(self) -> None:
+        """Of each end one job."""
+        await self._inner.open()
+        await self._inner.insert([Row(bytes([n]) * 16, "q", "t", {}) for n in range(len(_ENDS))], _T0)
+        jobs = (await self._inner.claim(Claim("h", ("q",), 10, 1_000_000), _T0)).jobs
+        ends = [Settlement(job.id, job.epoch, "h", state) for job, state in zip(jobs, _ENDS, strict=True)]
+        assert await self._inner.finish(ends, _T0) == list(_ENDS)
+
+
+def retention(store: Any, settings: RetentionSettings = _NOTHING) -> tuple[Retention, list[Event]]:
+    events: list[Event] = []
+    observers = Observers()
+    observers.add(events.append)
+    return Retention(store, ManualClock(_T0), Random(1), observers, settings), events
+
+
+@pytest.mark.parametrize(
+    "trouble", [Unavailable("no answer in 31 s"), RuntimeError("no index"), ConfigError("no right")]
+)
+@pytest.mark.parametrize("place", [*(place.value for place in Place), "days"])
+async def test_a_step_that_fails_stops_no_other(place: str, trouble: Exception) -> None:
+    store = Store({place: trouble})
+    await store.fill()
+    janitor, events = retention(store)
+    await janitor.sweep()
+    assert set(store.asked) == {*(one.value for one in Place), "days"}
+    left = {one.place: one.count for one in (await store.stats(_T0)).places if one.place in _ENDS}
+    assert left == {state.value: int(state.value == place) for state in _ENDS}
+    swept = {event.detail for event in events if event.kind is EventKind.SWEPT}
+    assert ("7 from completed" in swept) is (place != "days")
+
+
+async def test_failures_are_counted_for_each_step_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "headrace")
+    store = Store({"completed": Unavailable("one"), "days": Unavailable("other")})
+    await store.fill()
+    janitor, events = retention(store)
+    await janitor.sweep()
+    del store.trouble["days"]
+    await janitor.sweep()
+    store.trouble["days"] = Unavailable("other")
+    told = []
+    for _ in range(5):
+        await janitor.sweep()
+        told.append([event.detail for event in events if event.kind is EventKind.ALERT])
+    first = "cleanup_failing: 3 sweeps of completed in a row failed, and what has ended piles up: one"
+    second = "cleanup_failing: 3 sweeps of days in a row failed, and what has ended piles up: other"
+    assert told == [[first], [first], [first, second], [first, second], [first, second]]
+
+
+async def test_steps_that_fail_together_are_told_together() -> None:
+    away = Unavailable("away")
+    store = Store(dict.fromkeys([*(place.value for place in Place), "days"], away))
+    janitor, events = retention(store)
+    for _ in range(4):
+        await janitor.sweep()
+    [alert] = [event for event in events if event.kind is EventKind.ALERT]
+    assert alert.error is away
+    assert "results, completed, cancelled, failed, keys, ticks, tenants, days" in alert.detail
+
+
+async def test_what_a_worker_may_not_do_is_tried_less_and_less_often() -> None:
+    store = Store({"completed": ConfigError("no right")})
+    janitor, events = retention(store)
+    for _ in range(31):
+        await janitor.sweep()
+    assert store.asked.count("completed") == 4 + 1, "on beats 1, 3, 7, 15 and 31"
+    assert store.asked.count("failed") == store.asked.count("days") == 31
+    assert not [event for event in events if event.kind is EventKind.ALERT]
+    del store.trouble["completed"]
+    for _ in range(40):
+        await janitor.sweep()
+    assert store.asked.count("completed") > 5
