@@ -25,6 +25,8 @@ _SQL = load("claim")
 
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
+_MANY = 100
+"""Claims from more queues than this look for those that count first."""
 _A_QUEUE = 10
 """Of what a claim brings over, each queue that something is brought over in counts for so many at least."""
 _LOWEST = (-(2**62), -(2**62), b"")
@@ -128,6 +130,8 @@ def nothing_due(session: Session, req: Claim, now: int) -> Claimed | None:
     """The answer to a claim that finds nothing due, without a lock; None if something is due."""
     if req.limit <= 0:
         return Claimed([])
+    if len(req.queues) > _MANY and session.first(_SQL["any_due"], (_names(req), now)) is not None:
+        return None
     found = Heads(session, req.queues, now)
     if found.any_due(now):
         return None
@@ -143,11 +147,19 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     """Lease up to ``req.limit`` claimable jobs: of each part of the queues, first an even share, then what is left."""
     if req.limit <= 0:
         return Claimed([])
+    basket = Basket(req)
+    if len(req.queues) > _MANY and (first := _first_queues(tx, req, basket, now)) is not None:
+        ahead = Heads(tx, first, now)
+        ahead.promote(tx, now)
+        _take_plain(tx, ahead, basket, req.limit, now)
+        if not basket.left:
+            return Claimed(
+                basket.jobs, None if len(basket.jobs) == req.limit else 0, basket.expired, basket.passed_over
+            )
     found = Heads(tx, req.queues, now)
     found.promote(tx, now)
-    basket = Basket(req)
     if not found.governed:
-        _take_plain(tx, found, basket, req.limit, now)
+        _take_plain(tx, found, basket, basket.left, now)
     else:
         _share_out(tx, found, basket, now)
     next_in = None
@@ -156,6 +168,19 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     elif basket.left:
         next_in = 0 if found.unfinished else _coming(tx, req, now)
     return Claimed(basket.jobs, next_in, basket.expired, basket.passed_over)
+
+
+def _names(req: Claim) -> Any:
+    return apsw.carray(tuple(dict.fromkeys(req.queues)))
+
+
+def _first_queues(tx: Transaction, req: Claim, basket: Basket, now: int) -> list[str] | None:
+    """Of very many queues those that a claim takes its jobs from, if it finds enough; None: all may be needed."""
+    rows = tx.rows(_SQL["first_queues"], (_names(req), now, basket.lost_bound, req.limit + _MANY))
+    special = [name for name, _, special in rows if special]
+    if len(special) > _MANY or any(governed for _, governed, _ in rows):
+        return None
+    return special + [name for name, _, special in rows if not special][: req.limit]
 
 
 def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
@@ -202,8 +227,8 @@ def _take_plain(tx: Transaction, found: Heads, basket: Basket, most: int, now: i
     last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if room.full else _HIGHEST
     lanes = array("q", [head.qid for head in heads])
     if basket.req.lost_below is not None:
-        before = (apsw.carray(lanes), now, basket.lost_bound, *last)
-        basket.passed_over = basket.passed_over or tx.first(_SQL["passed_over"], before) is not None
+        passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, basket.lost_bound, *last))
+        basket.passed_over = basket.passed_over or bool(passed_over)
     if dying:
         met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(basket.expired)))
         basket.expired += expire(tx, [Dying._make(row) for row in met], now)

@@ -18,6 +18,36 @@ LEFT JOIN ready AS r ON r.lane = q.qid AND NOT q.governed AND q.paused_until <= 
         LIMIT 1
     )
 
+-- name: any_due
+-- UNIQUE (name) of queues, one probe per name; PRIMARY KEY of ready: the heads of lanes, until one has something.
+SELECT 1 FROM carray(?1) AS wanted CROSS JOIN queues AS q ON q.name = wanted.value
+WHERE NOT q.governed AND q.paused_until <= ?2 AND (
+    EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = q.qid AND r.run_at <= ?2)
+    OR EXISTS (
+        SELECT 1 FROM ready AS l WHERE l.lane = -1099511627776 - q.qid AND l.priority = 0 AND l.run_at <= ?2
+    )
+)
+LIMIT 1
+
+-- name: first_queues
+-- As ``heads``; a bounded number of queues. Before those whose first job can be taken, which come in claim order, are
+-- those that must be looked at whatever the order: something else than a claim is to be done about their first jobs.
+SELECT
+    q.name, q.governed,
+    q.governed OR ifnull(r.dies_at <= ?2, 0) OR ifnull(r.lost >= ?3, 0) OR ifnull(r.run_at > ?2, 0) OR EXISTS (
+        SELECT 1 FROM ready AS l WHERE l.lane = -1099511627776 - q.qid AND l.priority = 0 AND l.run_at <= ?2
+    ) AS special
+FROM carray(?1) AS wanted
+CROSS JOIN queues AS q ON q.name = wanted.value
+LEFT JOIN ready AS r ON r.lane = q.qid AND (r.priority, r.run_at, r.id) = (
+    SELECT h.priority, h.run_at, h.id FROM ready AS h WHERE h.lane = q.qid
+    ORDER BY h.priority, h.run_at, h.id
+    LIMIT 1
+)
+WHERE q.paused_until <= ?2 AND (r.lane IS NOT NULL OR special)
+ORDER BY special DESC, r.priority, r.run_at, r.id
+LIMIT ?4
+
 -- name: any_dying
 -- Partial index ready_dying.
 SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at <= ?1 LIMIT 1
@@ -54,11 +84,13 @@ WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND run_at <= ?2 AND 
     AND lost < ?3
 
 -- name: passed_over
--- Partial index ready_lost: one range of each lane.
-SELECT 1 FROM carray(?1) AS wanted CROSS JOIN ready AS r INDEXED BY ready_lost ON r.lane = wanted.value
-WHERE r.lost > 0 AND (r.priority, r.run_at, r.id) <= (?4, ?5, ?6) AND r.run_at <= ?2
-    AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost >= ?3
-LIMIT 1
+-- Partial index ready_lost: one range of each lane. The lanes in which something was passed over.
+SELECT wanted.value FROM carray(?1) AS wanted
+WHERE EXISTS (
+    SELECT 1 FROM ready AS r INDEXED BY ready_lost
+    WHERE r.lost > 0 AND r.lane = wanted.value AND (r.priority, r.run_at, r.id) <= (?4, ?5, ?6) AND r.run_at <= ?2
+        AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost >= ?3
+)
 
 -- name: dying
 -- PRIMARY KEY of ready: the ranges that the claim has walked already; INTEGER PRIMARY KEY of jobs and of queues.
