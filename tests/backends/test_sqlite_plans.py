@@ -82,6 +82,8 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
                         "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
         ("claim.lease", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
         ("claim.leave", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)<(?,?,?))"]),
+        ("claim.lease_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
+        ("claim.leave_alike", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))"]),
         ("apart.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
         ("apart.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),

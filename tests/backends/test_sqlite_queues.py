@@ -11,7 +11,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.protocol import Backend
 from headrace.records import Claim, Configure, Reap, Selector
-from headrace.testing.conformance.base import LEASE, SECOND, T0, row
+from headrace.testing.conformance.base import LEASE, SECOND, T0, number, row
 
 QUEUES = tuple(f"q{n}" for n in range(150))
 
@@ -71,5 +71,23 @@ async def test_the_cost_of_a_name_is_small(tmp_path: Path) -> None:
             side.set_progress_handler(step, 1)
         assert len((await store.claim(Claim("w", names, 10, LEASE, lost_below=2), T0)).jobs) == 10
         assert steps <= 100 * len(names)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("make", [MemoryBackend, None], ids=["memory", "sqlite"])
+async def test_a_clock_that_is_set_back_hides_nothing(make: type[MemoryBackend] | None, tmp_path: Path) -> None:
+    """What was promoted too early does not stand before what is due."""
+    store: Backend = SqliteBackend(tmp_path / "jobs.db", durability="normal") if make is None else make()
+    await store.open()
+    try:
+        await store.insert([row(n, priority=n % 2 - 1, delay=10 * SECOND) for n in range(6)], T0)
+        assert len((await store.claim(Claim("w", ("q",), 1, LEASE), T0 + 10 * SECOND)).jobs) == 1
+        early = T0 + 9 * SECOND
+        await store.insert([row(9, priority=5)], early)
+        claimed = await store.claim(Claim("w", ("q", "other"), 2, LEASE), early)
+        assert ([number(job) for job in claimed.jobs], claimed.next_in) == ([9], SECOND)
+        late = await store.claim(Claim("w", ("q",), 10, LEASE), T0 + 10 * SECOND)
+        assert ([number(job) for job in late.jobs], late.next_in) == ([2, 4, 1, 3, 5], None)
     finally:
         await store.close()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite import visits
-from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, promote
+from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, demote, promote
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
@@ -107,10 +107,9 @@ class Heads:
             self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
 
     def any_due(self, now: int) -> bool:
-        """Whether there is something for a claim to take from a queue that is not governed."""
+        """Whether there is something for a claim to do about a queue that is not governed."""
         return any(
-            (head.first is not None and head.first[1] <= now) or (head.later is not None and head.later <= now)
-            for head in self.plain.values()
+            head.first is not None or (head.later is not None and head.later <= now) for head in self.plain.values()
         )
 
     def coming(self, now: int) -> list[int]:
@@ -275,13 +274,17 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
     qid, queue, _, _ = head
     req = basket.req
     rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
+    while any(row[1] > now for row in rows):
+        demote(tx, qid, now)
+        rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
     if room is not None:
         rows = rows[: room.fit(row[-1] for row in rows)]
     if not rows:
         return []
     taken = (qid, now, basket.lost_bound, *rows[-1][:3])
-    tx.execute(_SQL["lease"], (*taken, now + req.lease_for, req.holder))
-    tx.execute(_SQL["leave"], taken)
+    alike = "_alike" if rows[0][0] == rows[-1][0] else ""
+    tx.execute(_SQL["lease" + alike], (*taken, now + req.lease_for, req.holder))
+    tx.execute(_SQL["leave" + alike], taken)
     tx.count(qid, AVAILABLE, -len(rows))
     tx.count(qid, RUNNING, len(rows))
     want = req.want
