@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.lane import rank
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Turns
-from headrace.records import JobId
 from headrace.types import JobState
 
 
@@ -72,15 +72,15 @@ class LostTokensStayTaken(RuleBreaker):
 
 class NewcomersEnterAtZero(RuleBreaker):
     class turns(Turns):
-        def wake(self, now: int) -> None:
+        def wake(self, now: int, most: int) -> None:
             with patch.object(self, "round", 0):
-                super().wake(now)
+                super().wake(now, most)
 
 
 class EveryClaimStartsOver(RuleBreaker):
     class turns(Turns):
-        def wake(self, now: int) -> None:
-            super().wake(now)
+        def wake(self, now: int, most: int) -> None:
+            super().wake(now, most)
             for name, tenant in self.tenants.items():
                 tenant.count = self.round
                 if tenant.awake:
@@ -98,9 +98,9 @@ class AJobToComeWakesTheFull(RuleBreaker):
     """A tenant that is full sleeps until the scheduled job is due, whatever ends meanwhile."""
 
     class turns(Turns):
-        def put(self, entry: Entry) -> None:
+        def put(self, entry: Entry, now: int) -> None:
             self.tenant(entry.tenant).full = False
-            super().put(entry)
+            super().put(entry, now)
 
 
 class TheFullStayFull(RuleBreaker):
@@ -140,7 +140,7 @@ class ATenantSleepsForItsLastTask(RuleBreaker):
         def rest(self, name: str, now: int) -> None:
             tenant = self.tenants[name]
             super().rest(name, now)
-            firsts = ((lane[0], agenda.first()) for lane, agenda in tenant.lanes.items())
+            firsts = ((task, now if lane.due.instants else lane.later.first()) for task, lane in tenant.lanes.items())
             instants = [max(first, self.closed_until(task, now)) for task, first in firsts if first is not None]
             if instants:
                 self._sleep(name, max(instants))
@@ -157,8 +157,8 @@ class RatesAreForgottenWithTheirTenant(RuleBreaker):
 
 class AgeingCountsForNothing(RuleBreaker):
     class turns(Turns):
-        def _order(self, entry: Entry) -> tuple[int, int, JobId]:
-            return entry.priority, entry.run_at, entry.id
+        def _rank(self, entry: Entry) -> int:
+            return rank(entry)
 
 
 class NobodySaysWhenTheRateOpens(RuleBreaker):

@@ -10,6 +10,7 @@ from headrace.backends.sqlite.transaction import Transaction
 from headrace.records import JobId
 
 _SQL = load("apart")
+_PLACE = load("place")
 
 PROMOTED_AT_ONCE = 1_000
 """So many jobs one claim brings over at most."""
@@ -41,6 +42,13 @@ def promote(tx: Transaction, lane: int, most: int, now: int) -> tuple[int, int |
     moved = _move(tx, lane, last)
     row = tx.first(_SQL["next"], (later(lane),))
     return moved, None if row is None else row[0]
+
+
+def demote(tx: Transaction, lane: int, now: int) -> None:
+    """Jobs of a lane that were due until the clock was set back lie apart again, a bounded number."""
+    early = tx.rows(_SQL["early"], (lane, now, PROMOTED_AT_ONCE))
+    tx.executemany(_PLACE["shift"], [(lane, *row[:3], later(lane), 0) for row in early])
+    tx.executemany(_PLACE["lie"], [(row[3], later(lane)) for row in early])
 
 
 def _move(tx: Transaction, lane: int, last: tuple[int, JobId]) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite import visits
-from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, promote
+from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, demote, promote
 from headrace.backends.sqlite.basket import EXPIRED_AT_ONCE, Basket
 from headrace.backends.sqlite.entry import read_cells
 from headrace.backends.sqlite.places import Dying, expire, next_epoch
@@ -25,6 +25,8 @@ _SQL = load("claim")
 
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
+_MANY = 100
+"""Claims from more queues than this look for those that count first."""
 _A_QUEUE = 10
 """Of what a claim brings over, each queue that something is brought over in counts for so many at least."""
 _LOWEST = (-(2**62), -(2**62), b"")
@@ -105,10 +107,9 @@ class Heads:
             self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
 
     def any_due(self, now: int) -> bool:
-        """Whether there is something for a claim to take from a queue that is not governed."""
+        """Whether there is something for a claim to do about a queue that is not governed."""
         return any(
-            (head.first is not None and head.first[1] <= now) or (head.later is not None and head.later <= now)
-            for head in self.plain.values()
+            head.first is not None or (head.later is not None and head.later <= now) for head in self.plain.values()
         )
 
     def coming(self, now: int) -> list[int]:
@@ -128,6 +129,8 @@ def nothing_due(session: Session, req: Claim, now: int) -> Claimed | None:
     """The answer to a claim that finds nothing due, without a lock; None if something is due."""
     if req.limit <= 0:
         return Claimed([])
+    if len(req.queues) > _MANY and session.first(_SQL["any_due"], (_names(req), now)) is not None:
+        return None
     found = Heads(session, req.queues, now)
     if found.any_due(now):
         return None
@@ -143,11 +146,19 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     """Lease up to ``req.limit`` claimable jobs: of each part of the queues, first an even share, then what is left."""
     if req.limit <= 0:
         return Claimed([])
+    basket = Basket(req)
+    if len(req.queues) > _MANY and (first := _first_queues(tx, req, basket, now)) is not None:
+        ahead = Heads(tx, first, now)
+        ahead.promote(tx, now)
+        _take_plain(tx, ahead, basket, req.limit, now)
+        if not basket.left:
+            return Claimed(
+                basket.jobs, None if len(basket.jobs) == req.limit else 0, basket.expired, basket.passed_over
+            )
     found = Heads(tx, req.queues, now)
     found.promote(tx, now)
-    basket = Basket(req)
     if not found.governed:
-        _take_plain(tx, found, basket, req.limit, now)
+        _take_plain(tx, found, basket, basket.left, now)
     else:
         _share_out(tx, found, basket, now)
     next_in = None
@@ -156,6 +167,19 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
     elif basket.left:
         next_in = 0 if found.unfinished else _coming(tx, req, now)
     return Claimed(basket.jobs, next_in, basket.expired, basket.passed_over)
+
+
+def _names(req: Claim) -> Any:
+    return apsw.carray(tuple(dict.fromkeys(req.queues)))
+
+
+def _first_queues(tx: Transaction, req: Claim, basket: Basket, now: int) -> list[str] | None:
+    """Of very many queues those that a claim takes its jobs from, if it finds enough; None: all may be needed."""
+    rows = tx.rows(_SQL["first_queues"], (_names(req), now, basket.lost_bound, req.limit + _MANY))
+    special = [name for name, _, special in rows if special]
+    if len(special) > _MANY or any(governed for _, governed, _ in rows):
+        return None
+    return special + [name for name, _, special in rows if not special][: req.limit]
 
 
 def _coming(tx: Transaction, req: Claim, now: int) -> int | None:
@@ -202,8 +226,8 @@ def _take_plain(tx: Transaction, found: Heads, basket: Basket, most: int, now: i
     last = (jobs[-1].priority, jobs[-1].run_at, jobs[-1].id) if room.full else _HIGHEST
     lanes = array("q", [head.qid for head in heads])
     if basket.req.lost_below is not None:
-        before = (apsw.carray(lanes), now, basket.lost_bound, *last)
-        basket.passed_over = basket.passed_over or tx.first(_SQL["passed_over"], before) is not None
+        passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, basket.lost_bound, *last))
+        basket.passed_over = basket.passed_over or bool(passed_over)
     if dying:
         met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(basket.expired)))
         basket.expired += expire(tx, [Dying._make(row) for row in met], now)
@@ -250,13 +274,17 @@ def _take(tx: Transaction, head: Head, basket: Basket, limit: int, now: int, roo
     qid, queue, _, _ = head
     req = basket.req
     rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
+    while any(row[1] > now for row in rows):
+        demote(tx, qid, now)
+        rows = tx.rows(_SQL["take"], (qid, now, basket.lost_bound, limit))
     if room is not None:
         rows = rows[: room.fit(row[-1] for row in rows)]
     if not rows:
         return []
     taken = (qid, now, basket.lost_bound, *rows[-1][:3])
-    tx.execute(_SQL["lease"], (*taken, now + req.lease_for, req.holder))
-    tx.execute(_SQL["leave"], taken)
+    alike = "_alike" if rows[0][0] == rows[-1][0] else ""
+    tx.execute(_SQL["lease" + alike], (*taken, now + req.lease_for, req.holder))
+    tx.execute(_SQL["leave" + alike], taken)
     tx.count(qid, AVAILABLE, -len(rows))
     tx.count(qid, RUNNING, len(rows))
     want = req.want

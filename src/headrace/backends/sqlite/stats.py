@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from array import array
+from collections.abc import Sequence
 from typing import Any
+
+import apsw
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import KEYS, STATES, TICKS
@@ -23,17 +27,30 @@ def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats
     queues = session.rows(_SQL["queues"], (now,))
     workers = session.rows(_SQL["workers"], (now,))
     return Stats(
-        sorted((_queue(session, row, count_cap, now) for row in queues), key=lambda queue: queue.queue),
+        _queues(session, queues, count_cap, now),
         [WorkerStats(worker, tuple(json.loads(names)), *rest) for worker, names, *rest in workers],
         [PlaceStats(_PLACES[code], count, size) for code, count, size in session.rows(_SQL["places"])],
         store_bytes,
     )
 
 
-def _queue(session: Session, row: Any, count_cap: int, now: int) -> QueueStats:
-    qid, name, until, available, running, jobs_paused, completed, cancelled, failed = row
-    [scheduled] = session.one(_SQL["scheduled"], (qid, now, count_cap)) if available else (0,)
-    [oldest] = session.one(_SQL["oldest"], (qid,)) if available else (None,)
+def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> list[QueueStats]:
+    """By name. Plain queues are looked at in one go, governed ones one after the other."""
+    waiting: dict[int, tuple[int, int | None]] = {}
+    plain = array("q", [qid for qid, _, governed, _, available, *_ in rows if available and not governed])
+    found = session.rows(_SQL["plain"], (apsw.carray(plain), now, count_cap)) if plain else []
+    for qid, scheduled, *firsts in found:
+        waiting[qid] = scheduled, min((first for first in firsts if first is not None), default=None)
+    for qid, _, governed, _, available, *_ in rows:
+        if available and governed:
+            [scheduled] = session.one(_SQL["scheduled"], (qid, now, count_cap))
+            waiting[qid] = scheduled, session.one(_SQL["oldest"], (qid,))[0]
+    answers = [_queue(row, *waiting.get(row[0], (0, None)), now) for row in rows]
+    return sorted(answers, key=lambda queue: queue.queue)
+
+
+def _queue(row: Any, scheduled: int, oldest: int | None, now: int) -> QueueStats:
+    _, name, _, until, available, running, jobs_paused, completed, cancelled, failed = row
     return QueueStats(
         name,
         until > now,

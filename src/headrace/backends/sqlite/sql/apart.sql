@@ -23,3 +23,9 @@ WHERE lane = ?1 AND priority = 0 AND (run_at, id) <= (?2, ?3)
 -- name: moved
 -- No table: how many rows the last statement changed.
 SELECT changes()
+
+-- name: early
+-- PRIMARY KEY of ready: a lane from its head on, as long as there are jobs in it that are not due; a bounded number.
+SELECT priority, run_at, id, seq FROM ready WHERE lane = ?1 AND run_at > ?2
+ORDER BY priority, run_at, id
+LIMIT ?3

@@ -18,6 +18,36 @@ LEFT JOIN ready AS r ON r.lane = q.qid AND NOT q.governed AND q.paused_until <= 
         LIMIT 1
     )
 
+-- name: any_due
+-- UNIQUE (name) of queues, one probe per name; PRIMARY KEY of ready: the heads of lanes, until one has something.
+SELECT 1 FROM carray(?1) AS wanted CROSS JOIN queues AS q ON q.name = wanted.value
+WHERE NOT q.governed AND q.paused_until <= ?2 AND (
+    EXISTS (SELECT 1 FROM ready AS r WHERE r.lane = q.qid)
+    OR EXISTS (
+        SELECT 1 FROM ready AS l WHERE l.lane = -1099511627776 - q.qid AND l.priority = 0 AND l.run_at <= ?2
+    )
+)
+LIMIT 1
+
+-- name: first_queues
+-- As ``heads``; a bounded number of queues. Before those whose first job can be taken, which come in claim order, are
+-- those that must be looked at whatever the order: something else than a claim is to be done about their first jobs.
+SELECT
+    q.name, q.governed,
+    q.governed OR ifnull(r.dies_at <= ?2, 0) OR ifnull(r.lost >= ?3, 0) OR ifnull(r.run_at > ?2, 0) OR EXISTS (
+        SELECT 1 FROM ready AS l WHERE l.lane = -1099511627776 - q.qid AND l.priority = 0 AND l.run_at <= ?2
+    ) AS special
+FROM carray(?1) AS wanted
+CROSS JOIN queues AS q ON q.name = wanted.value
+LEFT JOIN ready AS r ON r.lane = q.qid AND (r.priority, r.run_at, r.id) = (
+    SELECT h.priority, h.run_at, h.id FROM ready AS h WHERE h.lane = q.qid
+    ORDER BY h.priority, h.run_at, h.id
+    LIMIT 1
+)
+WHERE q.paused_until <= ?2 AND (r.lane IS NOT NULL OR special)
+ORDER BY special DESC, r.priority, r.run_at, r.id
+LIMIT ?4
+
 -- name: any_dying
 -- Partial index ready_dying.
 SELECT 1 FROM ready INDEXED BY ready_dying WHERE dies_at IS NOT NULL AND dies_at <= ?1 LIMIT 1
@@ -36,7 +66,7 @@ SELECT
     r.priority, r.run_at, r.id, r.epoch, r.attempt, r.lost, j.task, j.tenant, j.key, j.enqueued_at, j.max_attempts,
     j.timeout, j.result_ttl, j.far, j.headers, j.error, j.parameters, j.vm_state, j.metadata, j.blob, j.grp, r.size
 FROM ready AS r LEFT JOIN jobs AS j ON j.seq = r.seq AND j.id = r.id
-WHERE r.lane = ?1 AND r.run_at <= ?2 AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost < ?3
+WHERE r.lane = ?1 AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost < ?3
 ORDER BY r.priority, r.run_at, r.id
 LIMIT ?4
 
@@ -44,21 +74,32 @@ LIMIT ?4
 -- PRIMARY KEY of ready: one lane up to the last job taken.
 INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
 SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
-WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND run_at <= ?2 AND (dies_at IS NULL OR dies_at > ?2)
-    AND lost < ?3
+WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
 
 -- name: leave
 -- PRIMARY KEY of ready: one lane up to the last job taken.
 DELETE FROM ready
-WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND run_at <= ?2 AND (dies_at IS NULL OR dies_at > ?2)
-    AND lost < ?3
+WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
+
+-- name: lease_alike
+-- PRIMARY KEY of ready: one priority of a lane up to the last job taken. As ``lease``, for less where all have it.
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
+SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
+WHERE lane = ?1 AND priority = ?4 AND (run_at, id) <= (?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
+
+-- name: leave_alike
+-- PRIMARY KEY of ready: one priority of a lane up to the last job taken.
+DELETE FROM ready
+WHERE lane = ?1 AND priority = ?4 AND (run_at, id) <= (?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
 
 -- name: passed_over
--- Partial index ready_lost: one range of each lane.
-SELECT 1 FROM carray(?1) AS wanted CROSS JOIN ready AS r INDEXED BY ready_lost ON r.lane = wanted.value
-WHERE r.lost > 0 AND (r.priority, r.run_at, r.id) <= (?4, ?5, ?6) AND r.run_at <= ?2
-    AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost >= ?3
-LIMIT 1
+-- Partial index ready_lost: one range of each lane. The lanes in which something was passed over.
+SELECT wanted.value FROM carray(?1) AS wanted
+WHERE EXISTS (
+    SELECT 1 FROM ready AS r INDEXED BY ready_lost
+    WHERE r.lost > 0 AND r.lane = wanted.value AND (r.priority, r.run_at, r.id) <= (?4, ?5, ?6) AND r.run_at <= ?2
+        AND (r.dies_at IS NULL OR r.dies_at > ?2) AND r.lost >= ?3
+)
 
 -- name: dying
 -- PRIMARY KEY of ready: the ranges that the claim has walked already; INTEGER PRIMARY KEY of jobs and of queues.

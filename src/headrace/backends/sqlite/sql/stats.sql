@@ -2,8 +2,35 @@
 
 -- name: queues
 -- Every queue in use or paused, with its counters.
-SELECT qid, name, paused_until, available, running, jobs_paused, completed, cancelled, failed FROM queues
+SELECT qid, name, governed, paused_until, available, running, jobs_paused, completed, cancelled, failed FROM queues
 WHERE paused_until > ?1 OR available OR running OR jobs_paused OR completed OR cancelled OR failed
+
+-- name: plain
+-- PRIMARY KEY of ready, for each lane: of those that are not due a bounded number; and of the others, skipping from
+-- priority to priority, the heads.
+SELECT
+    wanted.value,
+    (
+        SELECT count(*)
+        FROM (
+            SELECT 1 FROM ready AS r
+            WHERE r.lane = -1099511627776 - wanted.value AND r.priority = 0 AND r.run_at > ?2
+            LIMIT ?3
+        )
+    ),
+    (
+        WITH RECURSIVE level (priority) AS (
+            SELECT min(r.priority) FROM ready AS r WHERE r.lane = wanted.value
+            UNION ALL
+            SELECT (SELECT min(r.priority) FROM ready AS r WHERE r.lane = wanted.value AND r.priority > l.priority)
+            FROM level AS l
+            WHERE l.priority IS NOT NULL
+        )
+        SELECT min((SELECT min(r.run_at) FROM ready AS r WHERE r.lane = wanted.value AND r.priority = l.priority))
+        FROM level AS l
+    ),
+    (SELECT min(r.run_at) FROM ready AS r WHERE r.lane = -1099511627776 - wanted.value AND r.priority = 0)
+FROM carray(?1) AS wanted
 
 -- name: oldest
 -- PRIMARY KEY of ready: the lanes of one queue, found by UNIQUE (qid, name) of tenants and UNIQUE (tid, task) of lanes,
