@@ -199,6 +199,31 @@ async def test_a_day_of_which_too_much_stays_loses_jobs_one_by_one(
     assert [r is not None for r in await store.fetch([id_of(20)])] == [True]
 
 
+async def test_those_that_stay_take_the_place_of_their_day(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """If they are more than a few: so it takes nobody long to move them."""
+    for start in range(0, 4_000, 1_000):
+        await store.insert([row(n, key=f"k{n}") for n in range(start, start + 1_000)], _NOON)
+    for _ in range(3):
+        await end(store, 900)
+    assert await tidy(store) == 2_700
+    assert "jobs_20260301" in days(connection)
+    assert connection.execute("SELECT count(*) FROM jobs_20260301").fetchone() == (1_300,)
+    assert await tidy(store) == 0, "nothing is left to go"
+    assert await store.fetch([id_of(2_699)]) == [None]
+    jobs = (await store.claim(Claim("h", ("q",), 2_000, _DAY), _AFTER)).jobs
+    assert {job.id for job in jobs} == {id_of(n) for n in range(2_700, 4_000)}
+    done = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs]
+    assert await store.finish(done, _AFTER) == [JobState.COMPLETED] * 1_300
+    [stats] = (await store.stats(_AFTER)).queues
+    assert (stats.available, stats.running, stats.completed) == (0, 0, 1_300)
+    assert connection.execute("SELECT count(*) FROM keys").fetchone() == (1_300,)
+    assert await tidy(store, at=_AFTER + 8 * _DAY) == 1_300
+    assert not {name for name in days(connection) if "20260301" in name}
+    assert connection.execute("SELECT count(*) FROM keys").fetchone() == (0,)
+
+
 async def test_a_late_job_of_that_day_is_not_lost(
     store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:

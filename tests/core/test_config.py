@@ -95,6 +95,9 @@ def test_messages_lead_to_the_place() -> None:
         load({"worker": {"concurrency": 0}})
     with pytest.raises(ConfigError, match=r"worker\.lease: expected a length of time"):
         load({"worker": {"lease": "soon"}})
+    with pytest.raises(ConfigError, match=r"planner\.ahead: expected at most 7d, got '8d'"):
+        load({"planner": {"ahead": "8d"}})
+    assert load({"planner": {"ahead": "7d"}}).planner.ahead == "7d"
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ CREATE TABLE locks (
     name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
 );
 INSERT INTO locks (name)
-SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth']) AS n
+SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth', 'days']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 2, '0') FROM generate_series(0, 31) AS n;
 
@@ -232,11 +232,12 @@ CREATE TABLE duties (
 ) WITH (fillfactor = 50);
 INSERT INTO duties (name) VALUES ('days');
 
--- Days whose partitions were taken out, as ``gone_jobs_…`` and ``gone_ended_…``: their jobs, all in this state, are counted off up to
--- the id ``mark``.
+-- Days whose partitions were taken out, as ``gone_jobs_…`` and ``gone_ended_…``: their jobs, all in this state but for the
+-- ``kept`` ones, of which there are copies, are counted off up to the id ``mark``.
 CREATE TABLE gone_days (
     day date NOT NULL CONSTRAINT gone_days_pkey PRIMARY KEY,
     state smallint NOT NULL,
+    kept uuid[] NOT NULL,
     mark uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000'
 );
 
@@ -251,10 +252,12 @@ CREATE FUNCTION day_of(p_at bigint) RETURNS date LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- A partition of both tables. Its storage differs from PostgreSQL's usual one: payloads come compressed, if that helps
--- at all, and those of a few kilobytes stay in the row.
+-- at all, and those of a few kilobytes stay in the row; but not in the default one, which is read through whenever a day is made.
 CREATE FUNCTION make_partition(p_name text, p_bounds text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    EXECUTE format('CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = 8160)', 'jobs_' || p_name);
+    EXECUTE format(
+        'CREATE TABLE %I (LIKE jobs INCLUDING ALL) WITH (toast_tuple_target = %s)', 'jobs_' || p_name, CASE p_name WHEN 'other' THEN 128 ELSE 8160 END
+    );
     EXECUTE format('ALTER TABLE jobs ATTACH PARTITION %I %s', 'jobs_' || p_name, p_bounds);
     EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || p_name);
     EXECUTE format('ALTER TABLE ended ATTACH PARTITION %I %s', 'ended_' || p_name, p_bounds);
@@ -264,9 +267,6 @@ SELECT
     make_partition('before', format('FOR VALUES FROM (MINVALUE) TO (%L)', day_start('2025-01-01'))),
     make_partition('after', format('FOR VALUES FROM (%L) TO (MAXVALUE)', day_start('2100-01-01'))),
     make_partition('other', 'DEFAULT');
-
--- What lies in the default partition is read through whenever a day is made: large cells lie apart there.
-ALTER TABLE jobs_other SET (toast_tuple_target = 128);
 
 -- Whether too many jobs of this day lie in the default partition already to be moved at once: the day stays there.
 CREATE FUNCTION crowded(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
@@ -295,13 +295,16 @@ BEGIN
     EXECUTE format('CREATE TABLE %I (LIKE ended INCLUDING ALL)', 'ended_' || v_name);
     LOCK TABLE jobs_other, ended_other IN ACCESS EXCLUSIVE MODE;
     FOREACH v_table IN ARRAY ARRAY['jobs', 'ended'] LOOP
-        EXECUTE format(
+        EXECUTE format('CREATE TABLE %I (LIKE %I)', 'early_' || v_table, v_table);
+        EXECUTE format(  -- the keys of the default partition
             'WITH early AS (DELETE FROM %I AS o WHERE o.id >= $1 AND o.id < $2 RETURNING o.*) INSERT INTO %I SELECT * FROM early',
-            v_table || '_other', v_table || '_' || v_name
+            v_table || '_other', 'early_' || v_table
         ) USING v_from, v_to;
         EXECUTE format(
             'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', v_table, v_table || '_' || v_name, v_from, v_to
         );
+        EXECUTE format('INSERT INTO %I SELECT * FROM %I', v_table, 'early_' || v_table);
+        EXECUTE format('DROP TABLE %I', 'early_' || v_table);
     END LOOP;
     RETURN true;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR duplicate_table OR unique_violation THEN
@@ -315,6 +318,9 @@ DECLARE
     v_today CONSTANT date := day_of(clock(p_at));
     v_day date;
 BEGIN
+    IF NOT try_lock('days') THEN
+        RETURN NULL;
+    END IF;
     FOR v_day IN
         SELECT v_today + ahead FROM generate_series(0, 14) AS ahead
         WHERE to_regclass('jobs_' || to_char(v_today + ahead, 'YYYYMMDD')) IS NULL

@@ -251,8 +251,8 @@ CREATE FUNCTION holders_v1() RETURNS text[] LANGUAGE sql VOLATILE SET search_pat
 $$;
 
 -- Take out the oldest day whose jobs have all been made longer than ``p_age`` ago and have, all but a few, ended in this state
--- as long ago. Those few move to the default partition. What this costs does not depend on how many jobs the day has: they are
--- counted off by ``settle_day_v1``. Whether it was done; NULL where there is no such day. Waits for nobody longer than a moment.
+-- as long ago. What this costs depends on how many stay, not on how many go: those are counted off by ``settle_day_v1``. Whether it was
+-- done; NULL where there is no such day. Waits for nobody longer than a moment.
 CREATE FUNCTION drop_day_v1(p_at bigint, p_state smallint, p_age bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 DECLARE
@@ -263,7 +263,9 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         -- What was committed while this waits for its locks has to be seen.
         RAISE EXCEPTION 'dropping a day needs the isolation level read committed, not %', current_setting('transaction_isolation')
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Set default_transaction_isolation for this role, as behind a pooler nobody else can';
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT try_lock('days') THEN
+        RETURN false;
     END IF;
     FOR v_day IN
         SELECT to_date(substr(c.relname, 6), 'YYYYMMDD') AS day
@@ -271,78 +273,120 @@ BEGIN
         WHERE i.inhparent = 'jobs'::regclass AND c.relname ~ '^jobs_[0-9]{8}$' ORDER BY 1
     LOOP
         EXIT WHEN v_day >= day_of(v_before);
-        CONTINUE WHEN stays(v_day, p_state, v_before, v_now) > 10000;
-        RETURN drop_day(v_day, p_state, v_before, v_now);
+        IF goes_whole(v_day, p_state, v_before, (SELECT count(*) FROM stays(v_day, p_state, v_before, v_now))) THEN
+            RETURN drop_day(v_day, p_state, v_before, v_now);
+        END IF;
     END LOOP;
     RETURN NULL;
 END $$;
 
--- The ended jobs of a day that stay when those of this state and age go. A result is held for longer than a day, or not any more.
-CREATE FUNCTION kept_of_day(p_day date, p_state smallint, p_before bigint, p_now bigint, p_limit integer) RETURNS SETOF uuid
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-BEGIN
-    RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
-        'SELECT late.id FROM unnest(ARRAY[3, 4, 5]::smallint[]) AS s (state) CROSS JOIN LATERAL ('
-        ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT $4'
-        ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until > e.finished_at + 86400000000 AND e.held_until > $3'
-        ' AND e.state = 3 LIMIT $4)', 'ended_' || to_char(p_day, 'YYYYMMDD')
-    ) USING p_state, p_before, p_now, p_limit;
-END $$;
-
--- The jobs of a day that are still to end.
-CREATE FUNCTION alive_of_day(p_day date, p_limit integer) RETURNS SETOF uuid LANGUAGE sql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    (SELECT y.id FROM ready AS y WHERE y.id >= day_start(p_day) AND y.id < day_start(p_day + 1) LIMIT p_limit)  -- ready_id
-    UNION ALL (SELECT l.id FROM leased AS l WHERE l.id >= day_start(p_day) AND l.id < day_start(p_day + 1) LIMIT p_limit)  -- leased_pkey
-    UNION ALL (SELECT p.id FROM paused AS p WHERE p.id >= day_start(p_day) AND p.id < day_start(p_day + 1) LIMIT p_limit)  -- paused_pkey
-$$;
-
--- How many jobs of a day stay, if that is not more than a few.
-CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
-SET search_path FROM CURRENT AS $$
-    SELECT (SELECT count(*) FROM alive_of_day(p_day, 10001)) + (SELECT count(*) FROM kept_of_day(p_day, p_state, p_before, p_now, 10001))
-$$;
-
--- Takes one day out of both tables, and puts those that stay back. Writers of that day wait from the first lock on, everybody else
--- only while the partitions are detached and those few are moved.
-CREATE FUNCTION drop_day(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- The jobs of a day that stay when those of this state and age go: up to 10,001 of each kind. They are still to end; or ended in another
+-- state, or later; or their result is held, which for one that is not held for longer than a day is past.
+CREATE FUNCTION stays(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
+    v_from CONSTANT uuid := day_start(p_day);
+    v_to CONSTANT uuid := day_start(p_day + 1);
+BEGIN
+    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_id
+    RETURN QUERY SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to LIMIT 10001;  -- leased_pkey
+    RETURN QUERY SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to LIMIT 10001;  -- paused_pkey
+    RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
+        'SELECT late.id FROM unnest(ARRAY[3, 4, 5]::smallint[]) AS s (state) CROSS JOIN LATERAL ('
+        ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT 10001'
+        ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until > e.finished_at + 86400000000 AND e.held_until > $3'
+        ' AND e.state = 3 LIMIT 10001)', 'ended_' || to_char(p_day, 'YYYYMMDD')
+    ) USING p_state, p_before, p_now;
+END $$;
+
+-- Whether a day goes at once when so many of it stay: if they are a few, or not too many to be moved and fewer than those that go.
+CREATE FUNCTION goes_whole(p_day date, p_state smallint, p_before bigint, p_stay bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_go bigint;
+BEGIN
+    IF p_stay <= 1000 OR p_stay > 10000 THEN
+        RETURN p_stay <= 1000;
+    END IF;
+    EXECUTE format(  -- ended_age of that day
+        'SELECT count(*) FROM (SELECT 1 FROM %I AS e WHERE e.state = $1 AND e.finished_at <= $2 LIMIT $3) AS few',
+        'ended_' || to_char(p_day, 'YYYYMMDD')
+    ) INTO v_go USING p_state, p_before, 2 * p_stay + 1;
+    RETURN v_go > 2 * p_stay;
+END $$;
+
+-- Takes one day out of both tables. Those that stay are copied before anybody has to wait, and looked at again once nobody can
+-- write. The copies take the place of the day, or, if they are only a few, go to the default partition, so that the day is gone.
+CREATE FUNCTION drop_day(p_day date, p_state smallint, p_before bigint, p_now bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
     v_name CONSTANT text := to_char(p_day, 'YYYYMMDD');
+    v_from CONSTANT uuid := day_start(p_day);
+    v_to CONSTANT uuid := day_start(p_day + 1);
     v_stays uuid[];
     v_table text;
 BEGIN
     PERFORM set_config('lock_timeout', '100ms', true);
-    EXECUTE format('LOCK TABLE %I IN SHARE ROW EXCLUSIVE MODE', 'ended_' || v_name);
-    v_stays := ARRAY(SELECT kept_of_day(p_day, p_state, p_before, p_now, 10001));
-    IF cardinality(v_stays) > 10000 THEN
-        RETURN false;
-    END IF;
-    EXECUTE format('ALTER TABLE ended DETACH PARTITION %I', 'ended_' || v_name);
-    EXECUTE format('ALTER TABLE jobs DETACH PARTITION %I', 'jobs_' || v_name);
-    -- Nobody else can see either table now. Whatever is alive has come into its place before.
-    v_stays := v_stays || ARRAY(SELECT alive_of_day(p_day, 2147483647));
+    v_stays := ARRAY(SELECT stays(p_day, p_state, p_before, p_now));
     FOREACH v_table IN ARRAY ARRAY['jobs', 'ended'] LOOP
-        EXECUTE format('ALTER TABLE %I RENAME TO %I', v_table || '_' || v_name, 'gone_' || v_table || '_' || v_name);
         EXECUTE format(
-            'WITH kept AS (DELETE FROM %I AS g WHERE g.id = ANY ($1) RETURNING g.*) INSERT INTO %I SELECT * FROM kept',
-            'gone_' || v_table || '_' || v_name, v_table
-        ) USING v_stays;
+            'CREATE TABLE %I (LIKE %I INCLUDING ALL, CONSTRAINT of_day CHECK (id >= %L AND id < %L))', 'kept_' || v_table, v_table, v_from, v_to
+        );
+        PERFORM copy_kept(v_table, v_name, v_stays);
     END LOOP;
-    INSERT INTO gone_days (day, state) VALUES (p_day, p_state);
+    LOCK TABLE ONLY ended, ONLY jobs IN ACCESS EXCLUSIVE MODE;
+    v_stays := ARRAY(SELECT stays(p_day, p_state, p_before, p_now));
+    IF cardinality(v_stays) > 10000 THEN
+        RAISE lock_not_available;
+    END IF;
+    FOREACH v_table IN ARRAY ARRAY['ended', 'jobs'] LOOP
+        PERFORM copy_kept(v_table, v_name, v_stays);
+        EXECUTE format('ALTER TABLE %I DETACH PARTITION %I', v_table, v_table || '_' || v_name);
+        EXECUTE format('ALTER TABLE %I RENAME TO %I', v_table || '_' || v_name, 'gone_' || v_table || '_' || v_name);
+        IF cardinality(v_stays) > 1000 THEN
+            EXECUTE format('ALTER TABLE %I RENAME TO %I', 'kept_' || v_table, v_table || '_' || v_name);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', v_table, v_table || '_' || v_name, v_from, v_to);
+            EXECUTE format('ALTER TABLE %I DROP CONSTRAINT of_day', v_table || '_' || v_name);
+        ELSE
+            EXECUTE format('INSERT INTO %I SELECT * FROM %I', v_table, 'kept_' || v_table);
+            EXECUTE format('DROP TABLE %I', 'kept_' || v_table);
+        END IF;
+    END LOOP;
+    INSERT INTO gone_days (day, state, kept) VALUES (p_day, p_state, v_stays);
     RETURN true;
-EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table THEN
-    RETURN false;  -- undefined_table: somebody else has just dropped it
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR unique_violation OR duplicate_table THEN
+    RETURN false;  -- the last two: what was taken out of this day before is not counted off
+END $$;
+
+-- The rows of a day with these ids, and no others, are in the table of copies, as they are now. Those of ``jobs`` never change.
+CREATE FUNCTION copy_kept(p_table text, p_name text, p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off AS $$
+BEGIN
+    IF p_table = 'jobs' THEN
+        DELETE FROM kept_jobs AS k WHERE NOT EXISTS (SELECT 1 FROM unnest(p_ids) AS n (id) WHERE n.id = k.id);
+    ELSE
+        EXECUTE format(  -- the keys of that day
+            'WITH now AS MATERIALIZED (SELECT g.* FROM unnest($1) AS n (id) JOIN %I AS g ON g.id = ANY (ARRAY[n.id]))'
+            ' DELETE FROM kept_ended AS k WHERE NOT EXISTS ('
+            ' SELECT 1 FROM now AS g WHERE g.id = k.id AND ROW(g.*) IS NOT DISTINCT FROM ROW(k.*))', p_table || '_' || p_name
+        ) USING p_ids;
+    END IF;
+    EXECUTE format(  -- the keys of that day
+        'INSERT INTO %1$I SELECT g.* FROM ('
+        ' SELECT n.id FROM unnest($1) AS n (id) WHERE NOT EXISTS (SELECT 1 FROM %1$I AS k WHERE k.id = n.id) OFFSET 0'
+        ') AS n JOIN %2$I AS g ON g.id = ANY (ARRAY[n.id])', 'kept_' || p_table, p_table || '_' || p_name
+    ) USING p_ids;
 END $$;
 
 -- Count off up to ``p_limit`` jobs of a day that was taken out, and forget what else is known of them; once all are, drop its tables.
 -- How many there were, in which state; no row where nothing is left to do.
 CREATE FUNCTION settle_day_v1(p_limit integer) RETURNS TABLE (state smallint, removed bigint) LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_gone gone_days;
     v_name text;
+    v_seen bigint;
     v_last uuid;
 BEGIN
     SELECT d.* INTO v_gone FROM gone_days AS d ORDER BY d.day LIMIT 1 FOR UPDATE SKIP LOCKED;  -- gone_days_pkey
@@ -354,20 +398,22 @@ BEGIN
     EXECUTE format(  -- the keys of that day; then keys_pkey
         'WITH step AS MATERIALIZED ('
         ' SELECT e.id, e.qid, e.size, e.keyed FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
+        '), goes AS MATERIALIZED ('
+        ' SELECT s.* FROM step AS s WHERE NOT EXISTS (SELECT 1 FROM unnest($4) AS k (id) WHERE k.id = s.id)'
         '), counted AS ('
-        ' INSERT INTO deltas (qid, state, jobs, bytes) SELECT s.qid, $3, -count(*), -sum(s.size) FROM step AS s GROUP BY s.qid'
+        ' INSERT INTO deltas (qid, state, jobs, bytes) SELECT s.qid, $3, -count(*), -sum(s.size) FROM goes AS s GROUP BY s.qid'
         '), free AS ('
-        ' DELETE FROM keys AS k USING step AS s, %2$I AS j WHERE s.keyed AND j.id = ANY (ARRAY[s.id])'
+        ' DELETE FROM keys AS k USING goes AS s, %2$I AS j WHERE s.keyed AND j.id = ANY (ARRAY[s.id])'
         ' AND k.qid = ANY (ARRAY[s.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = s.id'
-        ') SELECT count(*), (SELECT s.id FROM step AS s ORDER BY s.id DESC LIMIT 1) FROM step',
+        ') SELECT (SELECT count(*) FROM goes), count(*), (SELECT s.id FROM step AS s ORDER BY s.id DESC LIMIT 1) FROM step',
         'gone_ended_' || v_name, 'gone_jobs_' || v_name
-    ) INTO removed, v_last USING v_gone.mark, p_limit, v_gone.state;
-    IF removed < p_limit THEN
+    ) INTO removed, v_seen, v_last USING v_gone.mark, p_limit, v_gone.state, v_gone.kept;
+    IF v_seen < p_limit THEN
         v_last := day_start(v_gone.day + 1);
     END IF;
     DELETE FROM patches AS c WHERE c.id > v_gone.mark AND c.id >= day_start(v_gone.day) AND c.id <= v_last  -- patches_pkey, jobs_pkey
         AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = ANY (ARRAY[c.id]));
-    IF removed < p_limit THEN
+    IF v_seen < p_limit THEN
         EXECUTE format('DROP TABLE %I, %I', 'gone_jobs_' || v_name, 'gone_ended_' || v_name);
         DELETE FROM gone_days AS d WHERE d.day = v_gone.day;
     ELSE
