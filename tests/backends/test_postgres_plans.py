@@ -370,11 +370,11 @@ _GOVERNED = """
         CASE n %% 3 WHEN 1 THEN 'g' || n %% 10 END
     FROM generate_series(1, %(depth)s) AS n;
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, gid)
-    SELECT n, CASE n %% 3 WHEN 1 THEN -q.qid ELSE lane_of(q.qid, j.tenant, j.task, 0::smallint) END, j.id, q.qid, 0, 0,
+    SELECT n, CASE n %% 3 WHEN 1 THEN -q.qid ELSE lane_of(q.qid, j.tenant, j.task) END, j.id, q.qid, 0, 0,
         0, 200, 0, false, gid_of(q.qid, j.group_name)
     FROM generate_series(1, %(depth)s) AS n JOIN jobs AS j ON j.id = plans_id(n) CROSS JOIN queues AS q;
-    INSERT INTO lanes (lane, tid, qid, priority, task)
-    SELECT DISTINCT lane_of(q.qid, j.tenant, j.task, 0::smallint), tid_of(q.qid, j.tenant), q.qid, 0, j.task
+    INSERT INTO lanes (lane, tid, qid, task)
+    SELECT DISTINCT lane_of(q.qid, j.tenant, j.task), tid_of(q.qid, j.tenant), q.qid, j.task
     FROM jobs AS j CROSS JOIN queues AS q WHERE j.group_name IS NULL;
     INSERT INTO tenants (tid, qid, tenant, jobs, wake_at)
     SELECT tid_of(q.qid, 't' || n), q.qid, 't' || n, %(depth)s / 150, 1
@@ -410,6 +410,54 @@ async def test_a_claim_by_turns_touches_what_it_takes_whatever_waits_sleeps_or_i
             await store.claim(Claim("h", ("q",), BATCH, 60_000_000))
             assert plans.touched() <= 8 * BATCH
             assert plans.touched_of(RULED) <= 3 * BATCH
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+_RANKED = """
+    INSERT INTO queues (name, governed) VALUES ('q', true);
+    INSERT INTO policies (queue, version, ageing) VALUES ('q', 1, NULL);
+    INSERT INTO turns (qid) SELECT qid FROM queues;
+    INSERT INTO jobs (id, enqueued_at, task, tenant)
+    SELECT plans_id(n), n, 't' || mod(n, 4), 'a' FROM generate_series(1, 40000) AS n;
+    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
+    SELECT CASE WHEN x.due THEN n ELSE 9000000000000000 - n END,
+        lane_of(q.qid, 'a', 't' || mod(n, 4)) + 1 - x.due::integer, plans_id(n), q.qid, 0, 0, 0, 200,
+        n %% %(priorities)s - 20000, false
+    FROM generate_series(1, 40000) AS n
+    CROSS JOIN LATERAL (SELECT %(all_due)s OR n %% 101 = 0 AS due) AS x CROSS JOIN queues AS q;
+    INSERT INTO lanes (lane, tid, qid, task)
+    SELECT lane_of(q.qid, 'a', 't' || n), tid_of(q.qid, 'a'), q.qid, 't' || n
+    FROM generate_series(0, 3) AS n CROSS JOIN queues AS q;
+    INSERT INTO tenants (tid, qid, tenant, jobs, wake_at)
+    SELECT tid_of(q.qid, 'a'), q.qid, 'a', 40000, 1 FROM queues AS q;
+    INSERT INTO deltas (qid, state, jobs) SELECT qid, 0, 40000 FROM queues;
+"""
+
+
+@pytest.mark.parametrize("all_due", [True, False], ids=["all due", "most not due"])
+@pytest.mark.parametrize("priorities", [1, 40_000])
+async def test_a_visit_touches_what_it_takes_whatever_the_priorities(
+    priorities: int, all_due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = f"ranked_{priorities}_{all_due}".lower()
+    with psycopg.connect(server().url(), autocommit=True, options=f"-c search_path={schema}") as connection:
+        async with explained(schema, monkeypatch) as (store, plans):
+            connection.execute(_IDS)
+            for statement in _RANKED.split(";")[:-1]:
+                given = {"priorities": priorities, "all_due": all_due}
+                connection.execute(statement, given if "%(" in statement else None)
+            claimed = await store.claim(Claim("h", ("q",), BATCH, LEASE))
+            assert [job.priority for job in claimed.jobs] == sorted(job.priority for job in claimed.jobs)
+            assert len(claimed.jobs) == BATCH
+            assert plans.touched() <= 12 * BATCH
+            assert plans.touched_of(RULED) <= BATCH
+            if not all_due:
+                claimed = await store.claim(Claim("h", ("q",), 1_000, LEASE))
+                assert len(claimed.jobs) == 40_000 // 101 - BATCH
+                assert (claimed.next_in or 0) > LEASE
+                plans.scans.clear()
+                assert (await store.claim(Claim("h", ("q",), 1_000, LEASE))).next_in
+                assert plans.touched() <= 10
         connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 

@@ -578,8 +578,8 @@ async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store
 
 
 NEWS = f"""
-    INSERT INTO {SCHEMA}.news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
-    SELECT qid, 1, tids, '{{0}}', ats, lanes, priorities, tenants, tasks FROM {SCHEMA}.news, generate_series(1, 20000)
+    INSERT INTO {SCHEMA}.news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
+    SELECT qid, 1, tids, '{{0}}', ats, lanes, tenants, tasks FROM {SCHEMA}.news, generate_series(1, 20000)
 """
 
 

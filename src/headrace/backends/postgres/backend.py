@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -19,6 +20,7 @@ from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.crowd import Crowd
 from headrace.backends.postgres.days import Days
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
@@ -127,7 +129,8 @@ class PostgresBackend:
         self._migrate = migrate
         self._connections = Connections(url, where, size=size, prepare=prepare)
         self._notifier = Notifier(self._connections, schema)
-        self._listener = Listener(self._connections, schema) if listen else None
+        self._crowd = Crowd()
+        self._listener = Listener(self._connections, schema, self._crowd, self._ranks) if listen else None
         self.tx = PostgresTransactions(schema, where)
         self.ticks = PostgresTicks(self._call, lambda topics: self._notifier.send(topics))
         self.policies = PostgresPolicies(self._call, lambda topics: self._notifier.send(topics), _COUNT_CAP)
@@ -218,8 +221,11 @@ class PostgresBackend:
 
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
-        if told:
-            self._notifier.send(told)
+        jobs = Counter(topic for topic, job_id in told if topic.startswith("queue:"))
+        for topic, number in jobs.items():
+            self._notifier.count(topic, number)
+        if len(told) > jobs.total():
+            self._notifier.send(hint for hint in told if hint[0] not in jobs)
 
     # -- writing
 
@@ -231,8 +237,9 @@ class PostgresBackend:
             found = await self._insert(at, shapes.insert_params(rows))
             for ord_, status, job_id, state, attempt, result in found:
                 answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-        new = {row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW}
-        self._notifier.send((f"queue:{queue}", None) for queue in new)
+        new = Counter(row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW)
+        for queue, jobs in new.items():
+            self._notifier.count(f"queue:{queue}", jobs)
         return answers
 
     async def _insert(self, at: Stamp, params: tuple[Any, ...]) -> list[Any]:
@@ -246,9 +253,10 @@ class PostgresBackend:
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         began, marks = self._set_out()
+        notes = self._crowd.looks(req.queues)
         rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
         self._tell(rows)
-        return self._claimed(rows, marks, began)
+        return self._hushed(req, notes, self._claimed(rows, marks, began))
 
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
@@ -257,14 +265,15 @@ class PostgresBackend:
             return [], await self.claim(req, at)
         began, marks = self._set_out()
         claim = (*self._claim_params(req), *marks)
+        notes = self._crowd.looks(req.queues)
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
             rows = await self._go_on("turn", at, *shapes.complete_params(ordered), *claim)
             self._tell(rows)
-            return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
+            return _completed(batch, ordered, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
         rows = await self._go_on("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
         self._tell(rows, batch)
-        return _settled(batch, rows), self._claimed(rows, marks, began)
+        return _settled(batch, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
@@ -385,6 +394,17 @@ class PostgresBackend:
         want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
         return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below, req.max_bytes
 
+    def _hushed(self, req: Claim, notes: Mapping[str, Mapping[str, int]], claimed: Claimed) -> Claimed:
+        """Tell the others where nothing is left for them."""
+        if notes and claimed.next_in != 0:
+            told = sum(jobs for tokens in notes.values() for jobs in tokens.values())
+            if len(claimed.jobs) < req.limit or len(claimed.jobs) >= told:
+                self._notifier.hush(notes, claimed.next_in)
+        return claimed
+
+    async def _ranks(self, holder: str, queues: Sequence[str]) -> list[tuple[str, int, int]]:
+        return await self._call("ranks", holder, texts(list(queues)))
+
     def _set_out(self) -> tuple[float, Marks]:
         now = asyncio.get_running_loop().time()
         return now, self._way.marks(now)
@@ -408,6 +428,7 @@ class PostgresBackend:
         now = asyncio.get_running_loop().time()
         claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
         self._way.walked(walked, claimed, due, marks, began, now)
+        self._crowd.took(now - began)
         return claimed
 
 

@@ -66,8 +66,8 @@ ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET ST
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
--- it: the queue's number, or, in a governed queue, a number of its tenant, task and priority (``lane_of``). What is not due waits
--- apart, in lane 0, until a claim promotes it. That of a job that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
+-- it: the queue's number, or, in a governed queue, a number of its tenant and task (``lane_of``), which is even. What is not due waits
+-- apart until a claim promotes it: in lane 0, or in the odd one beside that of its tenant and task. That of a job that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
 -- none; below 0, here and in ``paused``, if no lease ever began the job.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
@@ -93,7 +93,9 @@ CREATE INDEX ready_lost ON ready (lane, priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
 CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane >= 0;
 CREATE INDEX ready_later ON ready (qid, run_at, id) WHERE lane = 0;
-CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904;
+CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 0;
+CREATE INDEX ready_asleep ON ready (lane, run_at, id) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
+CREATE INDEX ready_asleep_qid ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 
 -- RUNNING. ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
 CREATE TABLE leased (

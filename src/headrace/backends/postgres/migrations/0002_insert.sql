@@ -200,11 +200,9 @@ CREATE FUNCTION gid_of(p_qid integer, p_group text) RETURNS bigint LANGUAGE sql 
     'SELECT number_of(''group '' || p_qid || '' '' || p_group)';
 CREATE FUNCTION tid_of(p_qid integer, p_tenant text) RETURNS bigint LANGUAGE sql STABLE AS
     'SELECT number_of(''tenant '' || p_qid || '' '' || p_tenant)';
--- Above all numbers of queues.
-CREATE FUNCTION lane_of(p_qid integer, p_tenant text, p_task text, p_priority smallint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT number_of('lane ' || p_qid || ' ' || p_priority || ' ' || length(p_tenant) || ' ' || p_tenant || p_task)
-        | 4611686018427387904
+-- Above all numbers of queues; even.
+CREATE FUNCTION lane_of(p_qid integer, p_tenant text, p_task text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT number_of('lane ' || p_qid || ' ' || length(p_tenant) || ' ' || p_tenant || p_task) & -2 | 4611686018427387904
 $$;
 
 -- New jobs wait, and are counted.
@@ -240,7 +238,8 @@ BEGIN
             CASE WHEN n.group_name IS NOT NULL THEN gid_of(p_qids[n.queue], n.group_name) END AS gid,
             CASE
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
-                WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task, n.priority)
+                WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task)
+                    + (coalesce(n.run_at, p_now + n.delay) > p_now)::integer
                 WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue]
                 ELSE 0
             END AS lane
@@ -248,12 +247,12 @@ BEGIN
             p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
         ) AS n (id, queue, task, tenant, priority, delay, run_at, expires, key, group_name, size)
     ), told AS (
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
         SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
-            array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+            array_agg(g.tenant), array_agg(g.task)
         FROM (
-            SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due
-            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
+            SELECT f.qid, f.lane & -2 AS lane, f.tenant, f.task, count(*) AS jobs, min(f.due) AS due
+            FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane & -2, f.tenant, f.task
         ) AS g GROUP BY g.qid
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)

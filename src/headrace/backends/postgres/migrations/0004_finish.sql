@@ -406,7 +406,7 @@ BEGIN
         p_run_at,
         CASE
             WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p_qid
-            WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task, p_priority)
+            WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task) + (p_run_at > p_now)::integer
             WHEN p_run_at <= p_now THEN p_qid
             ELSE 0
         END,
@@ -416,9 +416,8 @@ BEGIN
     FROM jobs AS j, queues AS q WHERE j.id = p_id AND q.qid = p_qid  -- jobs_pkey, queues_pkey
     RETURNING y.gid, y.lane INTO v_gid, v_lane;
     IF v_lane >= 4611686018427387904 THEN
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
-        SELECT p_qid, 1, ARRAY[tid_of(p_qid, j.tenant)], '{1}', ARRAY[p_run_at], ARRAY[v_lane], ARRAY[p_priority],
-            ARRAY[j.tenant], ARRAY[j.task]
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
+        SELECT p_qid, 1, ARRAY[tid_of(p_qid, j.tenant)], '{1}', ARRAY[p_run_at], ARRAY[v_lane & -2], ARRAY[j.tenant], ARRAY[j.task]
         FROM jobs AS j WHERE j.id = p_id;
     END IF;
     RETURN v_gid;

@@ -260,3 +260,15 @@ BEGIN
     RETURN QUERY SELECT NULL::uuid, NULL::text FROM generate_series(1, v_found);
     RETURN QUERY SELECT w.id, w.inbox FROM take_waiters(v_ids) AS w;
 END $$;
+
+-- Of each of these queues, how many of the workers that serve it come before this holder, and how many there are; of very many queues,
+-- all workers count.
+CREATE FUNCTION ranks_v1(p_holder text, p_queues text[]) RETURNS TABLE (queue text, rank bigint, size bigint)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN QUERY
+    SELECT q.name, count(*) FILTER (WHERE w.holder < p_holder), count(*)
+    FROM unnest(p_queues) AS q (name) JOIN workers AS w
+        ON w.listed_until > now_us() AND (cardinality(p_queues) > 50 OR q.name = ANY (w.queues))
+    GROUP BY q.name;
+END $$;

@@ -83,22 +83,22 @@ BEGIN
     WITH moved AS (  -- ready_id, jobs_pkey, queues_pkey
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
-            WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task, y.priority)
+            WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task) + (y.run_at > now_us())::integer
             WHEN y.run_at <= now_us() THEN y.qid
             ELSE 0
         END
         FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
         JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN queues AS q
         WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id]) AND q.qid = y.qid
-        RETURNING y.qid, y.id, y.run_at, y.lane, y.priority, j.tenant, j.task, n.calls,
+        RETURNING y.qid, y.id, y.run_at, y.lane & -2 AS lane, j.tenant, j.task, n.calls,
             q.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
     ), told AS (  -- one that was sent back before it was brought into a lane has left none
-        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+        INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
         SELECT g.qid, CASE WHEN g.calls THEN 1 ELSE 3 END, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs),
-            array_agg(g.run_at), array_agg(g.lane), array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+            array_agg(g.run_at), array_agg(g.lane), array_agg(g.tenant), array_agg(g.task)
         FROM (
-            SELECT m.qid, m.calls, m.lane, m.tenant, m.task, m.priority, count(*) AS jobs, min(m.run_at) AS run_at
-            FROM moved AS m WHERE m.tells GROUP BY m.qid, m.calls, m.lane, m.tenant, m.task, m.priority
+            SELECT m.qid, m.calls, m.lane, m.tenant, m.task, count(*) AS jobs, min(m.run_at) AS run_at
+            FROM moved AS m WHERE m.tells GROUP BY m.qid, m.calls, m.lane, m.tenant, m.task
         ) AS g GROUP BY g.qid, g.calls ORDER BY g.qid, g.calls
     )
     SELECT DISTINCT m.qid FROM moved AS m WHERE m.calls;

@@ -60,7 +60,6 @@ CREATE TABLE lanes (
     lane bigint NOT NULL CONSTRAINT lanes_pkey PRIMARY KEY,
     tid bigint NOT NULL,
     qid integer NOT NULL,
-    priority smallint NOT NULL,
     task text NOT NULL
 );
 CREATE INDEX lanes_tid ON lanes (tid);
@@ -97,7 +96,6 @@ CREATE TABLE news (
     jobs bigint[] NOT NULL,
     ats bigint[] NOT NULL,
     lanes bigint[],
-    priorities smallint[],
     tenants text[],
     tasks text[]
 ) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -143,19 +141,24 @@ END $$;
 CREATE FUNCTION look_into_lanes(p_now bigint, p_qid integer, p_cap integer, OUT later bigint, OUT run_at bigint)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
-    SELECT count(*) INTO later FROM (  -- ready_turns
-        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.run_at > p_now LIMIT p_cap
+    SELECT count(*) INTO later FROM (  -- ready_asleep_qid
+        SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at > p_now
+        LIMIT p_cap
     ) AS few;
-    run_at := (
-        SELECT y.run_at FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 ORDER BY y.qid, y.run_at LIMIT 1
-    );
+    run_at := least((  -- ready_turns, ready_asleep_qid
+        SELECT y.run_at FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0
+        ORDER BY y.qid, y.run_at LIMIT 1
+    ), (
+        SELECT y.run_at FROM ready AS y WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1
+        ORDER BY y.qid, y.run_at LIMIT 1
+    ));
 END $$;
 
 -- Whether a tenant has jobs in its lanes.
 CREATE FUNCTION has_jobs(p_tid bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane]) WHERE l.tid = p_tid);
+    RETURN EXISTS (SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane, l.lane + 1]) WHERE l.tid = p_tid);
 END $$;
 
 -- What has happened since somebody last had the lock, or the first part of very much; how many jobs have stopped to run, when
@@ -189,12 +192,11 @@ BEGIN
         WITH rows AS (  -- what is of another kind has come since, and waits for the next who hears
             DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_upto AND n.kind = 1 RETURNING n.*
         ), heard AS MATERIALIZED (
-            SELECT x.* FROM rows AS n CROSS JOIN LATERAL unnest(
-                n.tids, n.jobs, n.ats, n.lanes, n.priorities, n.tenants, n.tasks
-            ) AS x (tid, jobs, at, lane, priority, tenant, task)
+            SELECT x.* FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.lanes, n.tenants, n.tasks)
+                AS x (tid, jobs, at, lane, tenant, task)
         ), opened AS (
-            INSERT INTO lanes (lane, tid, qid, priority, task)
-            SELECT h.lane, min(h.tid), p_qid, min(h.priority), min(h.task) FROM heard AS h GROUP BY h.lane
+            INSERT INTO lanes (lane, tid, qid, task)
+            SELECT h.lane, min(h.tid), p_qid, min(h.task) FROM heard AS h GROUP BY h.lane
             ON CONFLICT (lane) DO NOTHING
         ), came AS (
             INSERT INTO tenants AS t (tid, qid, tenant, jobs, wake_at)
@@ -229,12 +231,11 @@ BEGIN
     WITH rows AS (  -- news_qid
         DELETE FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_upto RETURNING n.*
     ), heard AS MATERIALIZED (
-        SELECT n.seq, n.kind, x.* FROM rows AS n CROSS JOIN LATERAL unnest(
-            n.tids, n.jobs, n.ats, n.lanes, n.priorities, n.tenants, n.tasks
-        ) AS x (tid, jobs, at, lane, priority, tenant, task)
+        SELECT n.seq, n.kind, x.* FROM rows AS n CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.ats, n.lanes, n.tenants, n.tasks)
+            AS x (tid, jobs, at, lane, tenant, task)
     ), opened AS (
-        INSERT INTO lanes (lane, tid, qid, priority, task)
-        SELECT DISTINCT h.lane, h.tid, p_qid, h.priority, h.task FROM heard AS h WHERE h.kind = 1
+        INSERT INTO lanes (lane, tid, qid, task)
+        SELECT DISTINCT h.lane, h.tid, p_qid, h.task FROM heard AS h WHERE h.kind = 1
         ON CONFLICT (lane) DO NOTHING
     ), told AS MATERIALIZED (  -- tenants_pkey
         SELECT
@@ -294,7 +295,7 @@ CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATI
 $$;
 
 -- Those come into their lanes: a bounded number, in their order.
-CREATE FUNCTION bring_in(p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION bring_in(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
@@ -310,16 +311,16 @@ BEGIN
             ORDER BY y.qid, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
         ) AS x
     ), moved AS (
-        UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task, y.priority)
+        UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task) + (y.run_at > p_now)::integer
         FROM head AS h CROSS JOIN jobs AS j WHERE y.ctid = h.place AND j.id = y.id
-        RETURNING y.lane, y.run_at, y.priority, j.tenant, j.task
+        RETURNING y.lane & -2 AS lane, y.run_at, j.tenant, j.task
     )
-    INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
+    INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
     SELECT p_qid, 1, array_agg(tid_of(p_qid, g.tenant)), array_agg(g.jobs), array_agg(g.run_at), array_agg(g.lane),
-        array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
+        array_agg(g.tenant), array_agg(g.task)
     FROM (
-        SELECT m.lane, m.tenant, m.task, m.priority, count(*) AS jobs, min(m.run_at) AS run_at
-        FROM moved AS m GROUP BY m.lane, m.tenant, m.task, m.priority
+        SELECT m.lane, m.tenant, m.task, count(*) AS jobs, min(m.run_at) AS run_at
+        FROM moved AS m GROUP BY m.lane, m.tenant, m.task
     ) AS g HAVING count(*) > 0;
 END $$;
 
@@ -379,7 +380,7 @@ DECLARE
 BEGIN
     SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;
     IF waits_outside(p_qid) THEN
-        PERFORM bring_in(p_qid);
+        PERFORM bring_in(p_now, p_qid);
         turn.behind := waits_outside(p_qid);
     END IF;
     IF p_all THEN
@@ -396,6 +397,63 @@ BEGIN
     END LOOP;
     turn.behind := turn.behind OR v_more;
     RETURN turn;
+END $$;
+
+-- Of these tenants, what has become due comes into the lanes from which visits take: a bounded number, of each lane the same share, in
+-- the order of run_at; how many.
+CREATE FUNCTION promote_turns(p_now bigint, p_tids bigint[], p_closed text[], p_most integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_moved integer;
+BEGIN
+    WITH ripe AS MATERIALIZED (  -- lanes_tid, ready_asleep
+        SELECT l.lane FROM unnest(p_tids) AS n (tid) JOIN lanes AS l ON l.tid = ANY (ARRAY[n.tid])
+        WHERE (p_closed IS NULL OR l.task <> ALL (p_closed)) AND EXISTS (
+            SELECT 1 FROM ready AS y WHERE y.lane = l.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
+        ) LIMIT p_most
+    ), few AS MATERIALIZED (  -- ready_asleep; then by place in the heap
+        SELECT x.place FROM ripe AS r CROSS JOIN LATERAL (
+            SELECT y.ctid AS place FROM ready AS y
+            WHERE y.lane = r.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
+            ORDER BY y.lane, y.run_at, y.id LIMIT p_most / (SELECT count(*) FROM ripe) FOR UPDATE SKIP LOCKED
+        ) AS x
+    )
+    UPDATE ready AS y SET lane = y.lane - 1 FROM few AS f WHERE y.ctid = f.place;
+    GET DIAGNOSTICS v_moved = ROW_COUNT;
+    RETURN v_moved;
+END $$;
+
+-- Jobs that are not due any more, as the clock was set back, wait apart again: some of them.
+CREATE FUNCTION put_back(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    WITH early AS MATERIALIZED (  -- ready_turns; a moment ahead is who has looked at the clock a moment later
+        SELECT y.ctid AS place FROM ready AS y
+        WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0 AND y.run_at > p_now + 100000
+        ORDER BY y.qid, y.run_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    )
+    UPDATE ready AS y SET lane = y.lane + 1 FROM early AS e WHERE y.ctid = e.place;
+END $$;
+
+-- The first jobs of a lane by (run_at + priority * ageing, id), locked. Of very many priorities, the first are looked at.
+CREATE FUNCTION aged_jobs(p_now bigint, p_lane bigint, p_ageing bigint, p_most bigint, p_bound integer)
+RETURNS TABLE (place tid, id uuid, size integer, level bigint, due bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE level (priority) AS (  -- ready_pkey, two probes per priority
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_lane)
+        UNION ALL
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_lane AND y.priority > l.priority)
+        FROM level AS l WHERE l.priority IS NOT NULL
+    ), few AS MATERIALIZED (
+        SELECT l.priority FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
+    )
+    SELECT x.* FROM few AS f CROSS JOIN LATERAL (
+        SELECT y.ctid AS place, y.id, y.size, y.run_at + y.priority * p_ageing AS level, 0::bigint AS due FROM ready AS y
+        WHERE y.lane = p_lane AND y.priority = f.priority AND y.run_at <= p_now
+            AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
+        ORDER BY y.run_at, y.id LIMIT p_most FOR UPDATE SKIP LOCKED
+    ) AS x ORDER BY x.level, x.id LIMIT p_most;
 END $$;
 
 -- Lease jobs of a governed queue, whose turns the caller holds: up to ``p_most``, visit by visit. Those that all begin with the
@@ -435,6 +493,8 @@ DECLARE
     v_rests boolean;
     v_alone bigint;
     v_chunks bigint;
+    v_budget integer := 1000;
+    v_moved integer;
     v_last_level bigint;
     v_last_due bigint;
     v_last_id uuid;
@@ -458,6 +518,12 @@ BEGIN
     IF current_setting('transaction_isolation') = 'read committed' THEN  -- else there may be some that it does not see
         turn.low_wake := greatest(turn.low_wake, p_now + 1);
     END IF;
+    IF EXISTS (  -- ready_turns
+        SELECT 1 FROM ready AS y
+        WHERE y.qid = p_qid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 0 AND y.run_at > p_now + 100000
+    ) THEN
+        PERFORM put_back(p_now, p_qid);
+    END IF;
     SELECT x.* INTO rule FROM policies AS x WHERE x.queue = p_name;
     rule.chunk := coalesce(rule.chunk, 10);
     v_width := p_most / rule.chunk + 4;
@@ -478,9 +544,11 @@ BEGIN
         v_wakes := '{}';
         v_resting := '{}';
         v_visits := 0;
+        v_moved := 0;
         -- tenants_awake; tenant_rules_pkey; leased_tenant; lanes_tid; ready_pkey, in claim order.
         FOR r IN
-            SELECT c.*, x.places, x.tasks, coalesce(x.jobs, 0) AS got, coalesce(x.bytes, 0) AS bytes
+            SELECT c.*, x.places, x.tasks, coalesce(x.jobs, 0) AS got, coalesce(x.bytes, 0) AS bytes,
+                array_agg(c.tid) FILTER (WHERE x.ripe) OVER () AS ripe
             FROM (
                 SELECT
                     d.*, sum(d.cost) OVER (ORDER BY d.count, d.since, d.tenant ROWS UNBOUNDED PRECEDING) AS upto,
@@ -522,7 +590,11 @@ BEGIN
                 SELECT
                     array_agg(h.place ORDER BY h.level, h.due, h.id) AS places,
                     array_agg(h.task ORDER BY h.level, h.due, h.id) FILTER (WHERE v_rated IS NOT NULL) AS tasks, count(*) AS jobs,
-                    sum(h.size) AS bytes
+                    sum(h.size) AS bytes, v_budget > 0 AND EXISTS (
+                        SELECT 1 FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane + 1])
+                        WHERE l.tid = c.tid AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1 AND y.run_at <= p_now
+                            AND (v_closed IS NULL OR l.task <> ALL (v_closed))
+                    ) AS ripe
                 FROM (
                     SELECT z.* FROM (
                         SELECT
@@ -532,15 +604,16 @@ BEGIN
                                 ELSE true
                             END AS fits
                         FROM lanes AS l CROSS JOIN LATERAL (
-                            SELECT
-                                y.ctid AS place, y.id, y.size,
-                                CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END AS level,
-                                CASE WHEN rule.ageing IS NULL THEN y.run_at ELSE 0 END AS due
-                            FROM ready AS y
-                            WHERE y.lane = l.lane AND y.priority = l.priority AND y.run_at <= p_now
-                                AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < v_bound
-                            ORDER BY y.run_at, y.id LIMIT least(c.cost, v_room)
-                            FOR UPDATE SKIP LOCKED
+                            SELECT y.* FROM (
+                                SELECT y.ctid AS place, y.id, y.size, y.priority::bigint AS level, y.run_at AS due FROM ready AS y
+                                WHERE rule.ageing IS NULL AND y.lane = l.lane AND y.run_at + 0 <= p_now
+                                    AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < v_bound
+                                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT least(c.cost, v_room)
+                                FOR UPDATE SKIP LOCKED
+                            ) AS y
+                            UNION ALL
+                            SELECT y.* FROM aged_jobs(p_now, l.lane, rule.ageing, least(c.cost, v_room), v_bound) AS y
+                            WHERE rule.ageing IS NOT NULL
                         ) AS y
                         WHERE l.tid = c.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed))
                     ) AS z WHERE z.fits ORDER BY z.level, z.due, z.id LIMIT least(c.cost, v_room)
@@ -550,6 +623,11 @@ BEGIN
             ORDER BY c.count, c.since, c.tenant
         LOOP
             EXIT WHEN v_room <= 0 OR v_bytes <= 0;
+            IF v_visits = 0 AND r.ripe IS NOT NULL THEN  -- these first, then all over again
+                v_moved := promote_turns(p_now, r.ripe, v_closed, v_budget);
+                v_budget := CASE WHEN v_moved > 0 THEN v_budget - v_moved ELSE 0 END;
+                EXIT WHEN v_moved > 0;
+            END IF;
             v_visits := v_visits + 1;
             IF v_visits = 1 AND rule.holders IS NULL THEN
                 turn.low_count := r.count;
@@ -591,7 +669,7 @@ BEGIN
             END IF;
             IF p_suspects AND NOT r.stops AND r.until <= p_now THEN
                 SELECT min(y.run_at) INTO v_passed_at  -- lanes_tid, ready_lost
-                FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane]) AND y.priority = ANY (ARRAY[l.priority])
+                FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane])
                 WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND y.lost > 0 AND y.lost >= v_bound
                     AND y.run_at <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND (v_rests OR (
                         CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
@@ -606,7 +684,7 @@ BEGIN
                 RETURN QUERY SELECT * FROM expire_v1(p_now, ARRAY(  -- lanes_tid, ready_doomed
                     SELECT y.place FROM lanes AS l CROSS JOIN LATERAL (
                         SELECT y.ctid AS place, y.run_at, y.priority, y.id FROM ready AS y
-                        WHERE y.lane = l.lane AND y.priority = l.priority AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
+                        WHERE y.lane = l.lane AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
                         ORDER BY y.dies_at + 0 LIMIT 1000
                     ) AS y
                     WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND (v_rests OR (
@@ -617,6 +695,7 @@ BEGIN
                 ));
             END IF;
         END LOOP;
+        CONTINUE WHEN v_moved > 0;
         IF v_visits = 0 THEN
             IF rule.holders IS NULL THEN  -- nobody is awake
                 turn.low_count := 9223372036854775807;
@@ -661,7 +740,7 @@ BEGIN
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
         END IF;
-        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_pkey
+        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_pkey, ready_asleep
             UPDATE tenants AS o SET
                 count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
                 at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
@@ -669,10 +748,16 @@ BEGIN
                     SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
                         SELECT greatest(h.run_at, v_until[array_position(v_closed, l.task)]) AS until
                         FROM lanes AS l CROSS JOIN LATERAL (
-                            SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane AND y.priority = l.priority
-                            ORDER BY y.run_at LIMIT 1
+                            SELECT least((
+                                SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane
+                                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
+                            ), (
+                                SELECT y.run_at FROM ready AS y
+                                WHERE y.lane = l.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1
+                                ORDER BY y.lane, y.run_at, y.id LIMIT 1
+                            )) AS run_at
                         ) AS h
-                        WHERE l.tid = n.tid
+                        WHERE l.tid = n.tid AND h.run_at IS NOT NULL
                     ) AS w
                 ) ELSE n.wake_at END
             FROM unnest(v_tids, v_taken, v_spent, v_limits, v_sleeps, v_wakes) AS n (tid, taken, spent, stops, sleeps, wake_at)
@@ -682,7 +767,7 @@ BEGIN
         turn.low_wake := least(turn.low_wake, v_wake);
         IF v_resting <> '{}' THEN
             DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_pkey
-            WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = l.lane);
+            WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
             DELETE FROM tenants AS o USING unnest(v_resting) AS n (tid)  -- tenants_pkey: would come anew as they come back
             WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now
                 AND NOT EXISTS (SELECT 1 FROM lanes AS l WHERE l.tid = o.tid);

@@ -245,7 +245,7 @@ BEGIN
         IF NOT p_dry THEN
             DELETE FROM tenants AS o WHERE o.tid = ANY (v_idle);
             DELETE FROM lanes AS l WHERE l.lane = ANY (v_lanes) AND l.qid = v_qid
-                AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = l.lane);
+                AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
             PERFORM forget_rules(v_now, v_qid);
         END IF;
     END LOOP;

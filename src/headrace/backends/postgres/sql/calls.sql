@@ -121,6 +121,9 @@ SELECT * FROM {schema}.stats_v1(%b, %b::integer)
 -- name: workers
 SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1(%b)
 
+-- name: ranks
+SELECT * FROM {schema}.ranks_v1(%b, %b)
+
 -- name: places
 SELECT * FROM {schema}.places_v2()
 
