@@ -508,7 +508,7 @@ async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: P
 
 def bucket(connection: psycopg.Connection[Any], group: str) -> int:
     """Groups of one number are called one step at a time."""
-    [[number]] = connection.execute("SELECT gid_of(qid, %s) & 31 FROM queues WHERE name = 'q'", (group,))
+    [[number]] = connection.execute("SELECT gid_of(qid, %s) & 31 FROM all_queues WHERE name = 'q'", (group,))
     return int(number)
 
 

@@ -333,6 +333,13 @@ DECLARE
     v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
     s claim_scope := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
 BEGIN
+    IF cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) THEN
+        RETURN QUERY SELECT * FROM claim_v1(
+            p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, p_governed, p_mark_queues,
+            p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due
+        );
+        RETURN;
+    END IF;
     IF s.looks THEN
         PERFORM call_looks(s.qids);
         IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN  -- somebody has their groups in hand

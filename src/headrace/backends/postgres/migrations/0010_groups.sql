@@ -83,15 +83,17 @@ BEGIN
     WITH moved AS (  -- ready_id, jobs_pkey, queues_pkey
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
-            WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task, y.priority)
+            WHEN n.governed THEN lane_of(y.qid, j.tenant, j.task, y.priority)
             WHEN y.run_at <= now_us() THEN y.qid
             ELSE 0
         END
-        FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
-        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN queues AS q
-        WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id]) AND q.qid = y.qid
+        FROM (
+            SELECT m.*, coalesce(q.governed, false) AS governed FROM unnest(v_ids, v_groups, v_calls) AS m (id, gid, calls)
+            LEFT JOIN queues AS q ON q.qid = ANY (ARRAY[p_qids[array_position(p_gids, m.gid)]])
+        ) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+        WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id])
         RETURNING y.qid, y.id, y.run_at, y.lane, y.priority, j.tenant, j.task, n.calls,
-            q.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
+            n.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
     ), told AS (  -- one that was sent back before it was brought into a lane has left none
         INSERT INTO news (qid, kind, tids, jobs, ats, lanes, priorities, tenants, tasks)
         SELECT g.qid, CASE WHEN g.calls THEN 1 ELSE 3 END, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs),

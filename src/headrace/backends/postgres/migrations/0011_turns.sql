@@ -20,7 +20,9 @@ CREATE TABLE policies (
 
 -- How many turns a group of the queue has.
 CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT coalesce((SELECT p.group_running FROM queues AS q JOIN policies AS p ON p.queue = q.name WHERE q.qid = p_qid), 1)
+    SELECT coalesce((SELECT p.group_running FROM policies AS p WHERE p.queue = coalesce(
+        (SELECT q.name FROM queues AS q WHERE q.qid = p_qid), name_of(p_qid)
+    )), 1)
 $$;
 
 -- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here. No tenant that

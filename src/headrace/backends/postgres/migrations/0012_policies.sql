@@ -32,8 +32,8 @@ BEGIN
     FOR r IN  -- policies_pkey; in the order of their locks, which begins with that of the store
         SELECT 0 AS qid, 0 AS ord, p.depth, 'depth' AS lock FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
         UNION ALL
-        SELECT q.qid, n.ord::integer, p.depth, 'depth ' || (q.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
-        JOIN queues AS q ON q.qid = n.qid JOIN policies AS p ON p.queue = q.name WHERE p.depth IS NOT NULL
+        SELECT n.qid, n.ord::integer, p.depth, 'depth ' || (n.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+        JOIN policies AS p ON p.queue = name_of(n.qid) WHERE p.depth IS NOT NULL
         ORDER BY 4
     LOOP
         IF NOT p_bound THEN
@@ -145,7 +145,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    SELECT q.qid INTO v_qid FROM queues AS q WHERE q.name = p_queue;
+    v_qid := qid_of(p_queue);
     IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before its turns, as everybody does
         PERFORM lock_groups(ARRAY(SELECT generate_series(0, 31)::bigint));
     END IF;
@@ -376,7 +376,7 @@ END $$;
 CREATE FUNCTION group_v1(p_queue text, p_group text, p_cap integer, OUT called uuid[], OUT waiting bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
-    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+    v_qid integer := qid_of(p_queue);
     v_gid bigint := gid_of(v_qid, p_group);
 BEGIN
     PERFORM lock_groups(ARRAY[v_gid]);

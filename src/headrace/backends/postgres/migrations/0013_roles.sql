@@ -188,8 +188,8 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
     SELECT n.ord, s.place, k.id
     FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
     CROSS JOIN unnest(ARRAY(SELECT key_scope(t) FROM unnest(p_mine) AS t ORDER BY t) || ''::text) WITH ORDINALITY AS s (scope, place)
-    JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
-    JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[s.scope || n.key])
+    LEFT JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
+    JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(n.queue))]) AND k.key = ANY (ARRAY[s.scope || n.key])
         AND k.alone_until IS NULL
     JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.tenant = ANY (p_mine)
     ORDER BY n.ord, s.place
