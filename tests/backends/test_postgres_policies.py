@@ -686,3 +686,19 @@ async def test_the_counters_of_the_depth_are_read_at_one_instant(store: Postgres
         await until_stuck(connection, task)
         connection.commit()
         assert [one.status for one in await task] == [InsertStatus.NEW] * 2
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_what_a_claim_by_turns_tells_is_on_the_disk(store: PostgresBackend, ends: bool) -> None:
+    """Though nobody waits for the disk as long as it keeps others from their turns."""
+    assert await store.policies.save(Policy(queue="q", tenant_running=1_000), T0)
+    await store.insert([row(n, tenant=f"t{n}") for n in range(200)], T0)
+    claimed = await store.claim(Claim("w", ("q",), 100, LEASE), T0)
+    with psycopg.connect(server().url(), autocommit=True) as connection:
+        [[before]] = connection.execute("SELECT pg_current_wal_insert_lsn()")
+        if ends:
+            await store.turn([done(job) for job in claimed.jobs], Claim("w", ("empty", "q"), 1, LEASE), T0)
+        else:
+            assert len((await store.claim(Claim("w", ("q",), 100, LEASE), T0)).jobs) == 100
+        [[flushed]] = connection.execute("SELECT pg_current_wal_flush_lsn() - %s::pg_lsn", (before,))
+    assert flushed > 5_000

@@ -2,7 +2,7 @@
 -- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
 -- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
 -- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id); ``begun``, whether a handler may
--- have been called for it before.
+-- have been called for it before; in a row of kind 3, whether all that was told counts only after a call of ``seal_v1``.
 CREATE TYPE claim_row AS (
     kind smallint, id uuid, name text, task text, tenant text, key text, epoch bigint, attempt integer, lost integer,
     priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
@@ -345,6 +345,9 @@ BEGIN
         IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN  -- somebody has their groups in hand
             s.pause := v_now;
         END IF;
+    END IF;
+    IF s.governed THEN  -- nobody waits for the disk while it has the turns; the caller does so by ``seal_v1``
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF s.governed AND cardinality(v_queues) = 1 THEN
         RETURN QUERY SELECT * FROM claim_turns(

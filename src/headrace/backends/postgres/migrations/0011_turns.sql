@@ -720,7 +720,7 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, (v_passed <> '{}')::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;
 END $$;
 
@@ -838,6 +838,13 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;
+END $$;
+
+-- What has been committed before is as safe as commits are, when this has been. A commit waits for the disk only where something was
+-- written, if only a word for nobody.
+CREATE FUNCTION seal_v1() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM pg_logical_emit_message(true, 'headrace', '');
 END $$;
