@@ -115,6 +115,18 @@ BEGIN
     UPDATE turns AS t SET low_wake = least(t.low_wake, p_now) WHERE t.qid = p_qid;
 END $$;
 
+-- The same with one tenant, as what it may do has changed; tenants_pkey.
+CREATE FUNCTION wake_tenant(p_now bigint, p_qid integer, p_tid bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM hear_turns(p_now, p_qid, true);
+    UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, p_now) END
+    WHERE o.tid = p_tid;
+    IF FOUND THEN
+        UPDATE turns AS t SET low_wake = least(t.low_wake, p_now) WHERE t.qid = p_qid;
+    END IF;
+END $$;
+
 -- Replace the policy of a queue, if its version is the expected one; whether it was.
 CREATE FUNCTION save_policy_v1(
     p_at bigint, p_queue text, p_expect bigint, p_running bigint, p_every bigint, p_burst bigint, p_tenant_running bigint,
@@ -265,7 +277,7 @@ DECLARE
     v_tid bigint := tid_of(v_qid, p_tenant);
     v_changed boolean;
 BEGIN
-    PERFORM wake_all(v_now, v_qid);
+    PERFORM wake_tenant(v_now, v_qid, v_tid);
     SELECT (u.every, u.burst) IS DISTINCT FROM (p_every, p_burst) INTO v_changed FROM tenant_rules AS u WHERE u.tid = v_tid;
     INSERT INTO tenant_rules AS u (tid, qid, tenant, running, every, burst)
     VALUES (v_tid, v_qid, p_tenant, p_running, p_every, p_burst)
@@ -290,12 +302,13 @@ BEGIN
         RETURN;
     END IF;
     v_qid := govern(v_now, p_queue);
-    PERFORM wake_all(v_now, v_qid);
     IF p_tenant IS NOT NULL THEN
+        PERFORM wake_tenant(v_now, v_qid, tid_of(v_qid, p_tenant));
         INSERT INTO tenant_rules AS u (tid, qid, tenant, paused_until)
         VALUES (tid_of(v_qid, p_tenant), v_qid, p_tenant, v_until)
         ON CONFLICT (tid) DO UPDATE SET paused_until = excluded.paused_until;
     ELSE
+        PERFORM wake_all(v_now, v_qid);
         INSERT INTO task_rules AS k (qid, task, paused_until) VALUES (v_qid, p_task, v_until)
         ON CONFLICT (qid, task) DO UPDATE SET paused_until = excluded.paused_until;
     END IF;
