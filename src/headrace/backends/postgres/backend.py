@@ -219,7 +219,8 @@ class PostgresBackend:
     async def _seal(self, rows: Sequence[Sequence[Any]]) -> None:
         """Wait until the disk has what these rows tell, where the claim did not: while tenants take turns, it would keep
         all others from their claims."""
-        if rows[-1][23]:
+        *_, unsealed = rows[-1]
+        if unsealed:
             await self._call("seal")
 
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:

@@ -306,9 +306,10 @@ BEGIN
         SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
             array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
         FROM (
-            SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due
+            SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due,
+                (row_number() OVER () - 1) / 500 AS part
             FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
-        ) AS g GROUP BY g.qid
+        ) AS g GROUP BY g.qid, g.part
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)
     SELECT
