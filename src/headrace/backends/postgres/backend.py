@@ -217,8 +217,8 @@ class PostgresBackend:
         return await self._call(name, at, *params)
 
     async def _seal(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Wait until the disk has what these rows tell, where the claim did not: while tenants take turns, it would keep
-        all others from their claims."""
+        """Wait until the disk has what these rows tell, where the claim did not: by waiting while it has the turns of
+        tenants, it would keep all others from their claims."""
         *_, unsealed = rows[-1]
         if unsealed:
             await self._call("seal")

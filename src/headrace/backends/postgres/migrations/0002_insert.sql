@@ -307,7 +307,7 @@ BEGIN
             array_agg(g.priority), array_agg(g.tenant), array_agg(g.task)
         FROM (
             SELECT f.qid, f.lane, f.tenant, f.task, f.priority, count(*) AS jobs, min(f.due) AS due,
-                (row_number() OVER () - 1) / 500 AS part
+                (row_number() OVER () - 1) / 250 AS part
             FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane, f.tenant, f.task, f.priority
         ) AS g GROUP BY g.qid, g.part
     )

@@ -173,7 +173,7 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    c_most CONSTANT bigint := 1000;
+    c_most CONSTANT bigint := 250;
     v_empty bigint[];
     v_first smallint;
     v_last smallint;
@@ -439,6 +439,7 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
+    c_woken CONSTANT integer := 500;
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_left bigint := p_most;
     v_room bigint;
@@ -475,17 +476,21 @@ DECLARE
     rule policies;
     r record;
 BEGIN
-    WITH woken AS (  -- tenants_asleep
+    WITH first AS MATERIALIZED (  -- tenants_asleep; tenants_pkey
+        SELECT o.tid FROM tenants AS o WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now
+        ORDER BY o.qid, o.wake_at LIMIT c_woken
+    ), woken AS (
         UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
-        WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now RETURNING o.count, o.since
+        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
     )
-    SELECT w.count, w.since INTO r FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
+    FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
     IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
         turn.low_count := r.count;
         turn.low_since := r.since;
     END IF;
     IF current_setting('transaction_isolation') = 'read committed' THEN  -- else there may be some that it does not see
-        turn.low_wake := greatest(turn.low_wake, p_now + 1);
+        turn.low_wake := greatest(turn.low_wake, CASE WHEN r.tenants = c_woken THEN r.last ELSE p_now + 1 END);
     END IF;
     SELECT x.* INTO rule FROM policies AS x WHERE x.queue = p_name;
     rule.chunk := coalesce(rule.chunk, 10);
