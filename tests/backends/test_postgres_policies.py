@@ -8,6 +8,7 @@ import random
 import re
 from ast import literal_eval
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -503,56 +504,76 @@ async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: P
     assert [job.id for job in claimed.jobs] == [job_id(1)]
 
 
-# -- nobody waits for another who waits for him
+# -- nobody waits for another who has a group in hand
 
 
-def bucket(connection: psycopg.Connection[Any], group: str) -> int:
-    """Groups of one number are called one step at a time."""
-    [[number]] = connection.execute("SELECT gid_of(qid, %s) & 31 FROM all_queues WHERE name = 'q'", (group,))
-    return int(number)
-
-
-async def until_stuck(connection: psycopg.Connection[Any], task: asyncio.Task[Any]) -> None:
-    """Somebody waits for a lock."""
-    async with asyncio.timeout(10):
-        while not task.done():
-            if connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
-                return
-            await asyncio.sleep(0.01)
+@contextmanager
+def in_hand(*groups: str) -> Iterator[None]:
+    """Somebody is busy with these groups."""
+    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
+        found = connection.execute(
+            "SELECT lock_groups(array_agg(gid_of(qid, n.name))) FROM all_queues, unnest(%s::text[]) AS n (name)",
+            (list(groups),),
+        )  # fmt: skip
+        assert found.fetchall() == [([],)]
+        yield
 
 
 async def test_a_claim_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
         bound_insert(connection, store, row(1, group="g"))
-        connection.commit()
-        connection.execute("SELECT lock_groups(ARRAY[%s::bigint])", (bucket(connection, "g"),))
+    with in_hand("g"):
         async with asyncio.timeout(5):
             claimed = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
         assert claimed.jobs == []
         assert claimed.next_in is not None
         assert claimed.next_in < SECOND
-        connection.commit()
     later = T0 + 10 * 365 * DAY
     assert len((await store.claim(Claim("w", ("q",), 10, LEASE), later)).jobs) == 1
 
 
-async def test_an_end_waits_for_no_group_while_it_has_another_that_comes_later(store: PostgresBackend) -> None:
+async def test_an_insert_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
     await store.insert([row(1)], T0)
-    with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
-        low, *_, high = sorted((f"g{n}" for n in range(40)), key=lambda group: bucket(connection, group))
-        assert bucket(connection, low) < bucket(connection, high)
-        await store.insert([row(2, group=high)], T0)
-        jobs = {job.id: job for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs}
-        held = (bucket(connection, low), bucket(connection, high))
-        connection.execute("SELECT lock_groups(ARRAY[%s::bigint])", held[:1])
-        settlement = replace(done(jobs[job_id(2)]), spawn=[row(3, group=low)])
-        task = asyncio.create_task(store.finish([settlement], T0))
-        await until_stuck(connection, task)
-        free = connection.execute("SELECT try_lock(group_lock(%s::bigint))", held[1:]).fetchall()
-        connection.commit()
-        assert await task == [JobState.COMPLETED]
-    assert free == [(True,)]
-    assert [job.id for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs] == [job_id(3)]
+    with in_hand("g", "h"):
+        async with asyncio.timeout(5):
+            await store.insert([row(2, group="h"), row(3, group="g"), row(4, group="i")], T0)
+        first = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+        assert [job.id for job in first.jobs] == [job_id(1), job_id(4)]
+        assert first.next_in == 0
+    claimed = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
+    assert [job.id for job in claimed.jobs] == [job_id(2), job_id(3)]
+
+
+async def test_an_end_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
+    await store.insert([row(n, group="gh"[n % 2]) for n in range(4)], T0)
+    jobs = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs
+    settled = [replace(done(jobs[0]), spawn=[row(9, group="i")]), done(jobs[1])]
+    with in_hand("g", "i"):
+        async with asyncio.timeout(5):
+            assert await store.finish(settled, T0) == [JobState.COMPLETED] * 2
+        assert [job.id for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs] == [job_id(3)]
+    found = (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs
+    assert [job.id for job in found] == [job_id(2), job_id(9)]
+
+
+async def test_producers_come_to_groups_in_any_order(store: PostgresBackend) -> None:
+    numbers = iter(range(10_000))
+    groups = [f"g{n}" for n in range(100)]
+
+    async def produce(some: list[str]) -> None:
+        for _ in range(10):
+            await store.insert([row(next(numbers), group=group) for group in some], T0)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(produce(groups))
+        tasks.create_task(produce(groups[::-1]))
+    found: list[Leased] = []
+    while len(found) < 100:
+        found += (await store.claim(Claim("w", ("q",), 200, LEASE), T0)).jobs
+    assert {job.group for job in found} == set(groups)
+    while not (claimed := await store.turn([done(job) for job in found], Claim("w", ("q",), 200, LEASE), T0))[1].jobs:
+        found = []
+    assert len(claimed[1].jobs) <= 100
 
 
 async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store: PostgresBackend) -> None:

@@ -160,7 +160,7 @@ BEGIN
     END IF;
     v_qid := qid_of(p_queue);
     IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before its turns, as everybody does
-        PERFORM lock_groups(ARRAY(SELECT generate_series(0, 31)::bigint));
+        PERFORM lock_all_groups();
     END IF;
     IF p_governs OR EXISTS (SELECT 1 FROM turns AS t WHERE t.qid = v_qid) THEN
         v_qid := govern(v_now, p_queue);
@@ -169,9 +169,8 @@ BEGIN
         PERFORM forget_rules(v_now, v_qid);
     END IF;
     IF coalesce(old.group_running, 1) <> p_group_running THEN
-        PERFORM call_groups(array_agg(v_qid), array_agg(g.gid)) FROM (
-            SELECT DISTINCT y.gid FROM ready AS y WHERE y.gid IS NOT NULL AND y.qid = v_qid
-        ) AS g;
+        INSERT INTO looks (gid, qid) SELECT DISTINCT y.gid, v_qid FROM ready AS y WHERE y.gid IS NOT NULL AND y.qid = v_qid;
+        PERFORM call_looks(ARRAY[v_qid]);
     END IF;
     RETURN true;
 END $$;
