@@ -519,6 +519,15 @@ def in_hand(*groups: str) -> Iterator[None]:
         yield
 
 
+async def until_stuck(connection: psycopg.Connection[Any], task: asyncio.Task[Any]) -> None:
+    """Somebody waits for a lock."""
+    async with asyncio.timeout(10):
+        while not task.done():
+            if connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_a_claim_does_not_wait_for_groups_that_somebody_has_in_hand(store: PostgresBackend) -> None:
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as connection:
         bound_insert(connection, store, row(1, group="g"))

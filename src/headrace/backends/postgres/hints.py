@@ -14,6 +14,7 @@ from psycopg import AsyncConnection, sql
 
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.relay import BELLS, Relay
 from headrace.backends.postgres.translate import translated
 from headrace.errors import HeadraceError, Unavailable
 from headrace.records import Hint, JobId
@@ -92,25 +93,33 @@ class Listener:
     @asynccontextmanager
     async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
         names = {channel(self._schema, topic): topic for topic in topics}
+        if any(topic.startswith("queue:") for topic in topics):
+            names[channel(self._schema, BELLS)] = BELLS
+        relay = Relay(self._connections, self._schema)
         connection = await self._connections.single()
         try:
             await connection.execute(
                 sql.SQL(";").join([sql.SQL("LISTEN {}").format(sql.Identifier(name)) for name in names])
             )
-            yield self._hear(connection, names)
+            yield self._hear(connection, names, relay)
         except Unavailable:
             raise
         except Exception as error:
             raise translated(error, self._connections.where) from error
         finally:
+            await relay.close()
             await connection.close()
 
-    async def _hear(self, connection: AsyncConnection[Any], names: dict[str, str]) -> AsyncIterator[Hint]:
+    async def _hear(
+        self, connection: AsyncConnection[Any], names: dict[str, str], relay: Relay
+    ) -> AsyncIterator[Hint]:  # fmt: skip
         try:
             while True:
                 async for note in connection.notifies(timeout=_QUIET):
                     topic = names.get(note.channel)
-                    if topic is not None:
+                    if topic == BELLS:
+                        relay.wake()
+                    elif topic is not None:
                         yield Hint(topic, _job_id(note.payload))
                 async with asyncio.timeout(_ANSWER):
                     await connection.execute("SELECT")

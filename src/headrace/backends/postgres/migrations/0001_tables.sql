@@ -238,6 +238,7 @@ CREATE TABLE locks (
 INSERT INTO locks (name)
 SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
+UNION ALL SELECT 'bell ' || n FROM generate_series(0, 3) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 4, '0') FROM generate_series(0, 4095) AS n;
 
 -- Whether nobody else has this lock; the caller has it then, until the end of the transaction.

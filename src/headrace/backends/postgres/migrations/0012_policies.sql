@@ -225,6 +225,9 @@ BEGIN
     bytes := 0;
     kept := 0;
     more := false;
+    IF NOT p_dry AND NOT EXISTS (SELECT 1 FROM relay AS r WHERE r.until > now_us()) THEN
+        DELETE FROM bells;  -- which nobody has heard
+    END IF;
     INSERT INTO swept DEFAULT VALUES ON CONFLICT DO NOTHING;
     SELECT s.* INTO v_from FROM swept AS s FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
