@@ -407,7 +407,8 @@ class Backend(Protocol):
            reason. One that is paused, whose rate lets nothing through, or that has nothing more of what a visit could
            have taken, falls asleep: until the pause ends or the rate opens; until the first job that is left is due and
            the rate and the pause of its task allow it; for good, if there is none. A job that comes wakes a tenant
-           asleep when it is due. A change of a policy, a limit or a pause wakes all of its queue at once.
+           asleep when it is due. A change of the policy, or of the pause of a task, wakes all of the queue at once; a
+           change of one tenant's limit or pause wakes that tenant, and touches no other.
 
         So nobody waits behind a tenant or a task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
         light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the

@@ -172,6 +172,9 @@ class RulesChangeAndNobodyWakes(RuleBreaker):
         def wake_all(self, now: int) -> None:
             pass
 
+        def wake_tenant(self, name: str, now: int) -> None:
+            pass
+
 
 class RetriesGiveTheirTurnBack(RuleBreaker):
     class kind(MemoryStore):

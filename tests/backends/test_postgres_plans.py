@@ -26,7 +26,7 @@ BATCH = 100
 LEASE = 60_000_000
 BIG = {"ready", "leased", "paused", "ended", "jobs", "keys", "waiters", "schedules", "agenda", "ticks"}
 _FILL = """
-    INSERT INTO queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
+    INSERT INTO queues (qid, name) VALUES (1, 'q') ON CONFLICT DO NOTHING;
     INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
     SELECT plans_id(n), n, 't', '', '{}' FROM generate_series(1, %(depth)s) AS n;
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
@@ -361,7 +361,7 @@ async def _live_once(store: PostgresBackend, count: int) -> None:
 # -- turns and groups
 
 _GOVERNED = """
-    INSERT INTO queues (name, governed) VALUES ('q', true);
+    INSERT INTO queues (qid, name, governed) VALUES (1, 'q', true);
     INSERT INTO policies (queue, version, holders) VALUES ('q', 1, 1000);
     INSERT INTO turns (qid) SELECT qid FROM queues;
     INSERT INTO task_rules (qid, task, paused_until) SELECT qid, 'paused', 9007199254740991 FROM queues;

@@ -235,3 +235,38 @@ except ConfigError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("fate", ["commit", "rollback"])
+async def test_nobody_waits_for_a_transaction_that_names_a_new_queue(shop: Shop, fate: str) -> None:
+    """Not even who names the same queue, nor whoever shares a batch with that one."""
+    async with shop.app, await psycopg.AsyncConnection.connect(shop.url) as first:
+        await shop.app.bind(first).enqueue(shop.extract.options(queue="new", key="mine"), "first")
+        async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(shop.url) as second:
+            one = shop.extract.options(queue="new", group="g").job("one")
+            two = shop.extract.options(queue="known").job("two")
+            await shop.app.enqueue_many([one, two])
+            await shop.app.bind(second).enqueue(shop.extract.options(queue="new"), "second")
+            await second.commit()
+            assert {queue.queue for queue in (await shop.app.client.stats()).queues} == {"new", "known"}
+            await (first.commit() if fate == "commit" else first.rollback())
+            await shop.app.drain(["new", "known"])
+    assert {uid for uid, _ in shop.ran} == {"one", "two", "second"} | ({"first"} if fate == "commit" else set())
+
+
+async def test_a_new_queue_is_known_from_the_commit_on(shop: Shop) -> None:
+    """Before any worker has looked at it."""
+    async with shop.app, await psycopg.AsyncConnection.connect(shop.url) as connection:
+        for uid in ("a", "b"):
+            handle = await shop.app.bind(connection).enqueue(shop.extract.options(queue="new", key="k" + uid), uid)
+            await connection.commit()
+        [queue] = (await shop.app.client.stats()).queues
+        assert (queue.queue, queue.available) == ("new", 2)
+        found = await shop.app.client.fetch(handle.id)
+        assert found is not None
+        assert found.queue == "new"
+        assert shop.run("SELECT queue FROM headrace.jobs_v1") == ["new", "new"]
+        again = await shop.extract.options(queue="new", key="kb").enqueue("b")
+        assert again.id == handle.id
+        await shop.app.drain(["new"])
+        assert sorted(uid for uid, _ in shop.ran) == ["a", "b"]

@@ -307,3 +307,44 @@ async def test_temporary_tables_of_the_caller_are_none_of_ours(shop: Shop) -> No
     assert shop.jobs == ["extract"]
     await shop.drain()
     assert shop.ran == [("a", 0)]
+
+
+async def test_of_many_transactions_few_notify(shop: Shop) -> None:
+    """A commit that does waits for all others that do; workers hear of every job all the same."""
+    store = shop.app.client._backend
+    async with shop.app:
+        assert store.hints is not None
+        topics = [f"queue:{n}" for n in range(12)]
+        async with store.hints.listen(topics) as hints:
+            open_ones = [await psycopg.AsyncConnection.connect(shop.url) for _ in topics]
+            for n, connection in enumerate(open_ones):
+                await shop.app.bind(connection).enqueue(shop.extract.options(queue=str(n)), "a")
+            for connection in open_ones:
+                await connection.commit()
+            assert shop.run("SELECT count(*) >= 8 FROM headrace.bells") == [True]
+            heard = set()
+            async with asyncio.timeout(20):
+                while len(heard) < len(topics):
+                    heard.add((await anext(hints)).topic)
+            for connection in open_ones:
+                await connection.close()
+    assert heard == set(topics)
+
+
+async def test_a_hint_is_relayed_however_long_its_transaction_lasts(shop: Shop) -> None:
+    """Also after those who relay have begun to stop."""
+    store = shop.app.client._backend
+    async with shop.app, await psycopg.AsyncConnection.connect(shop.url) as slow:
+        assert store.hints is not None
+        async with store.hints.listen(["queue:slow", "queue:quick"]) as hints:
+            async with asyncio.timeout(30):
+                async with await psycopg.AsyncConnection.connect(shop.url) as quick:
+                    await shop.app.bind(quick).enqueue(shop.extract.options(queue="quick"), "a")
+                assert (await anext(hints)).topic == "queue:quick"
+                while not shop.run("SELECT holder FROM headrace.relay WHERE until > 0"):
+                    await asyncio.sleep(0.01)
+                await shop.app.bind(slow).enqueue(shop.extract.options(queue="slow"), "a")
+                while not shop.run("SELECT holder FROM headrace.relay WHERE ends IS NOT NULL"):
+                    await asyncio.sleep(0.01)
+                await slow.commit()
+                assert (await anext(hints)).topic == "queue:slow"

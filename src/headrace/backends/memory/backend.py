@@ -353,9 +353,12 @@ class MemoryBackend:
             pauses, name = self.store.paused_queues, sel.queue
         else:
             turns = self.store.govern(sel.queue)
-            turns.wake_all(now)
             pauses = turns.paused_tasks if sel.tenant is None else turns.paused_tenants
             name = (sel.task if sel.tenant is None else sel.tenant) or ""
+            if sel.tenant is None:
+                turns.wake_all(now)
+            else:
+                turns.wake_tenant(name, now)
         if change.paused:
             pauses[name] = until
         else:

@@ -46,7 +46,7 @@ class MemoryPolicies:
                 turns.limits.pop(limit.tenant, None)
             else:
                 turns.limits[limit.tenant] = limit
-            turns.wake_all(now)
+            turns.wake_tenant(limit.tenant, now)
             self._store.publish(f"queue:{limit.queue}")
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:

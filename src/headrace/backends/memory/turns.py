@@ -133,6 +133,15 @@ class Turns:
         for name in self.tenants:
             self._expect(name, now)
 
+    def wake_tenant(self, name: str, now: int) -> None:
+        """What one tenant may do has changed."""
+        bucket = self._buckets.get(("tenant", name))
+        if bucket is not None and bucket.rate != self._rate("tenant", name):
+            del self._buckets["tenant", name]
+        if (tenant := self.tenants.get(name)) is not None:
+            tenant.full = False
+            self._expect(name, now)
+
     # -- jobs
 
     def put(self, entry: Entry, now: int) -> None:

@@ -219,6 +219,13 @@ class PostgresBackend:
         self._notifier.send((f"inbox:{inbox}", job_id) for job_id, inbox in aside if inbox is not None)
         return await self._call(name, at, *params)
 
+    async def _seal(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Wait until the disk has what these rows tell, where the claim did not: by waiting while it has the turns of
+        tenants, it would keep all others from their claims."""
+        *_, unsealed = rows[-1]
+        if unsealed:
+            await self._call("seal")
+
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
         jobs = Counter(topic for topic, job_id in told if topic.startswith("queue:"))
@@ -255,6 +262,8 @@ class PostgresBackend:
         began, marks = self._set_out()
         notes = self._crowd.looks(req.queues)
         rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
+        if len(rows) > 1:
+            await self._seal(rows)
         self._tell(rows)
         return self._hushed(req, notes, self._claimed(rows, marks, began))
 
@@ -269,9 +278,11 @@ class PostgresBackend:
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
             rows = await self._go_on("turn", at, *shapes.complete_params(ordered), *claim)
+            await self._seal(rows)
             self._tell(rows)
             return _completed(batch, ordered, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
         rows = await self._go_on("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+        await self._seal(rows)
         self._tell(rows, batch)
         return _settled(batch, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
 

@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, sql
 from headrace.backends.postgres.arrays import texts
 from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.crowd import EVERYBODY, Crowd, Ranks, note, quiet
+from headrace.backends.postgres.relay import BELLS, Relay
 from headrace.backends.postgres.translate import translated
 from headrace.errors import HeadraceError, Unavailable
 from headrace.records import Hint, JobId
@@ -121,6 +122,9 @@ class Listener:
         names = {channel(self._schema, topic): topic for topic in topics}
         queues = [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
         holder = next((topic.removeprefix("holder:") for topic in topics if topic.startswith("holder:")), None)
+        if any(topic.startswith("queue:") for topic in topics):
+            names[channel(self._schema, BELLS)] = BELLS
+        relay = Relay(self._connections, self._schema)
         connection = await self._connections.single()
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -128,7 +132,9 @@ class Listener:
             await connection.execute(sql.SQL(";").join(listens))
             hints: asyncio.Queue[Hint | Exception] = asyncio.Queue()
             tasks.append(
-                asyncio.get_running_loop().create_task(self._hear(connection, names, hints), name="headrace-hear")
+                asyncio.get_running_loop().create_task(
+                    self._hear(connection, names, relay, hints), name="headrace-hear"
+                )
             )
             if holder is not None and queues:
                 keeping_up = self._crowd.keep_up(holder, queues, self._ranks)
@@ -143,10 +149,15 @@ class Listener:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await relay.close()
             await connection.close()
 
     async def _hear(
-        self, connection: AsyncConnection[Any], names: dict[str, str], hints: asyncio.Queue[Hint | Exception]
+        self,
+        connection: AsyncConnection[Any],
+        names: dict[str, str],
+        relay: Relay,
+        hints: asyncio.Queue[Hint | Exception],
     ) -> None:
         """Pass on what comes, until the connection fails."""
 
@@ -159,7 +170,9 @@ class Listener:
                     topic = names.get(heard.channel)
                     if topic is None:
                         continue
-                    if topic.startswith("queue:"):
+                    if topic == BELLS:
+                        relay.wake()
+                    elif topic.startswith("queue:"):
                         self._crowd.hear(topic, heard.payload, look)
                     else:
                         hints.put_nowait(Hint(topic, _job_id(heard.payload)))

@@ -49,7 +49,7 @@ _PARTS = {
     ),
     "worker": (
         "claim_v1", "turn_v1", "complete_v1", "complete_bound_v1", "finish_v1", "renew_v1", "reap_v1", "note_v1",
-        "set_aside_v1", "ranks_v1",
+        "set_aside_v1", "ranks_v1", "seal_v1", "relay_v1",
     ),
     "janitor": (
         "sweep_v1", "sweep_results_v1", "sweep_keys_v1", "sweep_tenants_v1", "begin_duty_v1", "end_duty_v1",

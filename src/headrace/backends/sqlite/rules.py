@@ -57,8 +57,8 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    turns.begin_anew(tx, qid, None if stored is None else _decode(stored).tenant_rate)
-    turns.wake_all(tx, qid, now)
+    turns.begin_anew_one(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
+    turns.wake_tenant(tx, qid, wanted.tenant, now)
 
 
 def configure(tx: Transaction, sel: Selector, change: Configure, now: int) -> None:
@@ -75,7 +75,10 @@ def configure(tx: Transaction, sel: Selector, change: Configure, now: int) -> No
         govern(tx, qid, now)
         statement = _SQL["pause_task" if sel.tenant is None else "pause_tenant"]
         tx.execute(statement, (qid, sel.task if sel.tenant is None else sel.tenant, until))
-        turns.wake_all(tx, qid, now)
+        if sel.tenant is None:
+            turns.wake_all(tx, qid, now)
+        else:
+            turns.wake_tenant(tx, qid, sel.tenant, now)
     forget_over(tx, now)
     if not change.paused:
         tx.wake_queue(qid)

@@ -128,6 +128,18 @@ def begin_anew(tx: Transaction, qid: int, rate: Rate | None) -> None:
     tx.execute(_SQL["begin_anew"], (qid, *((None, None) if rate is None else (rate.every, rate.burst))))
 
 
+def begin_anew_one(tx: Transaction, qid: int, tenant: str, rate: Rate | None) -> None:
+    """The same of one tenant."""
+    given = (None, None) if rate is None else (rate.every, rate.burst)
+    tx.execute(_SQL["begin_anew_one"], (qid, *given, tenant))
+
+
+def wake_tenant(tx: Transaction, qid: int, tenant: str, now: int) -> None:
+    """What one tenant may do has changed."""
+    tx.execute(_SQL["wake_tenant"], (qid, now, tenant))
+    tx.wake_queue(qid)
+
+
 def wake_all(tx: Transaction, qid: int, now: int) -> None:
     """The rules of the queue have changed."""
     tx.execute(_SQL["wake_all"], (qid, now))

@@ -238,6 +238,15 @@ class PolicyTests(GovernedBase):
         assert await self.got(store, at=T0 + 60) == expected
 
     @needs("policies")
+    async def test_a_limit_or_a_pause_of_one_tenant_wakes_no_other(self, store: Backend) -> None:
+        await self.govern(store)
+        await self.put(store, row(1, tenant="a", delay=3), row(2, tenant="b", delay=1))
+        await self.policies(store).limit(TenantLimit("q", "c", 3), T0)
+        for paused in (True, False):
+            await store.alter(Selector(queue="q", tenant="c"), Configure(paused), T0)
+        assert await self.got(store, at=T0 + 5) == [2, 1]
+
+    @needs("policies")
     async def test_of_many_priorities_the_order_holds(self, store: Backend) -> None:
         await self.govern(store)
         await self.put(store, *(row(n, tenant="a", task=f"t{n % 3}", priority=(n * 7_919) % 997) for n in range(600)))

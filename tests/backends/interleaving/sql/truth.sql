@@ -25,7 +25,7 @@ WITH places AS (
     FROM places AS p LEFT JOIN jobs AS j ON j.id = p.id WHERE j.id IS NULL
     UNION ALL
     SELECT 'job ' || p.id || ' lies in a queue that there is not'
-    FROM places AS p LEFT JOIN queues AS q ON q.qid = p.qid WHERE q.qid IS NULL
+    FROM places AS p LEFT JOIN all_queues AS q ON q.qid = p.qid WHERE q.qid IS NULL
     UNION ALL
     SELECT 'running job ' || p.id || ' has epoch ' || p.epoch FROM places AS p WHERE p.state = 1 AND p.epoch < 1
     UNION ALL
@@ -66,7 +66,7 @@ WITH places AS (
 SELECT
     ARRAY(SELECT w.what FROM wrong AS w),
     ARRAY(SELECT j.id FROM jobs AS j),
-    ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN queues AS q ON q.qid = k.qid),
+    ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN all_queues AS q ON q.qid = k.qid),
     ARRAY(SELECT ARRAY[replace(w.id::text, '-', ''), w.inbox] FROM waiters AS w),
     ARRAY(SELECT w.worker FROM workers AS w WHERE w.listed_until > {now}),
     ARRAY(SELECT q.name FROM queues AS q WHERE q.paused_until > 0),

@@ -9,10 +9,13 @@
 -- up x for each y. A plan that is made while x is empty, and kept, can then not turn the join around and walk through x.
 -- Where nothing but ids is wanted, ``enable_indexonlyscan`` is off for the same reason.
 
+-- The number of a queue follows from its name (``queue_number``): two transactions that name a new queue agree on it, and neither
+-- waits for the other. One that may last writes the name into ``named``, where no two rows exclude each other; it comes into
+-- ``queues`` with the first claim of the queue, or a sweep.
 -- ``used_at``: when jobs of the queue were counted last, to the hour. ``leaving``: its name is about to be forgotten, see
 -- ``forget_queues_v1``; ``waits_for`` are the transactions that may have its number in hand without having locked its row.
 CREATE TABLE queues (
-    qid integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    qid integer NOT NULL PRIMARY KEY,
     name text NOT NULL UNIQUE,
     paused_until bigint NOT NULL DEFAULT 0,
     governed boolean NOT NULL DEFAULT false,
@@ -25,6 +28,27 @@ CREATE TABLE forgetting (
     waits_for text[]
 );
 INSERT INTO forgetting DEFAULT VALUES;
+CREATE TABLE named (
+    qid integer NOT NULL,
+    name text NOT NULL
+);
+CREATE INDEX named_name ON named (name);
+CREATE INDEX named_qid ON named (qid);
+CREATE VIEW all_queues AS
+SELECT q.qid, q.name, q.paused_until, q.governed FROM queues AS q
+UNION ALL
+SELECT DISTINCT n.qid, n.name, 0::bigint, false FROM named AS n WHERE NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);
+-- queues_pkey, queues_name_key, named_qid, named_name
+CREATE FUNCTION name_of(p_qid integer) RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(
+        (SELECT q.name FROM queues AS q WHERE q.qid = p_qid), (SELECT n.name FROM named AS n WHERE n.qid = p_qid LIMIT 1)
+    )
+$$;
+CREATE FUNCTION qid_of(p_name text) RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT coalesce(
+        (SELECT q.qid FROM queues AS q WHERE q.name = p_name), (SELECT n.qid FROM named AS n WHERE n.name = p_name LIMIT 1)
+    )
+$$;
 
 -- By id, which for a UUIDv7 means by the day of its making: a day that is over goes as a whole. Ids of another kind lie
 -- in the partitions before and after all days; those of days that have no partition, long past or far ahead, in the default one.
@@ -216,7 +240,8 @@ CREATE TABLE locks (
 INSERT INTO locks (name)
 SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth', 'days']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
-UNION ALL SELECT 'groups ' || lpad(n::text, 2, '0') FROM generate_series(0, 31) AS n;
+UNION ALL SELECT 'bell ' || n FROM generate_series(0, 3) AS n
+UNION ALL SELECT 'groups ' || lpad(n::text, 4, '0') FROM generate_series(0, 4095) AS n;
 
 -- Whether nobody else has this lock; the caller has it then, until the end of the transaction.
 CREATE FUNCTION try_lock(p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE

@@ -32,27 +32,83 @@ BEGIN
         HINT = coalesce(p_hint, 'Clients check the same before they send anything.');
 END $$;
 
+-- Numbers of what has a name. They are as good as unique, so nothing need be kept, nor locked, to tell the same one again.
+CREATE FUNCTION number_of(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT ('x' || encode(substr(sha256(convert_to(p_name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
+$$;
+
+-- The number that a queue has; or, where another queue has that one already, the next that it may have.
+CREATE FUNCTION queue_number(p_name text, p_try integer) RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT AS
+    'SELECT (number_of(''queue '' || p_try || '' '' || p_name) % 2147483646 + 1)::integer';
+
+-- Make the name of a queue known; its number. ``p_bound`` as for ``insert_v1``.
+CREATE FUNCTION name_queue(p_name text, p_bound boolean) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_qid integer;
+    v_try integer := 0;
+BEGIN
+    IF (octet_length(p_name) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+        PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(p_name), 0)));
+    END IF;
+    LOOP
+        SELECT q.qid INTO v_qid FROM queues AS q WHERE q.name = p_name;  -- queues_name_key
+        EXIT WHEN FOUND;
+        v_qid := queue_number(p_name, v_try);
+        v_try := v_try + 1;
+        CONTINUE WHEN name_of(v_qid) <> p_name;
+        IF NOT p_bound THEN
+            INSERT INTO queues (qid, name) VALUES (v_qid, p_name) ON CONFLICT DO NOTHING;
+            EXIT WHEN FOUND;
+        ELSE
+            INSERT INTO named (qid, name) SELECT v_qid, p_name
+            WHERE NOT EXISTS (SELECT 1 FROM named AS n WHERE n.qid = v_qid AND n.name = p_name);
+            EXIT;
+        END IF;
+    END LOOP;
+    RETURN v_qid;
+END $$;
+
+-- Names that transactions of their own have left come into ``queues``: these, or a bounded number of all; whether there were some.
+CREATE FUNCTION name_queues(p_names text[] DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM named AS n WHERE p_names IS NULL OR n.name = ANY (p_names)) THEN  -- named_name
+        RETURN false;
+    END IF;
+    WITH few AS MATERIALIZED (
+        SELECT n.ctid AS place FROM named AS n WHERE p_names IS NULL OR n.name = ANY (p_names) LIMIT 1000 FOR UPDATE
+    ), gone AS (
+        DELETE FROM named AS n USING few AS f WHERE n.ctid = f.place RETURNING n.qid, n.name
+    )
+    INSERT INTO queues (qid, name) SELECT DISTINCT g.qid, g.name FROM gone AS g ORDER BY g.name ON CONFLICT DO NOTHING;
+    RETURN true;
+END $$;
+
 -- The numbers of queues, which are made known. Whoever has a number in hand keeps the queue from being forgotten until
 -- the end of the transaction: by a lock on the table, or, if the queue is about to go, on its row; neither hinders anybody else.
-CREATE FUNCTION queue_ids(p_names text[]) RETURNS integer[] LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION queue_ids(p_names text[], p_bound boolean DEFAULT false) RETURNS integer[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
 DECLARE
     found integer[];
     v_leaving boolean;
 BEGIN
     LOCK TABLE queues IN ROW SHARE MODE;
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..2 LOOP
         -- queues_name_key, one probe per name.
         SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
         FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
-        IF v_leaving AND attempt = 1 THEN
-            PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
-            CONTINUE;
-        END IF;
-        EXIT WHEN cardinality(found) = cardinality(p_names);
-        PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(n), 0)))
-        FROM unnest(p_names) AS n WHERE (octet_length(n) BETWEEN 1 AND 1024) IS NOT TRUE;
-        INSERT INTO queues (name) SELECT DISTINCT n FROM unnest(p_names) AS n ORDER BY n ON CONFLICT (name) DO NOTHING;
+        EXIT WHEN v_leaving IS NOT TRUE;
+        PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
     END LOOP;
+    IF cardinality(found) IS DISTINCT FROM cardinality(p_names) THEN
+        WITH numbers AS MATERIALIZED (  -- in the order of their names, as two may make the same ones
+            SELECT d.name, name_queue(d.name, p_bound) AS qid
+            FROM (SELECT DISTINCT m AS name FROM unnest(p_names) AS m ORDER BY m) AS d
+        )
+        SELECT array_agg(x.qid ORDER BY n.ord) INTO found
+        FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN numbers AS x ON x.name = n.name;
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         -- A transaction that looks back may see a queue that has been forgotten since: better that it fails.
         PERFORM 1 FROM queues AS q WHERE q.qid = ANY (found) FOR KEY SHARE;
@@ -192,10 +248,7 @@ CREATE FUNCTION can_watch(p_id uuid) RETURNS boolean LANGUAGE sql VOLATILE SET s
     SELECT count(*) < 256 FROM (SELECT 1 FROM waiters AS w WHERE w.id = p_id LIMIT 256) AS few  -- waiters_pkey
 $$;
 
--- Numbers of what has a name. They are as good as unique, so nothing need be kept, nor locked, to tell the same one again.
-CREATE FUNCTION number_of(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT ('x' || encode(substr(sha256(convert_to(p_name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
-$$;
+-- Of groups, tenants and lanes.
 CREATE FUNCTION gid_of(p_qid integer, p_group text) RETURNS bigint LANGUAGE sql STABLE AS
     'SELECT number_of(''group '' || p_qid || '' '' || p_group)';
 CREATE FUNCTION tid_of(p_qid integer, p_tenant text) RETURNS bigint LANGUAGE sql STABLE AS
@@ -229,7 +282,8 @@ CREATE FUNCTION make_ready_by_rules(
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     v_governed boolean[] := ARRAY(  -- queues_pkey
-        SELECT q.governed FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord) JOIN queues AS q ON q.qid = n.qid ORDER BY n.ord
+        SELECT coalesce(q.governed, false) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord) LEFT JOIN queues AS q ON q.qid = n.qid
+        ORDER BY n.ord
     );
 BEGIN
     WITH fresh AS MATERIALIZED (
@@ -251,9 +305,10 @@ BEGIN
         SELECT g.qid, 1, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs), array_agg(g.due), array_agg(g.lane),
             array_agg(g.tenant), array_agg(g.task)
         FROM (
-            SELECT f.qid, f.lane & -2 AS lane, f.tenant, f.task, count(*) AS jobs, min(f.due) AS due
+            SELECT f.qid, f.lane & -2 AS lane, f.tenant, f.task, count(*) AS jobs, min(f.due) AS due,
+                (row_number() OVER () - 1) / 250 AS part
             FROM fresh AS f WHERE f.lane >= 4611686018427387904 GROUP BY f.qid, f.lane & -2, f.tenant, f.task
-        ) AS g GROUP BY g.qid
+        ) AS g GROUP BY g.qid, g.part
     )
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at, gid)
     SELECT
@@ -359,7 +414,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
-    v_qids integer[] := queue_ids(p_names);
+    v_qids integer[] := queue_ids(p_names, p_bound);
     v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
     v_some integer[];
     v_sizes integer[];

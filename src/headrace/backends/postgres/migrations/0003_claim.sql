@@ -2,7 +2,7 @@
 -- ``epoch``, its state in ``attempt``), 1 a leased job, 2 a job that was taken back or has expired (its state in
 -- ``attempt``, the reason in ``tenant``), 3 the rest of the answer to a claim, 4 an inbox to be told, 5 a queue to be told.
 -- ``ord`` is a leased job's place in the answer, where that is not told by (priority, run_at, id); ``begun``, whether a handler may
--- have been called for it before.
+-- have been called for it before; in a row of kind 3, whether all that was told counts only after a call of ``seal_v1``.
 CREATE TYPE claim_row AS (
     kind smallint, id uuid, name text, task text, tenant text, key text, epoch bigint, attempt integer, lost integer,
     priority smallint, run_at bigint, enqueued_at bigint, max_attempts integer, timeout bigint, result_ttl bigint,
@@ -333,11 +333,21 @@ DECLARE
     v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
     s claim_scope := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
 BEGIN
+    IF cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) THEN
+        RETURN QUERY SELECT * FROM claim_v1(
+            p_at, p_holder, p_queues, p_limit, p_lease_for, p_want, p_lost_below, p_max_bytes, p_governed, p_mark_queues,
+            p_mark_priorities, p_mark_run_ats, p_mark_ids, p_mark_due
+        );
+        RETURN;
+    END IF;
     IF s.looks THEN
         PERFORM call_looks(s.qids);
         IF EXISTS (SELECT 1 FROM looks AS k WHERE k.qid = ANY (s.qids)) THEN  -- somebody has their groups in hand
             s.pause := v_now;
         END IF;
+    END IF;
+    IF s.governed THEN  -- nobody waits for the disk while it has the turns; the caller does so by ``seal_v1``
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF s.governed AND cardinality(v_queues) = 1 THEN
         RETURN QUERY SELECT * FROM claim_turns(

@@ -413,7 +413,7 @@ BEGIN
         p_id, p_qid, p_epoch, p_attempt, p_lost, p_size, p_priority, p_keyed,
         CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p_run_at) END,
         CASE WHEN j.group_name IS NOT NULL THEN gid_of(p_qid, j.group_name) END, p_error
-    FROM jobs AS j, queues AS q WHERE j.id = p_id AND q.qid = p_qid  -- jobs_pkey, queues_pkey
+    FROM jobs AS j LEFT JOIN queues AS q ON q.qid = p_qid WHERE j.id = p_id  -- jobs_pkey, queues_pkey
     RETURNING y.gid, y.lane INTO v_gid, v_lane;
     IF v_lane >= 4611686018427387904 THEN
         INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
@@ -433,10 +433,9 @@ $$;
 
 CREATE FUNCTION woken(p_qid integer) RETURNS claim_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (
-        5, NULL, q.name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        5, NULL, name_of(p_qid), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, NULL
     )::claim_row
-    FROM queues AS q WHERE q.qid = p_qid
 $$;
 
 -- Bytes in the cells of a job.

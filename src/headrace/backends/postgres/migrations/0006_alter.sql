@@ -115,7 +115,7 @@ BEGIN
     FOREACH v_id IN ARRAY p_ids LOOP
         p := lock_place(v_id);
         CONTINUE WHEN p IS NULL OR p.id IS NULL;
-        CONTINUE WHEN p_queue IS NOT NULL AND p.qid IS DISTINCT FROM (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+        CONTINUE WHEN p_queue IS NOT NULL AND p.qid IS DISTINCT FROM qid_of(p_queue);
         CONTINUE WHEN p.state <> ALL (p_states);
         CONTINUE WHEN p_reason <> coalesce((SELECT e.reason FROM ended AS e WHERE p.state > 2 AND e.id = v_id), '');  -- ended_pkey
         CONTINUE WHEN p_strict AND (p.state <> ALL (p_applies) OR (p_kind = 1 AND p.cancel));
@@ -219,10 +219,9 @@ BEGIN
             v_entries := v_entries || v_change;
         END IF;
         RETURN QUERY
-        SELECT 6::smallint, v_id, q.name, NULL::text, NULL::text, v_key, p.state::bigint, v_after, v_changed::integer,
+        SELECT 6::smallint, v_id, name_of(v_qid), NULL::text, NULL::text, v_key, p.state::bigint, v_after, v_changed::integer,
             NULL::smallint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::bytea, NULL::bytea,
-            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean
-        FROM queues AS q WHERE q.qid = v_qid;
+            NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, NULL::text, NULL::integer, NULL::boolean;
     END LOOP;
     IF v_gids <> '{}' AND p_bound THEN
         INSERT INTO looks (qid, gid) SELECT DISTINCT n.* FROM unnest(v_qids, v_gids) AS n;

@@ -6,7 +6,7 @@ LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
         UNION ALL
         SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
-        JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[n.key])
+        LEFT JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(n.queue))]) AND k.key = ANY (ARRAY[n.key])
         WHERE k.alone_until IS NULL
     ) AS x GROUP BY x.id
 $$;
@@ -36,7 +36,7 @@ CREATE FUNCTION matching_v1(
 #variable_conflict use_column
 DECLARE
     v_before bigint := clock(p_at) - p_older_than;
-    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+    v_qid integer := qid_of(p_queue);
     v_live CONSTANT boolean := coalesce(p_reason, '') = '';  -- only what has ended has a reason
 BEGIN
     IF p_queue IS NOT NULL AND v_qid IS NULL THEN
@@ -99,7 +99,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT
-        n.ord::integer, v_now, e.id, q.name, e.task, e.state, e.tenant, CASE WHEN e.keyed THEN e.key END, e.priority, e.run_at,
+        n.ord::integer, v_now, e.id, coalesce(q.name, name_of(e.qid)), e.task, e.state, e.tenant, CASE WHEN e.keyed THEN e.key END, e.priority, e.run_at,
         e.enqueued_at, e.expires_at, e.finished_at, e.epoch, e.attempt, e.lost, e.max_attempts, e.timeout, e.result_ttl,
         e.headers, w.worker, e.lease_until, e.cancel, e.reason, e.held_until, CASE WHEN p_error THEN e.error END,
         CASE WHEN p_result AND e.held_until > v_now THEN e.result END,
@@ -111,10 +111,10 @@ BEGIN
         UNION ALL
         SELECT k.id, i.ord + cardinality(p_ids)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
-        JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[i.key])
+        LEFT JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(i.queue))]) AND k.key = ANY (ARRAY[i.key])
         WHERE k.alone_until IS NULL
     ) AS n
-    JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) JOIN queues AS q ON q.qid = e.qid
+    JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now
     WHERE e.state IS NOT NULL
     ORDER BY n.ord;
@@ -156,7 +156,7 @@ BEGIN
     SELECT q.name, q.paused_until > v_now, coalesce(w.a, 0), h.scheduled, coalesce(w.r, 0), coalesce(w.p, 0), coalesce(w.d, 0),
         coalesce(w.x, 0), coalesce(w.f, 0), h.oldest,
         CASE WHEN q.paused_until > v_now AND q.paused_until < 9007199254740991 THEN q.paused_until END
-    FROM queues AS q LEFT JOIN wide AS w ON w.qid = q.qid
+    FROM all_queues AS q LEFT JOIN wide AS w ON w.qid = q.qid
     CROSS JOIN LATERAL (
         SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
             v_now - min(s.run_at) FILTER (WHERE s.run_at <= v_now) AS oldest

@@ -188,6 +188,7 @@ BEGIN
     IF NOT FOUND OR current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.leaving) THEN
+        PERFORM name_queues();
         PERFORM fold_deltas();
         UPDATE queues AS q SET leaving = true WHERE q.qid IN (
             SELECT i.qid FROM queues AS i WHERE i.used_at < clock(p_at) - 86400000000 AND is_idle(p_at, i) LIMIT 10000

@@ -293,7 +293,81 @@ BEGIN
     RETURN j;
 END $$;
 
--- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits. Unless
+-- Hints of transactions that may last, and of which there may be many at once. Commits with a NOTIFY go one after the other, in the
+-- whole cluster, and each waits for the disk. So there are few: a hint is a row, and a listener that has been told that there
+-- are some looks for them several times a second (``relay_v1``), as long as more come. Only when none does, or may be about to stop, one
+-- transaction at a time sends its own hints, and tells that there may be others.
+CREATE TABLE bells (
+    topic text NOT NULL,
+    id uuid
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+-- Who looks for bells, and until when others can count on it. From ``ends`` on, transactions do not.
+CREATE TABLE relay (
+    sole boolean NOT NULL DEFAULT true CONSTRAINT relay_pkey PRIMARY KEY CHECK (sole),
+    holder text NOT NULL DEFAULT '',
+    until bigint NOT NULL DEFAULT 0,
+    rung_at bigint NOT NULL DEFAULT 0,
+    ends xid8
+) WITH (fillfactor = 10);
+
+-- Send hints when this transaction commits, or soon after.
+CREATE FUNCTION ring(p_topics text[], p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM relay AS r WHERE r.until > now_us()) THEN
+        PERFORM 1 FROM locks AS l WHERE l.name LIKE 'bell %' AND l.name >= 'bell ' AND l.name < 'bell!'  -- locks_pkey
+        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            PERFORM pg_notify(channel('bells'), '');
+            PERFORM pg_notify(channel(n.topic), coalesce(replace(n.id::text, '-', ''), '')) FROM unnest(p_topics, p_ids) AS n (topic, id);
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO bells (topic, id) SELECT * FROM unnest(p_topics, p_ids);
+END $$;
+
+-- Send the hints of others; whether to go on. One does this at a time, while some come and for a moment after; then it tells so, and
+-- stays until those have ended who have not heard it.
+CREATE FUNCTION relay_v1(p_holder text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    c_lasts CONSTANT bigint := 2000000;
+    v_now CONSTANT bigint := now_us();
+    v_rung boolean;
+    r relay;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO relay DEFAULT VALUES ON CONFLICT DO NOTHING;
+    SELECT x.* INTO r FROM relay AS x FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR (r.holder <> p_holder AND r.until > v_now) THEN
+        RETURN false;
+    END IF;
+    WITH few AS MATERIALIZED (
+        SELECT b.ctid AS place FROM bells AS b LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM bells AS b USING few AS f WHERE b.ctid = f.place RETURNING b.topic, b.id
+    ), sent AS (
+        SELECT pg_notify(channel(g.topic), coalesce(replace(g.id::text, '-', ''), '')) FROM (SELECT DISTINCT * FROM gone) AS g
+    )
+    SELECT count(*) > 0 INTO v_rung FROM sent;
+    IF v_rung OR r.holder <> p_holder THEN
+        r.ends := NULL;
+        r.rung_at := v_now;
+        r.until := CASE WHEN r.until < v_now + c_lasts / 2 THEN v_now + c_lasts ELSE r.until END;
+    ELSIF r.ends IS NULL AND r.rung_at < v_now - c_lasts THEN
+        r.ends := pg_snapshot_xmax(pg_current_snapshot());
+        r.until := 0;
+    ELSIF r.ends <= pg_snapshot_xmin(pg_current_snapshot()) THEN
+        p_holder := '';
+    ELSIF r.ends IS NULL AND r.until < v_now + c_lasts / 2 THEN
+        r.until := v_now + c_lasts;
+    END IF;
+    UPDATE relay AS x SET holder = p_holder, until = r.until, rung_at = r.rung_at, ends = r.ends
+    WHERE (x.holder, x.until, x.ends) IS DISTINCT FROM (p_holder, r.until, r.ends) OR v_rung;
+    RETURN p_holder <> '';
+END $$;
+
+-- Store jobs in the transaction of whoever calls it; answer each, in order. Workers are woken when it commits, or within a tenth of a second. Unless
 -- ``p_strict``, those that do not fit into the depth of their queue are answered as full, and are no error. ``p_scoped``: their
 -- keys are those of their tenants alone.
 CREATE FUNCTION enqueue_jobs(p_jobs jsonb, p_strict boolean, p_scoped boolean)
@@ -363,7 +437,9 @@ BEGIN
             v_woken := v_woken || r.queue;
         END IF;
     END LOOP;
-    PERFORM pg_notify(channel('queue:' || q), '') FROM unnest(v_woken) AS q;
+    IF v_woken <> '{}' THEN
+        PERFORM ring(ARRAY(SELECT 'queue:' || q FROM unnest(v_woken) AS q), NULL);
+    END IF;
 END $$;
 
 -- Complete a job in the transaction of its handler. Unless the job is still held under exactly this lease, the
@@ -382,9 +458,9 @@ BEGIN
             RAISE EXCEPTION 'job % is not held under this lease any more', p_id
                 USING ERRCODE = 'LL001', HINT = 'Another worker has it, or it has ended: roll back.';
         ELSIF r.kind = 4 THEN
-            PERFORM pg_notify(channel('inbox:' || r.name), replace(r.id::text, '-', ''));
+            PERFORM ring(ARRAY['inbox:' || r.name], ARRAY[r.id]);
         ELSIF r.kind = 5 THEN
-            PERFORM pg_notify(channel('queue:' || r.name), '');
+            PERFORM ring(ARRAY['queue:' || r.name], NULL);
         END IF;
     END LOOP;
     RETURN 'completed';

@@ -7,16 +7,38 @@ CREATE TABLE looks (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX looks_qid ON looks (qid);
 
--- One step at a time: a few locks, whatever the number of groups. They are waited for once in a transaction, in their order.
+-- One step at a time: a bounded number of locks, whatever the number of groups. Nobody waits for one: a step that finds somebody
+-- else at a group leaves word in ``looks``, and whoever claims next calls it. So no two steps wait for each other, in whatever order
+-- they come to groups, and nobody waits for the disk of another.
 CREATE FUNCTION group_lock(p_gid bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
-    'SELECT ''groups '' || lpad((p_gid & 31)::text, 2, ''0'')';
-CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE
+    'SELECT ''groups '' || lpad((p_gid & 4095)::text, 4, ''0'')';
+-- Of these groups, those that somebody else has in hand. The caller has the others to itself, until the end of its transaction.
+CREATE FUNCTION lock_groups(p_gids bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_names CONSTANT text[] := ARRAY(SELECT DISTINCT group_lock(g) FROM unnest(p_gids) AS g WHERE g IS NOT NULL);
+    v_ours CONSTANT text[] := ARRAY(  -- locks_pkey
+        SELECT l.name FROM locks AS l WHERE l.name = ANY (v_names) FOR NO KEY UPDATE SKIP LOCKED
+    );
 BEGIN
-    PERFORM 1 FROM locks AS l  -- locks_pkey
-    WHERE l.name = ANY (ARRAY(SELECT DISTINCT group_lock(g) FROM unnest(p_gids) AS g WHERE g IS NOT NULL))
-    ORDER BY l.name FOR NO KEY UPDATE;
+    RETURN CASE WHEN cardinality(v_ours) < cardinality(v_names) THEN ARRAY(
+        SELECT DISTINCT g FROM unnest(p_gids) AS g WHERE group_lock(g) <> ALL (v_ours)
+    ) ELSE '{}' END;
 END $$;
+-- All that there are, and those that will be: this waits, and holds no other lock that somebody with a group in hand waits for.
+CREATE FUNCTION lock_all_groups() RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT 1 FROM locks AS l WHERE l.name >= 'groups ' AND l.name < 'groups!' ORDER BY l.name FOR NO KEY UPDATE  -- locks_pkey
+$$;
+
+-- Somebody has these of the groups in hand: they are to be looked at. Their queues, in which that is to be told.
+CREATE FUNCTION leave_word(p_qids integer[], p_gids bigint[], p_theirs bigint[]) RETURNS SETOF integer LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT AS $$
+    WITH left_to_others AS (
+        INSERT INTO looks (gid, qid)
+        SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid = ANY (p_theirs) RETURNING qid
+    )
+    SELECT DISTINCT l.qid FROM left_to_others AS l
+$$;
 
 -- Give the turns of these groups to those who come first; the queues in which somebody got one. Whoever calls this does not
 -- wait for a row afterwards, nor does it wait for one itself: so no two steps wait for each other. ``p_later`` are jobs that
@@ -33,11 +55,14 @@ DECLARE
     v_held uuid[];
     v_lanes bigint[];
     v_busy bigint[];
+    v_theirs CONSTANT bigint[] := lock_groups(p_gids);
 BEGIN
-    PERFORM lock_groups(p_gids);
+    IF v_theirs <> '{}' THEN
+        RETURN QUERY SELECT * FROM leave_word(p_qids, p_gids, v_theirs);
+    END IF;
     WITH asked AS MATERIALIZED (
         SELECT g.gid, g.qid, turns_of(g.qid) AS turns
-        FROM (SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid IS NOT NULL) AS g
+        FROM (SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid <> ALL (v_theirs)) AS g
     ), called AS MATERIALIZED (  -- ready_called
         SELECT c.*, row_number() OVER (PARTITION BY c.gid, c.loose, c.later ORDER BY c.run_at, c.id) AS place FROM (
             SELECT a.gid, y.run_at, y.id, (a.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) AS loose, y.id = ANY (p_later) AS later
@@ -83,15 +108,17 @@ BEGIN
     WITH moved AS (  -- ready_id, jobs_pkey, queues_pkey
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
-            WHEN q.governed THEN lane_of(y.qid, j.tenant, j.task) + (y.run_at > now_us())::integer
+            WHEN n.governed THEN lane_of(y.qid, j.tenant, j.task) + (y.run_at > now_us())::integer
             WHEN y.run_at <= now_us() THEN y.qid
             ELSE 0
         END
-        FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
-        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN queues AS q
-        WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id]) AND q.qid = y.qid
+        FROM (
+            SELECT m.*, coalesce(q.governed, false) AS governed FROM unnest(v_ids, v_groups, v_calls) AS m (id, gid, calls)
+            LEFT JOIN queues AS q ON q.qid = ANY (ARRAY[p_qids[array_position(p_gids, m.gid)]])
+        ) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+        WHERE n.gid <> ALL (v_busy) AND y.id = ANY (ARRAY[n.id])
         RETURNING y.qid, y.id, y.run_at, y.lane & -2 AS lane, j.tenant, j.task, n.calls,
-            q.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
+            n.governed AND (n.calls OR v_lanes[array_position(v_held, y.id)] >= 4611686018427387904) AS tells
     ), told AS (  -- one that was sent back before it was brought into a lane has left none
         INSERT INTO news (qid, kind, tids, jobs, ats, lanes, tenants, tasks)
         SELECT g.qid, CASE WHEN g.calls THEN 1 ELSE 3 END, array_agg(tid_of(g.qid, g.tenant)), array_agg(g.jobs),
@@ -110,16 +137,20 @@ CREATE FUNCTION call_in_order(
     p_qids integer[], p_gids bigint[], p_changes integer[], p_entered uuid[], p_entries integer[]
 ) RETURNS SETOF integer LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
+    v_theirs bigint[];
     r record;
 BEGIN
     IF cardinality(p_entered) = 0 OR p_changes[1] = p_changes[cardinality(p_changes)] THEN
         RETURN QUERY SELECT * FROM call_groups(p_qids, p_gids);
         RETURN;
     END IF;
-    PERFORM lock_groups(p_gids);
+    v_theirs := lock_groups(p_gids);
+    IF v_theirs <> '{}' THEN
+        RETURN QUERY SELECT * FROM leave_word(p_qids, p_gids, v_theirs);
+    END IF;
     FOR r IN
         SELECT n.change, array_agg(n.qid) AS qids, array_agg(n.gid) AS gids
-        FROM unnest(p_qids, p_gids, p_changes) AS n (qid, gid, change) WHERE n.gid IS NOT NULL GROUP BY n.change ORDER BY n.change
+        FROM unnest(p_qids, p_gids, p_changes) AS n (qid, gid, change) WHERE n.gid <> ALL (v_theirs) GROUP BY n.change ORDER BY n.change
     LOOP
         RETURN QUERY SELECT * FROM call_groups(r.qids, r.gids, ARRAY(
             SELECT e.id FROM unnest(p_entered, p_entries) AS e (id, entry) GROUP BY e.id HAVING min(e.entry) > r.change
@@ -138,11 +169,11 @@ DECLARE
 BEGIN
     WITH few AS MATERIALIZED (  -- looks_qid
         SELECT k.ctid AS place, k.gid FROM looks AS k WHERE p_qids IS NULL OR k.qid = ANY (p_qids)
-        LIMIT 1000 FOR UPDATE SKIP LOCKED
-    ), free AS MATERIALIZED (
-        SELECT b.n FROM (SELECT DISTINCT f.gid & 31 AS n FROM few AS f) AS b WHERE try_lock(group_lock(b.n))
+        LIMIT 500 FOR UPDATE SKIP LOCKED
+    ), theirs AS MATERIALIZED (
+        SELECT lock_groups(ARRAY(SELECT f.gid FROM few AS f)) AS gids
     ), gone AS (
-        DELETE FROM looks AS k USING few AS f WHERE k.ctid = f.place AND f.gid & 31 IN (SELECT b.n FROM free AS b)
+        DELETE FROM looks AS k USING few AS f, theirs AS t WHERE k.ctid = f.place AND f.gid <> ALL (t.gids)
         RETURNING k.qid, k.gid
     )
     SELECT array_agg(g.qid), array_agg(g.gid) INTO v_qids, v_gids FROM gone AS g;

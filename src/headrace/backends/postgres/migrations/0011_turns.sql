@@ -20,12 +20,15 @@ CREATE TABLE policies (
 
 -- How many turns a group of the queue has.
 CREATE FUNCTION turns_of(p_qid integer) RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT coalesce((SELECT p.group_running FROM queues AS q JOIN policies AS p ON p.queue = q.name WHERE q.qid = p_qid), 1)
+    SELECT coalesce((SELECT p.group_running FROM policies AS p WHERE p.queue = coalesce(
+        (SELECT q.name FROM queues AS q WHERE q.qid = p_qid), name_of(p_qid)
+    )), 1)
 $$;
 
 -- ``full_at`` is when the burst of the rate is saved up. ``behind`` is for ``hear_turns`` to answer, and false here. No tenant that
 -- is awake comes before ``low_count, low_since``, and none wakes before ``low_wake``: whoever looks for the first begins there,
--- and not with those that have been there; as long as any snapshot is held, these are still in the indexes.
+-- and not with those that have been there; as long as any snapshot is held, these are still in the indexes. ``stir_from``: the tenants
+-- after this one are still to wake, for rules that have changed at ``stir_at``; with ``stir_rates`` their burst is saved up.
 CREATE TABLE turns (
     round bigint NOT NULL DEFAULT 0,
     running bigint NOT NULL DEFAULT 0,
@@ -34,7 +37,10 @@ CREATE TABLE turns (
     low_since bigint NOT NULL DEFAULT '-9223372036854775808',
     low_wake bigint NOT NULL DEFAULT '-9223372036854775808',
     qid integer NOT NULL CONSTRAINT turns_pkey PRIMARY KEY,
-    behind boolean NOT NULL DEFAULT false
+    behind boolean NOT NULL DEFAULT false,
+    stir_from bigint,
+    stir_at bigint NOT NULL DEFAULT 0,
+    stir_rates boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- ``jobs`` counts those in its lanes; where it says that there are none, the lanes are asked. Neither awake nor full: asleep until ``wake_at``, if ever.
@@ -170,7 +176,7 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    c_most CONSTANT bigint := 20000;
+    c_most CONSTANT bigint := 250;
     v_empty bigint[];
     v_first smallint;
     v_last smallint;
@@ -303,12 +309,12 @@ BEGIN
     WITH head AS MATERIALIZED (  -- ready_pkey, ready_later; then by place in the heap; jobs_pkey
         SELECT x.* FROM (
             SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
-            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 500 FOR UPDATE SKIP LOCKED
         ) AS x
         UNION ALL
         SELECT x.* FROM (
             SELECT y.ctid AS place FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0
-            ORDER BY y.qid, y.run_at, y.id LIMIT 5000 FOR UPDATE SKIP LOCKED
+            ORDER BY y.qid, y.run_at, y.id LIMIT 500 FOR UPDATE SKIP LOCKED
         ) AS x
     ), moved AS (
         UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task) + (y.run_at > p_now)::integer
@@ -367,15 +373,37 @@ BEGIN
     ) AS k;
 END $$;
 
--- Lock the turns of a governed queue, and hear what has happened: all until now, or the first part of very much. ``behind``: there are jobs
--- that claims do not see yet, or more to hear.
-CREATE FUNCTION hear_turns(p_now bigint, p_qid integer, p_all boolean DEFAULT false) RETURNS turns LANGUAGE plpgsql VOLATILE
+-- Rules have changed for all tenants: the next of those who sleep wake, a bounded number, and look at them.
+CREATE FUNCTION stir(INOUT turn turns) LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_bitmapscan = off AS $$
+DECLARE
+    v_tids CONSTANT bigint[] := ARRAY(  -- tenants_pkey, those of other queues among them
+        SELECT o.tid FROM tenants AS o WHERE o.tid > turn.stir_from ORDER BY o.tid LIMIT 1000
+    );
+BEGIN
+    UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, turn.stir_at) END,
+        full_at = CASE
+            WHEN turn.stir_rates AND NOT EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.tid = o.tid AND u.every IS NOT NULL) THEN 0
+            ELSE o.full_at
+        END
+    FROM unnest(v_tids) AS n (tid)
+    WHERE o.tid = ANY (ARRAY[n.tid]) AND o.qid = turn.qid AND (turn.stir_rates OR NOT o.awake);
+    turn.stir_from := v_tids[1000];
+    turn.low_wake := least(turn.low_wake, turn.stir_at);
+    UPDATE turns AS t SET stir_from = turn.stir_from, stir_at = turn.stir_at, stir_rates = turn.stir_rates, low_wake = turn.low_wake
+    WHERE t.qid = turn.qid;
+END $$;
+
+-- Lock the turns of a governed queue, and hear what has happened: all until now, or as much as can be heard in a moment. ``behind``:
+-- there are jobs that claims do not see yet, or more to hear.
+CREATE FUNCTION hear_turns(p_now bigint, p_qid integer) RETURNS turns LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_stopped bigint;
     v_wake bigint;
     v_more boolean;
-    v_last bigint;
+    v_until timestamptz;
     turn turns;
 BEGIN
     SELECT t.* INTO turn FROM turns AS t WHERE t.qid = p_qid FOR NO KEY UPDATE;
@@ -383,9 +411,7 @@ BEGIN
         PERFORM bring_in(p_now, p_qid);
         turn.behind := waits_outside(p_qid);
     END IF;
-    IF p_all THEN
-        v_last := (SELECT n.seq FROM news AS n WHERE n.qid = p_qid ORDER BY n.qid DESC, n.seq DESC LIMIT 1);  -- news_qid
-    END IF;
+    v_until := clock_timestamp() + interval '10 milliseconds';
     LOOP
         SELECT h.stopped, h.wake, h.more INTO v_stopped, v_wake, v_more FROM hear(p_qid, p_now, turn.round) AS h;
         IF v_stopped > 0 OR v_wake < turn.low_wake THEN
@@ -393,9 +419,12 @@ BEGIN
             turn.low_wake := least(turn.low_wake, v_wake);
             UPDATE turns AS t SET running = turn.running, low_wake = turn.low_wake WHERE t.qid = p_qid;
         END IF;
-        EXIT WHEN NOT (v_more AND p_all AND EXISTS (SELECT 1 FROM news AS n WHERE n.qid = p_qid AND n.seq <= v_last));
+        EXIT WHEN NOT v_more OR clock_timestamp() > v_until;
     END LOOP;
-    turn.behind := turn.behind OR v_more;
+    IF turn.stir_from IS NOT NULL THEN
+        turn := stir(turn);
+    END IF;
+    turn.behind := turn.behind OR v_more OR turn.stir_from IS NOT NULL;
     RETURN turn;
 END $$;
 
@@ -468,6 +497,7 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
+    c_woken CONSTANT integer := 500;
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_left bigint := p_most;
     v_room bigint;
@@ -506,17 +536,21 @@ DECLARE
     rule policies;
     r record;
 BEGIN
-    WITH woken AS (  -- tenants_asleep
+    WITH first AS MATERIALIZED (  -- tenants_asleep; tenants_pkey
+        SELECT o.tid FROM tenants AS o WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now
+        ORDER BY o.qid, o.wake_at LIMIT c_woken
+    ), woken AS (
         UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
-        WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now RETURNING o.count, o.since
+        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
     )
-    SELECT w.count, w.since INTO r FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
+    FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
     IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
         turn.low_count := r.count;
         turn.low_since := r.since;
     END IF;
     IF current_setting('transaction_isolation') = 'read committed' THEN  -- else there may be some that it does not see
-        turn.low_wake := greatest(turn.low_wake, p_now + 1);
+        turn.low_wake := greatest(turn.low_wake, CASE WHEN r.tenants = c_woken THEN r.last ELSE p_now + 1 END);
     END IF;
     IF EXISTS (  -- ready_turns
         SELECT 1 FROM ready AS y
@@ -803,7 +837,7 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, (v_passed <> '{}')::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;
 END $$;
 
@@ -921,6 +955,13 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed::integer, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;
+END $$;
+
+-- What has been committed before is as safe as commits are, when this has been. A commit waits for the disk only where something was
+-- written, if only a word for nobody.
+CREATE FUNCTION seal_v1() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM pg_logical_emit_message(true, 'headrace', '');
 END $$;

@@ -32,8 +32,8 @@ BEGIN
     FOR r IN  -- policies_pkey; in the order of their locks, which begins with that of the store
         SELECT 0 AS qid, 0 AS ord, p.depth, 'depth' AS lock FROM policies AS p WHERE p.queue = '' AND p.depth IS NOT NULL
         UNION ALL
-        SELECT q.qid, n.ord::integer, p.depth, 'depth ' || (q.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
-        JOIN queues AS q ON q.qid = n.qid JOIN policies AS p ON p.queue = q.name WHERE p.depth IS NOT NULL
+        SELECT n.qid, n.ord::integer, p.depth, 'depth ' || (n.qid & 63) FROM unnest(p_qids) WITH ORDINALITY AS n (qid, ord)
+        JOIN policies AS p ON p.queue = name_of(n.qid) WHERE p.depth IS NOT NULL
         ORDER BY 4
     LOOP
         IF NOT p_bound THEN
@@ -106,13 +106,26 @@ BEGIN
     RETURN v_qid;
 END $$;
 
--- What has happened so far is heard, and then everybody wakes, as the rules have changed; the lock on its turns is had.
-CREATE FUNCTION wake_all(p_now bigint, p_qid integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- What has happened so far is heard, and then the tenant wakes, as its rules have changed; the lock on the turns is had.
+CREATE FUNCTION wake_tenant(p_now bigint, p_qid integer, p_tid bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
 BEGIN
-    PERFORM hear_turns(p_now, p_qid, true);
-    UPDATE tenants AS o SET at_limit = false, wake_at = CASE WHEN NOT o.awake THEN least(o.wake_at, p_now) END
-    WHERE o.qid = p_qid;
+    PERFORM hear_turns(p_now, p_qid);
+    UPDATE tenants AS o SET at_limit = false, wake_at = least(o.wake_at, p_now) WHERE o.tid = p_tid AND NOT o.awake;  -- tenants_pkey
     UPDATE turns AS t SET low_wake = least(t.low_wake, p_now) WHERE t.qid = p_qid;
+END $$;
+
+-- The same for all: the first of them at once, the others with the claims that follow. ``p_rates``: as the rate of tenants has
+-- changed, their burst is saved up.
+CREATE FUNCTION wake_all(p_now bigint, p_qid integer, p_rates boolean) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    turn turns := hear_turns(p_now, p_qid);
+BEGIN
+    turn.stir_rates := p_rates OR turn.stir_rates AND turn.stir_from IS NOT NULL;
+    turn.stir_from := -1;
+    turn.stir_at := p_now;
+    PERFORM stir(turn);
 END $$;
 
 -- Replace the policy of a queue, if its version is the expected one; whether it was.
@@ -145,36 +158,30 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    SELECT q.qid INTO v_qid FROM queues AS q WHERE q.name = p_queue;
+    v_qid := qid_of(p_queue);
     IF coalesce(old.group_running, 1) <> p_group_running THEN  -- before its turns, as everybody does
-        PERFORM lock_groups(ARRAY(SELECT generate_series(0, 31)::bigint));
+        PERFORM lock_all_groups();
     END IF;
     IF p_governs OR EXISTS (SELECT 1 FROM turns AS t WHERE t.qid = v_qid) THEN
         v_qid := govern(v_now, p_queue);
-        PERFORM wake_all(v_now, v_qid);
-        PERFORM change_rates(v_qid, old, p_every, p_burst, p_tenant_every, p_tenant_burst, p_tasks, p_task_everys, p_task_bursts);
+        PERFORM wake_all(v_now, v_qid, (old.tenant_every, old.tenant_burst) IS DISTINCT FROM (p_tenant_every, p_tenant_burst));
+        PERFORM change_rates(v_qid, old, p_every, p_burst, p_tasks, p_task_everys, p_task_bursts);
         PERFORM forget_rules(v_now, v_qid);
     END IF;
     IF coalesce(old.group_running, 1) <> p_group_running THEN
-        PERFORM call_groups(array_agg(v_qid), array_agg(g.gid)) FROM (
-            SELECT DISTINCT y.gid FROM ready AS y WHERE y.gid IS NOT NULL AND y.qid = v_qid
-        ) AS g;
+        INSERT INTO looks (gid, qid) SELECT DISTINCT y.gid, v_qid FROM ready AS y WHERE y.gid IS NOT NULL AND y.qid = v_qid;
+        PERFORM call_looks(ARRAY[v_qid]);
     END IF;
     RETURN true;
 END $$;
 
--- Rates that are new or have changed begin with their burst saved up.
+-- Rates of a queue and of its tasks that are new or have changed begin with their burst saved up.
 CREATE FUNCTION change_rates(
-    p_qid integer, old policies, p_every bigint, p_burst bigint, p_tenant_every bigint, p_tenant_burst bigint, p_tasks text[],
-    p_task_everys bigint[], p_task_bursts bigint[]
+    p_qid integer, old policies, p_every bigint, p_burst bigint, p_tasks text[], p_task_everys bigint[], p_task_bursts bigint[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
     IF (old.every, old.burst) IS DISTINCT FROM (p_every, p_burst) THEN
         UPDATE turns AS t SET full_at = 0 WHERE t.qid = p_qid;
-    END IF;
-    IF (old.tenant_every, old.tenant_burst) IS DISTINCT FROM (p_tenant_every, p_tenant_burst) THEN
-        UPDATE tenants AS o SET full_at = 0
-        WHERE o.qid = p_qid AND NOT EXISTS (SELECT 1 FROM tenant_rules AS u WHERE u.tid = o.tid AND u.every IS NOT NULL);
     END IF;
     UPDATE task_rules AS k SET every = NULL, burst = NULL, full_at = 0 WHERE k.qid = p_qid AND k.task <> ALL (p_tasks);
     INSERT INTO task_rules AS k (qid, task, every, burst)
@@ -218,6 +225,9 @@ BEGIN
     bytes := 0;
     kept := 0;
     more := false;
+    IF NOT p_dry AND NOT EXISTS (SELECT 1 FROM relay AS r WHERE r.until > now_us()) THEN
+        DELETE FROM bells;  -- which nobody has heard
+    END IF;
     INSERT INTO swept DEFAULT VALUES ON CONFLICT DO NOTHING;
     SELECT s.* INTO v_from FROM swept AS s FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -235,7 +245,7 @@ BEGIN
             UNION SELECT k.qid FROM task_rules AS k WHERE v_from.tid < 0 AND k.every IS NULL AND k.paused_until <= v_now
         )) ORDER BY t.qid FOR NO KEY UPDATE SKIP LOCKED
     LOOP
-        PERFORM hear_turns(v_now, v_qid, true);
+        CONTINUE WHEN (hear_turns(v_now, v_qid)).behind;
         v_idle := ARRAY(
             SELECT o.tid FROM unnest(v_tids) AS n (tid) JOIN tenants AS o ON o.tid = ANY (ARRAY[n.tid])
             WHERE o.qid = v_qid AND o.jobs <= 0 AND o.running <= 0 AND o.full_at <= v_now AND NOT o.awake
@@ -265,7 +275,7 @@ DECLARE
     v_tid bigint := tid_of(v_qid, p_tenant);
     v_changed boolean;
 BEGIN
-    PERFORM wake_all(v_now, v_qid);
+    PERFORM wake_tenant(v_now, v_qid, v_tid);
     SELECT (u.every, u.burst) IS DISTINCT FROM (p_every, p_burst) INTO v_changed FROM tenant_rules AS u WHERE u.tid = v_tid;
     INSERT INTO tenant_rules AS u (tid, qid, tenant, running, every, burst)
     VALUES (v_tid, v_qid, p_tenant, p_running, p_every, p_burst)
@@ -290,12 +300,13 @@ BEGIN
         RETURN;
     END IF;
     v_qid := govern(v_now, p_queue);
-    PERFORM wake_all(v_now, v_qid);
     IF p_tenant IS NOT NULL THEN
+        PERFORM wake_tenant(v_now, v_qid, tid_of(v_qid, p_tenant));
         INSERT INTO tenant_rules AS u (tid, qid, tenant, paused_until)
         VALUES (tid_of(v_qid, p_tenant), v_qid, p_tenant, v_until)
         ON CONFLICT (tid) DO UPDATE SET paused_until = excluded.paused_until;
     ELSE
+        PERFORM wake_all(v_now, v_qid, false);
         INSERT INTO task_rules AS k (qid, task, paused_until) VALUES (v_qid, p_task, v_until)
         ON CONFLICT (qid, task) DO UPDATE SET paused_until = excluded.paused_until;
     END IF;
@@ -331,44 +342,66 @@ BEGIN
     ORDER BY p.queue COLLATE "C";
 END $$;
 
--- The tenants of a governed queue, by name. What has happened is heard first.
+-- The tenants of a governed queue, by name. What nobody has heard yet is counted in, and left for those who hear it.
 CREATE FUNCTION tenants_v1(p_at bigint, p_queue text, p_names text[], p_after text, p_limit integer)
 RETURNS TABLE (
     tenant text, waiting bigint, running bigint, own boolean, most bigint, every bigint, burst bigint, paused_until bigint,
     opens_at bigint, workers text[]
-) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now CONSTANT bigint := clock(p_at);
     v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue AND q.governed);
+    v_round bigint := (SELECT t.round FROM turns AS t WHERE t.qid = v_qid);
     rule policies;
 BEGIN
     IF v_qid IS NULL THEN
         RETURN;
     END IF;
-    PERFORM hear_turns(v_now, v_qid, true);
     SELECT p.* INTO rule FROM policies AS p WHERE p.queue = p_queue;
     RETURN QUERY
+    WITH told AS MATERIALIZED (  -- news_qid; ready_pkey, ready_later, jobs_pkey: and what lies where it was before the queue was governed
+        SELECT x.tid, max(x.tenant) AS tenant, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0) AS came,
+            coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
+        FROM (
+            SELECT n.kind, e.tid, e.jobs, e.tenant FROM news AS n
+            CROSS JOIN LATERAL unnest(n.tids, n.jobs, n.tenants) AS e (tid, jobs, tenant) WHERE n.qid = v_qid
+            UNION ALL
+            SELECT 1, tid_of(v_qid, j.tenant), count(*), j.tenant
+            FROM (
+                (SELECT y.id FROM ready AS y WHERE y.lane = v_qid LIMIT 1000)
+                UNION ALL (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 LIMIT 1000)
+            ) AS y JOIN jobs AS j ON j.id = y.id GROUP BY j.tenant
+        ) AS x GROUP BY x.tid
+    )
     SELECT
-        n.name, coalesce(o.jobs, 0), coalesce(o.running, 0), u.every IS NOT NULL OR u.running IS NOT NULL, u.running, u.every,
-        u.burst, CASE WHEN u.paused_until > v_now THEN u.paused_until END,
+        n.name, greatest(n.waiting, 0)::bigint, greatest(n.running, 0)::bigint, n.every IS NOT NULL OR n.most IS NOT NULL, n.most, n.every,
+        n.burst, CASE WHEN n.paused_until > v_now THEN n.paused_until END,
         CASE
-            WHEN u.every IS NOT NULL AND allowed(u.every, u.burst, o.full_at, v_now) = 0 THEN o.full_at - (u.burst - 1) * u.every
-            WHEN u.every IS NULL AND allowed(rule.tenant_every, rule.tenant_burst, o.full_at, v_now) = 0
-                THEN o.full_at - (rule.tenant_burst - 1) * rule.tenant_every
+            WHEN n.every IS NOT NULL AND allowed(n.every, n.burst, n.full_at, v_now) = 0 THEN n.full_at - (n.burst - 1) * n.every
+            WHEN n.every IS NULL AND allowed(rule.tenant_every, rule.tenant_burst, n.full_at, v_now) = 0
+                THEN n.full_at - (rule.tenant_burst - 1) * rule.tenant_every
         END,
         ARRAY(  -- leased_tenant
             SELECT w.worker FROM (SELECT DISTINCT l.holder FROM leased AS l WHERE l.tid = n.tid) AS h
             JOIN workers AS w ON w.holder = h.holder AND w.listed_until > v_now ORDER BY w.worker COLLATE "C"
         )
     FROM (
-        SELECT x.tid, x.name::text FROM (
+        SELECT
+            x.tid, x.name::text, u.running AS most, u.every, u.burst, u.paused_until, o.full_at,
+            coalesce(o.jobs, 0) + coalesce(d.came - d.went, 0) AS waiting, coalesce(o.running, 0) - coalesce(d.stopped, 0) AS running
+        FROM (
             SELECT t.tid, t.tenant AS name FROM tenants AS t WHERE t.qid = v_qid
             UNION SELECT u.tid, u.tenant FROM tenant_rules AS u WHERE u.qid = v_qid
+            UNION SELECT d.tid, d.tenant COLLATE "C" FROM told AS d WHERE d.tenant IS NOT NULL
         ) AS x
-        WHERE (p_names IS NULL OR x.name = ANY (p_names)) AND (p_after IS NULL OR x.name > p_after)
+        LEFT JOIN tenants AS o ON o.tid = x.tid LEFT JOIN tenant_rules AS u ON u.tid = x.tid LEFT JOIN told AS d ON d.tid = x.tid
+        WHERE (p_names IS NULL OR x.name = ANY (p_names)) AND (p_after IS NULL OR x.name > p_after) AND (
+            d.tid IS NULL OR u.tid IS NOT NULL OR o.count > v_round OR o.full_at > v_now
+            OR coalesce(o.jobs, 0) + d.came > d.went OR coalesce(o.running, 0) > d.stopped OR has_jobs(x.tid)
+        )
         ORDER BY x.name LIMIT p_limit
-    ) AS n LEFT JOIN tenants AS o ON o.tid = n.tid LEFT JOIN tenant_rules AS u ON u.tid = n.tid
+    ) AS n
     ORDER BY n.name COLLATE "C";
 END $$;
 
@@ -376,7 +409,7 @@ END $$;
 CREATE FUNCTION group_v1(p_queue text, p_group text, p_cap integer, OUT called uuid[], OUT waiting bigint)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
-    v_qid integer := (SELECT q.qid FROM queues AS q WHERE q.name = p_queue);
+    v_qid integer := qid_of(p_queue);
     v_gid bigint := gid_of(v_qid, p_group);
 BEGIN
     PERFORM lock_groups(ARRAY[v_gid]);

@@ -6,7 +6,7 @@ WITH own (part, names) AS (
         ('producer', ARRAY['insert_v1', 'enqueue_v1', 'ask_v1', 'fetch_v1', 'migrations']),
         ('worker', ARRAY[
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1',
-            'set_aside_v1', 'ranks_v1'
+            'set_aside_v1', 'ranks_v1', 'seal_v1', 'relay_v1'
         ]),
         ('janitor', ARRAY[
             'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',
@@ -188,8 +188,8 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
     SELECT n.ord, s.place, k.id
     FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
     CROSS JOIN unnest(ARRAY(SELECT key_scope(t) FROM unnest(p_mine) AS t ORDER BY t) || ''::text) WITH ORDINALITY AS s (scope, place)
-    JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
-    JOIN keys AS k ON k.qid = ANY (ARRAY[q.qid]) AND k.key = ANY (ARRAY[s.scope || n.key])
+    LEFT JOIN queues AS q ON q.name = n.queue  -- queues_name_key, keys_pkey, jobs_pkey
+    JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(n.queue))]) AND k.key = ANY (ARRAY[s.scope || n.key])
         AND k.alone_until IS NULL
     JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.tenant = ANY (p_mine)
     ORDER BY n.ord, s.place

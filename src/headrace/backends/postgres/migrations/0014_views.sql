@@ -70,7 +70,7 @@ $$;
 -- looks at those that have ended by ``ended_age``. The holder of a lease is a secret, and is not shown.
 CREATE VIEW jobs_v1 WITH (security_barrier) AS
 SELECT
-    p.id, q.name AS queue, j.task, p.state, j.tenant,
+    p.id, coalesce(q.name, (SELECT n.name FROM named AS n WHERE n.qid = p.qid LIMIT 1)) AS queue, j.task, p.state, j.tenant,
     CASE
         WHEN NOT p.keyed THEN NULL WHEN (SELECT own_tenants()) IS NULL THEN j.key
         ELSE unscoped((SELECT own_tenants())::text[], j.key)
@@ -104,7 +104,7 @@ FROM (
     FROM ended AS e WHERE e.state = 5
 ) AS p
 JOIN jobs AS j ON j.id = p.id
-JOIN queues AS q ON q.qid = p.qid
+LEFT JOIN queues AS q ON q.qid = p.qid
 LEFT JOIN workers AS w ON w.holder = p.holder AND w.listed_until > extract(epoch FROM clock_timestamp()) * 1000000
 WHERE (SELECT own_tenants()) IS NULL OR j.tenant = ANY ((SELECT own_tenants())::text[]);
 
@@ -118,7 +118,7 @@ SELECT
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 3), 0)::bigint AS completed,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 4), 0)::bigint AS cancelled,
     coalesce(sum(c.jobs) FILTER (WHERE c.state = 5), 0)::bigint AS failed
-FROM queues AS q LEFT JOIN (
+FROM all_queues AS q LEFT JOIN (
     SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
 ) AS c ON c.qid = q.qid
 GROUP BY q.qid, q.name, q.paused_until;

@@ -317,7 +317,7 @@ WITH own (part, names) AS (
         ]),
         ('worker', ARRAY[
             'claim_v1', 'turn_v1', 'complete_v1', 'complete_bound_v1', 'finish_v1', 'renew_v1', 'reap_v1', 'set_aside_v1', 'ranks_v1',
-            'note_v1'
+            'note_v1', 'seal_v1', 'relay_v1'
         ]),
         ('janitor', ARRAY[
             'sweep_v1', 'sweep_results_v1', 'sweep_keys_v1', 'sweep_tenants_v1', 'begin_duty_v1', 'end_duty_v1', 'holders_v1', 'make_day_v1',

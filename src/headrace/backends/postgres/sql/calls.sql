@@ -21,6 +21,9 @@ SELECT * FROM {schema}.turn_v1(
     %b, %b, %b, %b, %b
 )
 
+-- name: seal
+SELECT {schema}.seal_v1()
+
 -- name: complete
 SELECT * FROM {schema}.complete_v1(%b, %b, %b, %b, %b, %b, %b)
 

@@ -21,12 +21,12 @@ else
         local paused = base .. ':oz:' .. qid
         many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now)))
         keep(paused, ARGV[4])
+        rule().rouse_all(qid)
     elseif not resumed or turns().known(qid, ARGV[4]) then
         local t = turns().tenant(qid, ARGV[4])
         t.paused = till
         turns().change(t)
     end
-    rule().rouse_all(qid)
 end
 if resumed then
     wake(qid, SIGNALS)

@@ -7,7 +7,6 @@ if ARGV[4] ~= '' or turns().known(qid, ARGV[3]) then
     t.limit = ARGV[4] ~= '' and cmsgpack.unpack(ARGV[4])
     turns().change(t)
 end
-rule().rouse_all(qid)
 wake(qid, SIGNALS)
 settle()
 return 1

@@ -96,6 +96,19 @@ WHERE t.qid = ?1 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
 -- UNIQUE (qid, name): all tenants of the queue.
 UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END WHERE qid = ?1
 
+-- name: begin_anew_one
+-- UNIQUE (qid, name); PRIMARY KEY (qid, tenant) of limits.
+UPDATE tenants AS t SET full_at = 0
+WHERE t.qid = ?1 AND t.name = ?4 AND t.full_at > 0 AND (t.every, t.burst) IS NOT (
+    SELECT coalesce(m.every, ?2), coalesce(m.burst, ?3)
+    FROM (SELECT 1) LEFT JOIN limits AS m ON m.qid = t.qid AND m.tenant = t.name
+)
+
+-- name: wake_tenant
+-- UNIQUE (qid, name).
+UPDATE tenants SET full = 0, wake_at = CASE WHEN since IS NULL THEN min(coalesce(wake_at, ?2), ?2) END
+WHERE qid = ?1 AND name = ?3
+
 -- name: hold
 -- PRIMARY KEY (tid, holder).
 INSERT INTO holdings (tid, holder, jobs) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs

@@ -1,0 +1,56 @@
+"""Hints of transactions that are not ours: rows, which one of those who listen turns into notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import suppress
+
+from psycopg import sql
+
+from headrace.backends.postgres.connections import Connections
+from headrace.errors import HeadraceError
+
+log = logging.getLogger("headrace")
+
+BELLS = "bells"
+"""The topic that tells that there may be some."""
+_OFTEN = 0.05
+_SHARE = 20
+"""A look that takes long, as over what an old snapshot keeps, is followed by so many times its length of rest."""
+
+
+class Relay:
+    """Looks for hints while some come, unless another process does."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._statement = f"SELECT {sql.Identifier(schema).as_string(None).replace('%', '%%')}.relay_v1(%b)"
+        self._holder = secrets.token_hex(8)
+        self._looking: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """There may be some."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="headrace-relay")
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+
+    async def _look(self) -> None:
+        clock = asyncio.get_running_loop().time
+        goes_on = True
+        while goes_on:
+            began = clock()
+            try:
+                [[goes_on]] = await self._connections.rows(self._statement, (self._holder,))
+            except HeadraceError as error:
+                log.debug("hints of transactions were not relayed: %s", error)
+                return
+            if goes_on:
+                await asyncio.sleep(max(_OFTEN, _SHARE * (clock() - began)))
