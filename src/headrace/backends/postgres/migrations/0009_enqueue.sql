@@ -350,6 +350,9 @@ BEGIN
         SELECT pg_notify(channel(g.topic), coalesce(replace(g.id::text, '-', ''), '')) FROM (SELECT DISTINCT * FROM gone) AS g
     )
     SELECT count(*) > 0 INTO v_rung FROM sent;
+    IF r.holder <> p_holder THEN  -- the others need not ask
+        PERFORM pg_notify(channel('bells'), p_holder);
+    END IF;
     IF v_rung OR r.holder <> p_holder THEN
         r.ends := NULL;
         r.rung_at := v_now;
