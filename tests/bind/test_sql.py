@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -319,9 +320,10 @@ async def test_of_many_transactions_few_notify(shop: Shop) -> None:
             open_ones = [await psycopg.AsyncConnection.connect(shop.url) for _ in topics]
             for n, connection in enumerate(open_ones):
                 await shop.app.bind(connection).enqueue(shop.extract.options(queue=str(n)), "a")
+            rung = [await connection.execute("SELECT count(*) FROM headrace.bells") for connection in open_ones]
+            assert sum([(await cursor.fetchall())[0][0] for cursor in rung]) >= 8
             for connection in open_ones:
                 await connection.commit()
-            assert shop.run("SELECT count(*) >= 8 FROM headrace.bells") == [True]
             heard = set()
             async with asyncio.timeout(20):
                 while len(heard) < len(topics):
@@ -348,3 +350,18 @@ async def test_a_hint_is_relayed_however_long_its_transaction_lasts(shop: Shop) 
                     await asyncio.sleep(0.01)
                 await slow.commit()
                 assert (await anext(hints)).topic == "queue:slow"
+
+
+async def test_of_many_listeners_few_ask_whether_to_relay(shop: Shop) -> None:
+    """And one does."""
+    async with shop.app, AsyncExitStack() as stack:
+        store = shop.app.client._backend
+        assert store.hints is not None
+        heard = [await stack.enter_async_context(store.hints.listen(["queue:new"])) for _ in range(20)]
+        waiting = [asyncio.create_task(anext(hints)) for hints in heard]
+        async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+            await shop.app.bind(connection).enqueue(shop.extract.options(queue="new"), "a")
+        async with asyncio.timeout(30):
+            assert {(await hint).topic for hint in waiting} == {"queue:new"}
+            while not shop.run("SELECT holder FROM headrace.relay WHERE until > 0"):
+                await asyncio.sleep(0.01)

@@ -171,7 +171,7 @@ class Listener:
                     if topic is None:
                         continue
                     if topic == BELLS:
-                        relay.wake()
+                        relay.hear(heard.payload)
                     elif topic.startswith("queue:"):
                         self._crowd.hear(topic, heard.payload, look)
                     else:

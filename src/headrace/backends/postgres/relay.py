@@ -17,7 +17,7 @@ log = logging.getLogger("headrace")
 BELLS = "bells"
 """The topic that tells that there may be some."""
 _OFTEN = 0.05
-_SHARE = 20
+_SHARE = 5
 """A look that takes long, as over what an old snapshot keeps, is followed by so many times its length of rest."""
 
 
@@ -29,22 +29,30 @@ class Relay:
         self._statement = f"SELECT {sql.Identifier(schema).as_string(None).replace('%', '%%')}.relay_v1(%b)"
         self._holder = secrets.token_hex(8)
         self._looking: asyncio.Task[None] | None = None
+        self._pause = asyncio.Event()
+        """Ends early when somebody else looks."""
 
-    def wake(self) -> None:
-        """There may be some."""
-        if self._looking is None or self._looking.done():
+    def hear(self, taker: str) -> None:
+        """There may be some; or somebody looks for them, and no other need ask whether to."""
+        if taker:
+            self._pause.set()
+        elif self._looking is None or self._looking.done():
+            self._pause.clear()
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="headrace-relay")
 
     async def close(self) -> None:
         """Look no more."""
         if self._looking is not None:
             self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
+            await asyncio.wait([self._looking])
 
     async def _look(self) -> None:
         clock = asyncio.get_running_loop().time
         goes_on = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_OFTEN * secrets.randbelow(100) / 100):
+                await self._pause.wait()
+                return
         while goes_on:
             began = clock()
             try:

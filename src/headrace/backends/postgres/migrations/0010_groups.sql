@@ -27,7 +27,8 @@ BEGIN
 END $$;
 -- All that there are, and those that will be: this waits, and holds no other lock that somebody with a group in hand waits for.
 CREATE FUNCTION lock_all_groups() RETURNS void LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT 1 FROM locks AS l WHERE l.name >= 'groups ' AND l.name < 'groups!' ORDER BY l.name FOR NO KEY UPDATE  -- locks_pkey
+    SELECT 1 FROM locks AS l WHERE l.name = ANY (ARRAY(SELECT group_lock(n) FROM generate_series(0, 4095) AS n))  -- locks_pkey
+    ORDER BY l.name FOR NO KEY UPDATE
 $$;
 
 -- Somebody has these of the groups in hand: they are to be looked at. Their queues, in which that is to be told.
