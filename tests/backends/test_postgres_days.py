@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime
+from random import Random
 
 import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
+from headrace.config import RetentionSettings
+from headrace.core.clock import ManualClock
+from headrace.core.events import Observers
+from headrace.core.retention import Retention
 from headrace.errors import SchemaMismatch
 from headrace.policy import Policy
 from headrace.records import (
@@ -248,6 +253,21 @@ async def test_two_weeks_are_made_ahead(
     made = {f"{table}_202603{day:02}" for table in ("jobs", "ended") for day in range(9, 24)}
     assert made <= days(connection)
     assert not {"jobs_20260324", "ended_20260324"} & days(connection)
+
+
+async def test_a_worker_does_it_on_its_beat(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    await store.insert([row(n) for n in range(5)], _NOON)
+    await end(store, 5)
+    swept: list[str] = []
+    observers = Observers()
+    observers.add(lambda event: swept.append(event.detail))
+    janitor = Retention(store, ManualClock(_AFTER), Random(1), observers, RetentionSettings())
+    assert await janitor.sweep() == 5
+    assert swept == ["5 from completed"]
+    assert "jobs_20260301" not in days(connection)
+    assert "jobs_20260323" in days(connection)
 
 
 async def test_a_day_is_made_where_jobs_of_it_are_stored_already(

@@ -84,8 +84,8 @@ async def test_a_name_that_something_refers_to_is_kept(store: PostgresBackend, c
     await store.insert([row(1, "waits")])
     await pass_through(store, [row(2, "kept")], keep=True)
     await pass_through(store, [row(3, "keyed", key="k")], ttl=_DAY, keep=True)
-    connection.execute("INSERT INTO queues (qid, name, paused_until) VALUES (1, 'paused', 9007199254740992)")
-    connection.execute("INSERT INTO queues (qid, name, governed) VALUES (2, 'governed', true)")
+    connection.execute("INSERT INTO queues (qid, name, paused_until) VALUES (-1, 'paused', 9007199254740992)")
+    connection.execute("INSERT INTO queues (qid, name, governed) VALUES (-2, 'governed', true)")
     age(connection)
     await forget(store)
     assert known(connection) == {"waits", "kept", "keyed", "paused", "governed"}
@@ -158,8 +158,9 @@ async def test_a_name_that_is_being_forgotten_is_made_anew(store: PostgresBacken
 
 
 async def test_many_names_go_in_bounded_steps(store: PostgresBackend, connection: Connection) -> None:
-    many = "SELECT n, 'old ' || n, 0 FROM generate_series(1, 25000) AS n"
-    connection.execute(f"INSERT INTO queues (qid, name, used_at) {many}".encode())
+    connection.execute(
+        "INSERT INTO queues (qid, name, used_at) SELECT n, 'old ' || n, 0 FROM generate_series(1, 25000) AS n"
+    )
     left = []
     while known(connection):
         await forget(store)

@@ -191,8 +191,8 @@ BEGIN
         WITH gone AS (
             DELETE FROM deltas AS d RETURNING d.*
         ), used AS (
-            UPDATE queues AS q SET used_at = v_now, leaving = false
-            WHERE (q.leaving OR q.used_at < v_now - 3600000000) AND q.qid IN (SELECT g.qid FROM gone AS g)
+            UPDATE queues AS q SET used_at = v_now, leaving = false FROM (SELECT DISTINCT g.qid FROM gone AS g) AS n  -- queues_pkey
+            WHERE q.qid = ANY (ARRAY[n.qid]) AND (q.leaving OR q.used_at < v_now - 3600000000)
         )
         INSERT INTO totals AS t (qid, state, jobs, bytes)
         SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2

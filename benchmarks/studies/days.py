@@ -1,0 +1,166 @@
+"""Claims on PostgreSQL while days are made and dropped: with nothing in the way, beside a transaction left open over
+two midnights, and beside jobs with ids of every day of the next ten years.
+
+``python -m benchmarks.studies.days`` takes two minutes; ``--quick`` some seconds. Time passes for the days only, half
+an hour with each run. The 99th percentile of a claim is to be at most twice that of claims with nothing in the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.fleet import Servers
+from benchmarks.machine import facts
+from benchmarks.metrics.metric import percentile
+from benchmarks.results import HOME, aligned
+from benchmarks.studies.stores import fresh, keep
+from headrace.backends.postgres import PostgresBackend
+from headrace.records import Claim, JobId, Place, Row, SweepClause
+
+OUTPUT = HOME / "days.jsonl"
+FACTOR = 2.0
+_HOUR = 3_600_000_000
+_DAY = 24 * _HOUR
+_CLAUSE = [SweepClause(place=Place.COMPLETED, older_than=_DAY)]
+_BATCH = 1_000
+_STRAYS = """
+    INSERT INTO headrace.jobs (id, enqueued_at, task, tenant)
+    SELECT
+        (lpad(to_hex(%s + n %% 3650 * 86400000::bigint), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
+        0, 't', ''
+    FROM generate_series(1, %s) AS n
+"""
+_MADE = """
+    SELECT count(*) FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'headrace.jobs'::regclass AND c.relname ~ '[0-9]{8}$'
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    jobs: int = 50_000
+    seconds: float = 20.0
+    strays: int = 1_000_000
+
+
+QUICK = Plan(jobs=5_000, seconds=1.0, strays=5_000)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Claims in one situation."""
+
+    beside: str
+    claims: int
+    p50: float
+    p99: float
+    """Milliseconds."""
+    passed: float
+    """Days that have passed."""
+    made: int
+    """Days that have a partition at the end."""
+    kind: str = "days"
+
+
+def _id(number: int, at: int) -> JobId:
+    return (at // 1_000).to_bytes(6, "big") + bytes.fromhex(f"7000800000{number:010x}")
+
+
+async def _claim(store: PostgresBackend, seconds: float) -> list[float]:
+    """How long claims of one job took, in milliseconds."""
+    took = []
+    until = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < until:
+        await store.claim(Claim("h", ("q",), 1, _DAY))
+        took.append((time.perf_counter() - began) * 1_000)
+        await asyncio.sleep(0.002)
+    return took
+
+
+async def _pass_time(store: PostgresBackend, at: int, seconds: float) -> int:
+    """Let days come and go for so long; when it is then."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        at += _HOUR // 2
+        await store.tidy(_CLAUSE, at)
+        await asyncio.sleep(0.05)
+    return at
+
+
+async def measure(url: str, plan: Plan) -> list[Cell]:
+    """All situations, one after the other, on one store."""
+    store, keeper = PostgresBackend(url), PostgresBackend(url)
+    await store.open()
+    await keeper.open()
+    now = time.time_ns() // 1_000
+    cells: list[Cell] = []
+    with psycopg.connect(url, autocommit=True) as other, psycopg.connect(url) as analysis:
+
+        async def look(beside: str, at: int, *, passes: bool = True) -> int:
+            waiting = asyncio.create_task(_pass_time(keeper, at, plan.seconds)) if passes else None
+            took = await _claim(store, plan.seconds)
+            then = at if waiting is None else await waiting
+            made = (other.execute(_MADE).fetchone() or (0,))[0]
+            cells.append(
+                Cell(beside, len(took), percentile(took, 0.5), percentile(took, 0.99), (then - at) / _DAY, made)
+            )  # fmt: skip
+            return then
+
+        await keeper.tidy(_CLAUSE, now)
+        for start in range(0, plan.jobs, _BATCH):
+            await store.insert([Row(_id(n, now), "q", "t", {}) for n in range(start, start + _BATCH)])
+        await look("nothing", now, passes=False)
+        at = await look("days that come and go", now)
+        analysis.execute("SELECT count(*) FROM headrace.jobs")
+        analysis.execute("SELECT count(*) FROM headrace.ended")
+        at = await look("a transaction left open", at)
+        analysis.rollback()
+        other.execute(_STRAYS, ((at + 16 * _DAY) // 1_000, plan.strays))
+        await look(f"{plan.strays:,} ids of ten years to come", at + 2 * _HOUR)
+    await store.close()
+    await keeper.close()
+    return cells
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """What people read."""
+    head = ["beside", "claims", "p50", "p99", "days passed", "days there"]
+    rows = [
+        [
+            cell.beside,
+            str(cell.claims),
+            f"{cell.p50:.1f} ms",
+            f"{cell.p99:.1f} ms",
+            f"{cell.passed:.1f}",
+            str(cell.made),
+        ]
+        for cell in cells
+    ]
+    return "\n".join(aligned([head, *rows]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.studies.days", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    given = parser.parse_args(arguments)
+    with Servers(None, None) as servers, fresh("postgres", servers) as store:
+        cells = asyncio.run(measure(store.url, QUICK if given.quick else Plan()))
+    print(table(cells))
+    keep(given.output, "postgres", facts(Path(tempfile.gettempdir())), [asdict(cell) for cell in cells])
+    return 0 if all(cell.p99 <= FACTOR * cells[0].p99 for cell in cells) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
