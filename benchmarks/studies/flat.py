@@ -52,7 +52,7 @@ class Plan:
     rounds: int = 5
     calls: int = 50
     """Of each kind, in each round."""
-    patience: float = 60.0
+    patience: float = 120.0
     """Seconds for the fill of one store, and for all rounds of one size."""
     trickle: int = 20
     jobs: int = 20_000
