@@ -163,7 +163,7 @@ def _empty(plans: Plans) -> set[tuple[str, str]]:
 
 
 _PRIORITIES = """
-    INSERT INTO queues (name) VALUES ('q');
+    INSERT INTO queues (qid, name) VALUES (1, 'q');
     INSERT INTO jobs (id, enqueued_at, task, tenant, parameters)
     SELECT plans_id(n), n, 't', '', '{}' FROM generate_series(1, 60000) AS n;
     INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed)
@@ -213,7 +213,9 @@ async def test_queues_that_are_empty_cost_a_claim_nothing(monkeypatch: pytest.Mo
     names = [f"queue{n}" for n in range(10_000)]
     with psycopg.connect(server().url(), autocommit=True, options="-c search_path=many_queues") as connection:
         async with explained("many_queues", monkeypatch) as (store, plans):
-            connection.execute("INSERT INTO queues (name) SELECT 'queue' || n FROM generate_series(0, 9999) AS n")
+            connection.execute(
+                "INSERT INTO queues (qid, name) SELECT n + 1, 'queue' || n FROM generate_series(0, 9999) AS n"
+            )
             in_use = ("queue77", "queue9999", "queue123", "queue500", "elsewhere")
             rows = [
                 Row(id=bytes.fromhex(f"0190{n:028x}"), queue=name, task="t", cells={}) for n, name in enumerate(in_use)
@@ -414,7 +416,7 @@ async def test_a_claim_by_turns_touches_what_it_takes_whatever_waits_sleeps_or_i
 
 
 _RANKED = """
-    INSERT INTO queues (name, governed) VALUES ('q', true);
+    INSERT INTO queues (qid, name, governed) VALUES (1, 'q', true);
     INSERT INTO policies (queue, version, ageing) VALUES ('q', 1, NULL);
     INSERT INTO turns (qid) SELECT qid FROM queues;
     INSERT INTO jobs (id, enqueued_at, task, tenant)
