@@ -309,12 +309,12 @@ BEGIN
     WITH head AS MATERIALIZED (  -- ready_pkey, ready_later; then by place in the heap; jobs_pkey
         SELECT x.* FROM (
             SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
-            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 500 FOR UPDATE SKIP LOCKED
+            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1000 FOR UPDATE SKIP LOCKED
         ) AS x
         UNION ALL
         SELECT x.* FROM (
             SELECT y.ctid AS place FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0
-            ORDER BY y.qid, y.run_at, y.id LIMIT 500 FOR UPDATE SKIP LOCKED
+            ORDER BY y.qid, y.run_at, y.id LIMIT 1000 FOR UPDATE SKIP LOCKED
         ) AS x
     ), moved AS (
         UPDATE ready AS y SET lane = lane_of(p_qid, j.tenant, j.task) + (y.run_at > p_now)::integer
