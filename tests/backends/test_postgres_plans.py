@@ -213,8 +213,9 @@ async def test_queues_that_are_empty_cost_a_claim_nothing(monkeypatch: pytest.Mo
     names = [f"queue{n}" for n in range(10_000)]
     with psycopg.connect(server().url(), autocommit=True, options="-c search_path=many_queues") as connection:
         async with explained("many_queues", monkeypatch) as (store, plans):
-            made = "SELECT n + 10, 'queue' || n FROM generate_series(0, 9999) AS n"
-            connection.execute(f"INSERT INTO queues (qid, name) {made}".encode())
+            connection.execute(
+                "INSERT INTO queues (qid, name) SELECT n + 1, 'queue' || n FROM generate_series(0, 9999) AS n"
+            )
             in_use = ("queue77", "queue9999", "queue123", "queue500", "elsewhere")
             rows = [
                 Row(id=bytes.fromhex(f"0190{n:028x}"), queue=name, task="t", cells={}) for n, name in enumerate(in_use)
@@ -415,7 +416,7 @@ async def test_a_claim_by_turns_touches_what_it_takes_whatever_waits_sleeps_or_i
 
 
 _RANKED = """
-    INSERT INTO queues (name, governed) VALUES ('q', true);
+    INSERT INTO queues (qid, name, governed) VALUES (1, 'q', true);
     INSERT INTO policies (queue, version, ageing) VALUES ('q', 1, NULL);
     INSERT INTO turns (qid) SELECT qid FROM queues;
     INSERT INTO jobs (id, enqueued_at, task, tenant)

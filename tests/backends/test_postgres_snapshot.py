@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.backends.postgres import PostgresBackend
+from headrace.backends.postgres import PostgresBackend, marks
 from headrace.backends.postgres.marks import NOTHING, Way
 from headrace.policy import Policy
 from headrace.records import Claim, Claimed, JobId, Leased, Row, Settlement
@@ -84,6 +84,32 @@ async def test_the_way_to_the_next_job_does_not_grow(store: Walking) -> None:
 
 
 @pytest.mark.usefixtures("snapshot")
+@pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
+async def test_the_way_to_what_becomes_due_does_not_grow(
+    store: Walking, monkeypatch: pytest.MonkeyPatch, queues: tuple[str, ...]
+) -> None:
+    """What was promoted stays in the index of what is not due, too."""
+    await fill(store, 0, _JOBS // 2, delay=1_000)
+    request = Claim("h", queues, _BATCH, 60_000_000)
+    async with asyncio.timeout(60):
+        taken = 0
+        while taken < _JOBS // 2:
+            taken += len((await store.claim(request)).jobs)
+    monkeypatch.setattr(marks, "_EVERY", 600.0)
+    store._way._look_at = 0.0
+    await store.claim(request)
+    store.walked = 0
+    for n in range(10):
+        await fill(store, _JOBS + n, 1, delay=1)
+        await fill(store, 2 * _JOBS + n, 1)
+        async with asyncio.timeout(60):
+            taken = 0
+            while taken < 2:
+                taken += len((await store.claim(request)).jobs)
+    assert store.walked <= _JOBS // 2, "from the beginning it would be a hundred times as many"
+
+
+@pytest.mark.usefixtures("snapshot")
 @pytest.mark.parametrize("more", [{"run_at": 1}, {"priority": -5}, {"priority": 5}], ids=["earlier", "higher", "lower"])
 async def test_what_was_put_in_before_the_mark_is_found(store: Walking, more: dict[str, Any]) -> None:
     await fill(store, 0, _JOBS // 2)
@@ -110,10 +136,10 @@ async def test_an_idle_worker_looks_again_soon(store: Walking) -> None:
 
 async def blocks(store: PostgresBackend) -> int:
     """That a claim looks at."""
-    _, marks = store._set_out()
+    _, given = store._set_out()
     request = store._claim_params(Claim("h", ("q",), _BATCH, 60_000_000))
     statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store._sql['claim']}"
-    [[[explained]]] = await store._connections.rows(statement, (None, *request, *marks))
+    [[[explained]]] = await store._connections.rows(statement, (None, *request, *given))
     return int(explained["Plan"]["Shared Hit Blocks"])
 
 

@@ -30,6 +30,9 @@ class _Ear:
     def send(self, topics: Iterable[tuple[str, JobId | None]]) -> None:
         self.told += topics
 
+    def count(self, topic: str, jobs: int) -> None:
+        self.told += [(topic, None)] * jobs
+
     async def flush(self) -> None:
         pass
 

@@ -211,7 +211,8 @@ DECLARE
     v_places tid[] := '{}';
     v_left integer := p_most;
     v_each integer;
-    v_last spot := first_spot();
+    v_first spot := first_spot();
+    v_last spot := v_first;
     v_seen integer;
     v_cut boolean;
     v_some tid[];
@@ -220,11 +221,12 @@ BEGIN
         v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
         WITH near AS MATERIALIZED (  -- ready_pkey, in claim order
             SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.priority, x.run_at, x.id) = v_each AS cut
-            FROM unnest(p_qids) WITH ORDINALITY AS q (qid, ord) CROSS JOIN LATERAL (
+            FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
                 WHERE y.lane = q.qid AND (y.priority, y.run_at, y.id) > (v_last.priority, v_last.run_at, v_last.id)
-                    AND (p_marks IS NULL OR (y.priority, y.run_at, y.id)
-                        > (p_marks[q.ord].priority, p_marks[q.ord].run_at, p_marks[q.ord].id))
+                    AND (y.priority, y.run_at, y.id) > (
+                        coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id)
+                    )
                     AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
                 ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_each
             ) AS x
@@ -259,18 +261,20 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
     c_most CONSTANT integer := 1000;
     c_moment CONSTANT bigint := 100000;  -- who has looked at the clock a moment later may have put some there
+    v_first spot := first_spot();
     v_next bigint;
     v_left bigint;
     v_early bigint;
 BEGIN
     SELECT min(x.run_at), min(b.run_at) INTO v_next, v_left
-    FROM unnest(p_qids) WITH ORDINALITY AS q (qid, ord) LEFT JOIN LATERAL (  -- ready_later
+    FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) LEFT JOIN LATERAL (  -- ready_later
         SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > p_from
         ORDER BY y.qid, y.run_at LIMIT 1
     ) AS x ON true LEFT JOIN LATERAL (  -- ready_pkey
         SELECT y.run_at FROM ready AS y
-        WHERE y.lane = q.qid AND (p_marks IS NULL OR (y.priority, y.run_at, y.id)
-                > (p_marks[q.ord].priority, p_marks[q.ord].run_at, p_marks[q.ord].id))
+        WHERE y.lane = q.qid AND (y.priority, y.run_at, y.id) > (
+                coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id)
+            )
             AND (y.run_at > p_now OR (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound)
         ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
     ) AS b ON true;

@@ -311,6 +311,12 @@ CREATE TABLE relay (
     ends xid8
 ) WITH (fillfactor = 10);
 
+-- What is said with a hint: the job that has ended; or, of a queue, of how many steps that brought jobs it tells, and the transaction,
+-- whose number decides which of those who listen look first.
+CREATE FUNCTION hint_note(p_id uuid, p_steps bigint) RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT CASE WHEN p_id IS NOT NULL THEN replace(p_id::text, '-', '') ELSE p_steps || '.' || pg_current_xact_id()::text END
+$$;
+
 -- Send hints when this transaction commits, or soon after.
 CREATE FUNCTION ring(p_topics text[], p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
@@ -320,7 +326,7 @@ BEGIN
         LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         IF FOUND THEN
             PERFORM pg_notify(channel('bells'), '');
-            PERFORM pg_notify(channel(n.topic), coalesce(replace(n.id::text, '-', ''), '')) FROM unnest(p_topics, p_ids) AS n (topic, id);
+            PERFORM pg_notify(channel(n.topic), hint_note(n.id, 1)) FROM unnest(p_topics, p_ids) AS n (topic, id);
             RETURN;
         END IF;
     END IF;
@@ -347,7 +353,8 @@ BEGIN
     ), gone AS (
         DELETE FROM bells AS b USING few AS f WHERE b.ctid = f.place RETURNING b.topic, b.id
     ), sent AS (
-        SELECT pg_notify(channel(g.topic), coalesce(replace(g.id::text, '-', ''), '')) FROM (SELECT DISTINCT * FROM gone) AS g
+        SELECT pg_notify(channel(g.topic), hint_note(g.id, g.steps))
+        FROM (SELECT g.topic, g.id, count(*) AS steps FROM gone AS g GROUP BY g.topic, g.id) AS g
     )
     SELECT count(*) > 0 INTO v_rung FROM sent;
     IF r.holder <> p_holder THEN  -- the others need not ask
