@@ -122,10 +122,13 @@ END $$;
 CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[], p_to integer[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    PERFORM 1 FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
-    JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey, keys_pkey
-    JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid, n.goes_to]) AND k.key = ANY (ARRAY[j.key]) AND (k.id = n.id OR k.qid = n.goes_to)
-    ORDER BY k.qid, k.key FOR UPDATE OF k;
+    PERFORM 1 FROM (  -- jobs_pkey
+        SELECT DISTINCT x.qid, j.key, x.id FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
+        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN LATERAL (VALUES (n.qid, n.id), (n.goes_to, NULL)) AS x (qid, id)
+        WHERE j.key IS NOT NULL AND x.qid IS NOT NULL ORDER BY x.qid, j.key OFFSET 0
+    ) AS m CROSS JOIN LATERAL (  -- keys_pkey, by both: queue and key come from one place, so neither is looked for alone
+        SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND (m.id IS NULL OR k.id = m.id) FOR UPDATE
+    ) AS locked;
 END $$;
 
 -- Bytes of the cells of a job.
