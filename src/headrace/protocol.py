@@ -323,8 +323,8 @@ class Backend(Protocol):
         A row with a ``key`` looks at the job that last took ``(queue, key)``:
 
         * live (AVAILABLE, RUNNING, PAUSED), or FAILED when the row says ``hold_failed``: DUPLICATE, with its id,
-          state and attempt. A live job also takes on the row's ``reply_to``. Everything else about the row is
-          dropped: the first accepted enqueue decides.
+          state and attempt. A live job also takes on the row's ``reply_to``, as by ``Watch``. Everything else about
+          the row is dropped: the first accepted enqueue decides.
         * COMPLETED and still held: DONE, with its id and result.
         * COMPLETED and still held, but its record is gone: DUPLICATE, with its id, the state COMPLETED and attempt 0.
         * otherwise the key is free and this row takes it: NEW.

@@ -321,9 +321,14 @@ class Reschedule(Struct, frozen=True):
     """… or at this instant; it overrides ``delay`` and may lie in the past."""
 
 
+WATCHERS = 100
+"""So many inboxes wait for the end of one job at most, ``Row.reply_to`` included: those that came last, or came again.
+A job that never ends then keeps no more than these of all that ever waited for it. Whoever is not told looks."""
+
+
 class Watch(Struct, frozen=True):
-    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends. As hints may be lost, so may a watch be when
-    the store crashes."""
+    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends, unless ``WATCHERS`` others come after it. As
+    hints may be lost, so may a watch be when the store crashes."""
 
     inbox: str
 

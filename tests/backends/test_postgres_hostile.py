@@ -431,7 +431,7 @@ async def test_watches_are_bounded(store: PostgresBackend) -> None:
     await asyncio.to_thread(watch)
     with psycopg.connect(url("hostile owner")) as connection:
         query = f"SELECT max(c) FROM (SELECT count(*) AS c FROM {SCHEMA}.waiters GROUP BY id) AS x"
-        assert connection.execute(query.encode()).fetchall() == [(256,)]
+        assert connection.execute(query.encode()).fetchall() == [(100,)]
 
 
 async def test_a_cell_that_is_too_large_never_reaches_a_worker(store: PostgresBackend) -> None:

@@ -62,8 +62,8 @@ BETWEEN_TWO = [
     Fault("claims that nobody counts", "claim_v1", "s.sign * c.jobs", "0", ("insert", "claim")),
     Fault(
         "an insert that takes what is taken",
-        "insert_v1",
-        "NOT (k.failed AND r.hold)",
+        "take_key",
+        "NOT (k.failed AND p_hold)",
         "true",
         ("fail", "insert with a key that a failed job holds"),
     ),
@@ -110,9 +110,9 @@ ALONE = [
     ),
     Fault(
         "an insert that forgets its key",
-        "insert_v1",
-        "WHERE n.key IS NOT NULL",
-        "WHERE false",
+        "take_keys",
+        "IF p_keys IS NULL",
+        "IF true",
         ("test_a_key_is_taken_while_its_job_lives",),
     ),
     Fault(

@@ -138,7 +138,7 @@ class MemoryBackend:
             last = self.store.by_key(row.queue, row.key)
             if last is not None and (last.state in LIVE or (row.hold_failed and last.state is JobState.FAILED)):
                 if row.reply_to is not None and last.state in LIVE:
-                    self.store.inboxes.setdefault(last.id, set()).add(row.reply_to)
+                    self.store.watch(last.id, row.reply_to)
                 return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
             if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
                 return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
@@ -148,7 +148,7 @@ class MemoryBackend:
             return Inserted(InsertStatus.FULL, row.id)
         self.store.add(Entry(row, now))
         if row.reply_to is not None:
-            self.store.inboxes[row.id] = {row.reply_to}
+            self.store.watch(row.id, row.reply_to)
         return Inserted(InsertStatus.NEW, row.id)
 
     # -- claim
@@ -398,7 +398,7 @@ class MemoryBackend:
                 if entry.state is JobState.AVAILABLE:
                     self.store.publish(f"queue:{entry.queue}")
             case Watch(inbox):
-                self.store.inboxes.setdefault(entry.id, set()).add(inbox)
+                self.store.watch(entry.id, inbox)
             case Hold(result_ttl):
                 if entry.held_until <= now:
                     return False

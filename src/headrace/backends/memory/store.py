@@ -15,7 +15,7 @@ from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.turns import Turns
 from headrace.policy import STORE, Policy
-from headrace.records import Hint, JobId, Record, WorkerStats
+from headrace.records import WATCHERS, Hint, JobId, Record, WorkerStats
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
@@ -46,7 +46,8 @@ class MemoryStore:
         self.keys: dict[tuple[str, str], JobId] = {}
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
         """Keys whose job has no record any more: who had them, and until when they are held."""
-        self.inboxes: dict[JobId, set[str]] = {}
+        self.inboxes: dict[JobId, dict[str, None]] = {}
+        """Who waits for the end of a job, those that came last at the end."""
         self.now = 0
         """The instant of the operation under way."""
         self.paused_queues: dict[str, int] = {}
@@ -133,6 +134,14 @@ class MemoryStore:
         """The key no longer leads to this job."""
         if entry.key is not None and self.keys.get((entry.queue, entry.key)) == entry.id:
             del self.keys[entry.queue, entry.key]
+
+    def watch(self, job_id: JobId, inbox: str) -> None:
+        """The inbox waits for the end of the job; who came first makes room."""
+        inboxes = self.inboxes.setdefault(job_id, {})
+        inboxes.pop(inbox, None)
+        inboxes[inbox] = None
+        if len(inboxes) > WATCHERS:
+            del inboxes[next(iter(inboxes))]
 
     def take_key(self, entry: Entry, queue: str, key: str) -> None:
         """The key, which is free, leads to this job now."""

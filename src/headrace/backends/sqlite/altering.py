@@ -23,6 +23,7 @@ from headrace.backends.sqlite.states import (
 )
 from headrace.backends.sqlite.transaction import Transaction
 from headrace.records import (
+    WATCHERS,
     Altered,
     Cancel,
     Change,
@@ -110,7 +111,8 @@ def _apply(tx: Transaction, entry: Entry, change: Change, now: int) -> int | Non
             if entry.code == AVAILABLE:
                 reschedule(tx, entry, due, now)
         case Watch(inbox):
-            tx.execute(_INSERT["wait"], (entry.seq, inbox))
+            tx.execute(_INSERT["wait"], (entry.seq, inbox, now))
+            tx.execute(_INSERT["make_room"], (entry.seq, WATCHERS))
         case Hold(result_ttl):
             if (entry.held_until or 0) <= now:
                 return _REFUSED

@@ -14,7 +14,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
-from headrace.records import Cells, Inserted, InsertStatus, JobId, Row
+from headrace.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Row
 from headrace.types import SECTIONS
 
 _SQL = load("insert")
@@ -136,7 +136,8 @@ class _Batch:
         if self._keys:
             tx.executemany(_SQL["take_key"], [(qid, key, seq) for (qid, key), seq in self._keys.items()])
         if self._waiters:
-            tx.executemany(_SQL["wait"], self._waiters)
+            tx.executemany(_SQL["wait"], [(seq, inbox, self._now) for seq, inbox in self._waiters])
+            tx.executemany(_SQL["make_room"], [(seq, WATCHERS) for seq, _ in self._waiters if seq <= self._last])
         for gathered in (self._jobs, self._ready, self._keys, self._waiters, self._apart, self._latest):
             gathered.clear()
         self._last = self._seq

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from headrace.policy import Policy, TenantLimit
 from headrace.protocol import Backend
-from headrace.records import Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
-from headrace.testing.conformance.base import LEASE, T0, ConformanceBase, job_id, needs, row, settle
+from headrace.records import WATCHERS, Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
+from headrace.testing.conformance.base import HOUR, LEASE, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
 PATIENCE = 10.0
@@ -136,6 +136,23 @@ class HintTests(ConformanceBase):
         async with store.hints.listen(topics) as hints:
             await store.finish([settle(await self.take_one(store))], T0)
             assert {await first(hints) for _ in topics} == {Hint(t, job_id(1)) for t in topics}
+
+    @needs("hints")
+    async def test_those_who_waited_first_make_room_for_others(self, store: Backend) -> None:
+        """A job that never ends does not remember everybody who ever waited for it."""
+        assert store.hints is not None
+        await self.put(store, row(1, key="k", reply_to="first"))
+        for n in range(WATCHERS):
+            await store.alter(Selector(ids=[job_id(1)]), Watch(f"w{n}"), T0 + 1 + n)
+        await store.alter(Selector(ids=[job_id(1)]), Watch("w0"), T0 + WATCHERS + 1)
+        await store.insert([row(2, key="k", reply_to="last")], T0 + WATCHERS + 2)
+        async with store.hints.listen([f"inbox:{name}" for name in ("first", "w0", "w1", "w2", "last")]) as hints:
+            await store.finish([settle(await self.take_one(store, at=T0 + HOUR))], T0 + HOUR)
+            told = {await first(hints) for _ in range(3)}
+            assert told == {Hint(f"inbox:{name}", job_id(1)) for name in ("w0", "w2", "last")}
+            await self.put(store, row(3, reply_to="last"), at=T0 + HOUR)
+            await store.finish([settle(await self.take_one(store, at=T0 + HOUR))], T0 + HOUR)
+            assert await first(hints) == Hint("inbox:last", job_id(3)), "and nobody else was told"
 
     @needs("hints")
     async def test_a_retry_tells_no_waiter_and_keeps_it_waiting(self, store: Backend) -> None:

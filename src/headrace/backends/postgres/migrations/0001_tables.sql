@@ -196,10 +196,11 @@ CREATE TABLE keys (
 ) WITH (fillfactor = 90);
 CREATE INDEX keys_alone ON keys (alone_until) WHERE alone_until IS NOT NULL;
 
--- Inboxes that get a hint when a job ends.
+-- Inboxes that get a hint when a job ends, and since when they wait for it; NULL: since it was stored.
 CREATE TABLE waiters (
     id uuid NOT NULL,
     inbox text NOT NULL,
+    since bigint,
     CONSTRAINT waiters_pkey PRIMARY KEY (id, inbox)
 );
 

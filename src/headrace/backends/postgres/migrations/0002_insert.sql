@@ -124,10 +124,13 @@ END $$;
 CREATE FUNCTION lock_keys(p_ids uuid[], p_qids integer[], p_to integer[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    PERFORM 1 FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
-    JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])  -- jobs_pkey, keys_pkey
-    JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid, n.goes_to]) AND k.key = ANY (ARRAY[j.key]) AND (k.id = n.id OR k.qid = n.goes_to)
-    ORDER BY k.qid, k.key FOR UPDATE OF k;
+    PERFORM 1 FROM (  -- jobs_pkey
+        SELECT DISTINCT x.qid, j.key, x.id FROM unnest(p_ids, p_qids, p_to) AS n (id, qid, goes_to)
+        JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) CROSS JOIN LATERAL (VALUES (n.qid, n.id), (n.goes_to, NULL)) AS x (qid, id)
+        WHERE j.key IS NOT NULL AND x.qid IS NOT NULL ORDER BY x.qid, j.key OFFSET 0
+    ) AS m CROSS JOIN LATERAL (  -- keys_pkey, by both: queue and key come from one place, so neither is looked for alone
+        SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND (m.id IS NULL OR k.id = m.id) FOR UPDATE
+    ) AS locked;
 END $$;
 
 -- Bytes of the cells of a job.
@@ -245,10 +248,23 @@ BEGIN
     RETURN v_sizes;
 END $$;
 
--- Whether one more inbox can be told of the end of this job. There are always others: whoever waits looks now and then.
-CREATE FUNCTION can_watch(p_id uuid) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT count(*) < 256 FROM (SELECT 1 FROM waiters AS w WHERE w.id = p_id LIMIT 256) AS few  -- waiters_pkey
-$$;
+-- An inbox waits for the end of a job. Of more than a hundred those that came first make room, but for those that somebody has in hand.
+CREATE FUNCTION watch(p_now bigint, p_id uuid, p_inbox text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_first text[];
+BEGIN
+    INSERT INTO waiters (id, inbox, since) VALUES (p_id, p_inbox, p_now)
+    ON CONFLICT ON CONSTRAINT waiters_pkey DO UPDATE SET since = excluded.since;
+    v_first := ARRAY(  -- waiters_pkey, those of one job
+        SELECT w.inbox FROM waiters AS w WHERE w.id = p_id ORDER BY w.since DESC NULLS LAST, w.inbox OFFSET 100
+    );
+    IF v_first <> '{}' THEN
+        DELETE FROM waiters AS w USING (
+            SELECT f.id, f.inbox FROM waiters AS f WHERE f.id = p_id AND f.inbox = ANY (v_first) FOR UPDATE SKIP LOCKED
+        ) AS g WHERE w.id = g.id AND w.inbox = g.inbox;
+    END IF;
+END $$;
 
 -- Of groups, tenants and lanes.
 CREATE FUNCTION gid_of(p_qid integer, p_group text) RETURNS bigint LANGUAGE sql STABLE AS
@@ -586,12 +602,16 @@ BEGIN
     END IF;
     -- Those who wait: for new jobs, and for those that have the key and are still to end.
     INSERT INTO waiters (id, inbox)
-    SELECT DISTINCT coalesce(k.id, n.id), n.inbox
-    FROM unnest(p_ids, p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (id, queue, key, inbox, ord)
-    LEFT JOIN keys AS k ON k.qid = ANY (ARRAY[p_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key]) AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
-    WHERE n.inbox IS NOT NULL
-        AND ((k.id IS NULL AND n.id = ANY (v_fresh)) OR (k.id IS NOT NULL AND k.held_until IS NULL AND can_watch(k.id)))
+    SELECT n.id, n.inbox FROM unnest(p_ids, p_reply_tos) WITH ORDINALITY AS n (id, inbox, ord)
+    WHERE n.inbox IS NOT NULL AND n.id = ANY (v_fresh) AND n.ord <> ALL (v_losers)
     ON CONFLICT DO NOTHING;
+    PERFORM watch(p_now, w.id, w.inbox) FROM (
+        SELECT DISTINCT k.id, n.inbox
+        FROM unnest(p_queues, p_keys, p_reply_tos) WITH ORDINALITY AS n (queue, key, inbox, ord)
+        JOIN keys AS k ON k.qid = ANY (ARRAY[p_qids[n.queue]]) AND k.key = ANY (ARRAY[n.key])  -- keys_pkey
+            AND k.id = v_holders[array_position(v_losers, n.ord::integer)]
+        WHERE n.inbox IS NOT NULL AND k.held_until IS NULL ORDER BY 1, 2
+    ) AS w;
     RETURN QUERY
     SELECT
         n.ord::integer,

@@ -44,9 +44,10 @@ BEGIN
     SELECT n.qid, p_state, count(*), sum(n.size) FROM unnest(p_qids, p_sizes) AS n (qid, size) GROUP BY n.qid;
     IF true = ANY (p_keyed) THEN
         PERFORM lock_keys(p_ids, p_qids);
-        UPDATE keys AS k SET held_until = 0, failed = (p_state = 5)
-        FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
-        WHERE n.keyed AND k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id;
+        UPDATE keys AS k SET held_until = 0, failed = (p_state = 5) FROM (
+            SELECT n.id, n.qid, j.key FROM unnest(p_ids, p_qids, p_keyed) AS n (id, qid, keyed)
+            JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) WHERE n.keyed OFFSET 0
+        ) AS m WHERE k.qid = ANY (ARRAY[m.qid]) AND k.key = ANY (ARRAY[m.key]) AND k.id = m.id;
     END IF;
 END $$;
 

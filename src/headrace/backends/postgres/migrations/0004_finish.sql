@@ -50,9 +50,10 @@ BEGIN
         IF v_keyed IS NOT NULL THEN
             PERFORM lock_keys(v_keyed, v_qids);
             -- ended_pkey, jobs_pkey, keys_pkey.
-            UPDATE keys AS k SET held_until = v_now + p_result_ttls[o], failed = false
-            FROM unnest(v_done) AS o JOIN ended AS e ON e.id = ANY (ARRAY[p_ids[o]]) AND e.keyed JOIN jobs AS j ON j.id = ANY (ARRAY[e.id])
-            WHERE k.qid = ANY (ARRAY[e.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = e.id;
+            UPDATE keys AS k SET held_until = v_now + m.ttl, failed = false FROM (
+                SELECT e.id, e.qid, j.key, p_result_ttls[o] AS ttl FROM unnest(v_done) AS o
+                JOIN ended AS e ON e.id = ANY (ARRAY[p_ids[o]]) AND e.keyed JOIN jobs AS j ON j.id = ANY (ARRAY[e.id]) OFFSET 0
+            ) AS m WHERE k.qid = ANY (ARRAY[m.qid]) AND k.key = ANY (ARRAY[m.key]) AND k.id = m.id;
         END IF;
     ELSE
         WITH gone AS (  -- leased_pkey, one probe per id
@@ -258,7 +259,8 @@ BEGIN
             IF v_qid <> l.qid AND l.keyed THEN
                 v_keyed := move_key(v_now, l.id, l.qid, v_qid);
                 IF NOT v_keyed THEN
-                    DELETE FROM keys AS k USING jobs AS j WHERE j.id = l.id AND k.qid = ANY (ARRAY[l.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = l.id;
+                    DELETE FROM keys AS k
+                    WHERE k.qid = l.qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
                 END IF;
             END IF;
         END IF;
@@ -306,7 +308,7 @@ BEGIN
             IF v_keyed THEN
                 UPDATE keys AS k SET held_until = CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END,
                     failed = (v_state = 5)
-                FROM jobs AS j WHERE j.id = l.id AND k.qid = v_qid AND k.key = j.key AND k.id = l.id;
+                WHERE k.qid = v_qid AND k.key = (SELECT j.key FROM jobs AS j WHERE j.id = l.id) AND k.id = l.id;
             END IF;
             IF v_state = 3 AND NOT p_keeps[i] THEN
                 PERFORM forget_jobs(ARRAY[l.id], ARRAY[v_qid]);

@@ -187,7 +187,7 @@ BEGIN
             p.priority := p_number;
             v_gid := enter_place(v_now, p, p.state, p.lane >= 0);
         ELSIF p_kind = 7 THEN
-            INSERT INTO waiters (id, inbox) SELECT v_id, p_text WHERE can_watch(v_id) ON CONFLICT DO NOTHING;
+            PERFORM watch(v_now, v_id, p_text);
         ELSIF p_kind = 8 THEN
             v_changed := p.held_until > v_now;
             IF v_changed THEN

@@ -6,8 +6,10 @@ LANGUAGE sql STABLE ROWS 10 SET search_path FROM CURRENT AS $$
         UNION ALL
         SELECT k.id, n.ord + coalesce(cardinality(p_ids), 0)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS n (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = n.queue JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(n.queue))]) AND k.key = ANY (ARRAY[n.key])
-        WHERE k.alone_until IS NULL
+        LEFT JOIN queues AS q ON q.name = n.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
+            SELECT k.id FROM keys AS k
+            WHERE k.qid = coalesce(q.qid, qid_of(n.queue)) AND k.key = n.key AND k.alone_until IS NULL OFFSET 0
+        ) AS k
     ) AS x GROUP BY x.id
 $$;
 
@@ -111,8 +113,10 @@ BEGIN
         UNION ALL
         SELECT k.id, i.ord + cardinality(p_ids)
         FROM unnest(p_queues, p_keys) WITH ORDINALITY AS i (queue, key, ord)
-        LEFT JOIN queues AS q ON q.name = i.queue JOIN keys AS k ON k.qid = ANY (ARRAY[coalesce(q.qid, qid_of(i.queue))]) AND k.key = ANY (ARRAY[i.key])
-        WHERE k.alone_until IS NULL
+        LEFT JOIN queues AS q ON q.name = i.queue CROSS JOIN LATERAL (  -- keys_pkey, by both
+            SELECT k.id FROM keys AS k
+            WHERE k.qid = coalesce(q.qid, qid_of(i.queue)) AND k.key = i.key AND k.alone_until IS NULL OFFSET 0
+        ) AS k
     ) AS n
     JOIN entries AS e ON e.id = ANY (ARRAY[n.id]) LEFT JOIN queues AS q ON q.qid = e.qid
     LEFT JOIN workers AS w ON w.holder = e.holder AND w.listed_until > v_now

@@ -78,12 +78,16 @@ BEGIN
     v_sizes := v_sizes[1:p_limit];
     IF NOT p_dry THEN
         -- Whoever takes a key over has the old job in hand: that one is for another time.
-        WITH taken AS MATERIALIZED (  -- jobs_pkey, keys_pkey
-            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
-            JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id
+        WITH keyed AS MATERIALIZED (  -- jobs_pkey
+            SELECT n.id, n.qid, j.key FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
+            WHERE j.key IS NOT NULL
+        ), taken AS MATERIALIZED (  -- keys_pkey
+            SELECT m.id FROM keyed AS m
+            CROSS JOIN LATERAL (SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND k.id = m.id OFFSET 0) AS k
         ), free AS MATERIALIZED (
-            SELECT n.id FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
-            JOIN keys AS k ON k.qid = ANY (ARRAY[n.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = n.id FOR UPDATE OF k SKIP LOCKED
+            SELECT m.id FROM keyed AS m CROSS JOIN LATERAL (
+                SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND k.id = m.id FOR UPDATE SKIP LOCKED
+            ) AS k
         )
         SELECT coalesce(array_agg(n.id), '{}'), coalesce(array_agg(n.qid), '{}'), coalesce(array_agg(n.size), '{}')
         INTO v_ids, v_qids, v_sizes FROM unnest(v_ids, v_qids, v_sizes) AS n (id, qid, size)

@@ -15,14 +15,21 @@ local function tell_waiters(id)
     end
 end
 
+local WATCHERS = 100
+
+-- Those that came last are at the end; those that came first make room.
 local function watch(id, inbox)
     local packed = call('HGET', base .. ':w', id)
     local inboxes = packed and cmsgpack.unpack(packed) or {}
-    for _, known in ipairs(inboxes) do
+    for i, known in ipairs(inboxes) do
         if known == inbox then
-            return
+            table.remove(inboxes, i)
+            break
         end
     end
     inboxes[#inboxes + 1] = inbox
+    if #inboxes > WATCHERS then
+        table.remove(inboxes, 1)
+    end
     call('HSET', base .. ':w', id, cmsgpack.pack(inboxes))
 end

@@ -161,10 +161,11 @@ CREATE TABLE keys (
 
 CREATE INDEX keys_outlived ON keys (held_until) WHERE held_until IS NOT NULL;
 
--- The inboxes that get a hint when the job ends.
+-- The inboxes that get a hint when the job ends, and since when they wait for it.
 CREATE TABLE waiters (
     seq INTEGER NOT NULL,
     inbox TEXT NOT NULL,
+    since INTEGER NOT NULL,
     PRIMARY KEY (seq, inbox)
 ) STRICT, WITHOUT ROWID;
 

@@ -45,4 +45,10 @@ DELETE FROM keys WHERE qid = ?1 AND key = ?2 AND held_until IS NOT NULL
 
 -- name: wait
 -- PRIMARY KEY (seq, inbox).
-INSERT INTO waiters (seq, inbox) VALUES (?1, ?2) ON CONFLICT DO NOTHING
+INSERT INTO waiters (seq, inbox, since) VALUES (?1, ?2, ?3) ON CONFLICT (seq, inbox) DO UPDATE SET since = excluded.since
+
+-- name: make_room
+-- PRIMARY KEY (seq, inbox): those of one job, all but the last of them.
+DELETE FROM waiters WHERE seq = ?1 AND inbox IN (
+    SELECT w.inbox FROM waiters AS w WHERE w.seq = ?1 ORDER BY w.since DESC, w.inbox LIMIT -1 OFFSET ?2
+)
