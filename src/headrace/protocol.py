@@ -334,8 +334,9 @@ class Backend(Protocol):
 
         A row that would be NEW is FULL, and not stored, while as many jobs wait (AVAILABLE or PAUSED) in its queue as
         the policy's ``depth`` says, or in all queues as that of :data:`~headrace.policy.STORE` says. Rows are admitted
-        in their order while there is room; concurrent inserts may be off by one in a hundred. Only ``insert`` is
-        refused: spawned rows, ticks, retries and requeues never are.
+        in their order while there is room; concurrent inserts may be off by one in a hundred. The answer to one that is
+        FULL tells who is, so that nobody has to ask. Only ``insert`` is refused: spawned rows, ticks, retries and
+        requeues never are.
 
         ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Then those who listen to ``queue:NAME`` get a hint.
         """
@@ -512,8 +513,12 @@ class Backend(Protocol):
         """
         ...
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest."""
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
+
+        With ``queues``, only of these, and of the workers that claim from one of them; there are no ``places`` and no
+        ``store_bytes`` then. It costs what these queues and the workers do, however many other queues there are.
+        """
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:

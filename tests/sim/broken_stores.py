@@ -426,6 +426,6 @@ class BulkStopsAtDuplicate(HookedBackend):
 
 
 class StatsCountDeadAsWaiting(HookedBackend):
-    async def stats(self, at: Stamp = None) -> Stats:
-        stats = await super().stats(at)
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        stats = await super().stats(at, queues=queues)
         return replace(stats, queues=[replace(q, available=q.available + q.failed) for q in stats.queues])

@@ -242,9 +242,11 @@ class Part(Shard):
         mark: bytes = await self._run("receive", source, *entries)
         return mark
 
-    async def numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+    async def numbers(
+        self, at: Stamp, names: Sequence[str] | None
+    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
-        return await self._numbers(at)
+        return await self._numbers(at, names)
 
 
 def _time(told: bytes) -> int | None:
