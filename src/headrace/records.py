@@ -149,6 +149,8 @@ class Claimed(Struct, frozen=True):
     passed_over: bool = False
     """Whether a job that came before the last one in ``jobs`` (or anywhere, if nothing cut ``jobs`` short) was passed
     over because of ``lost_below``."""
+    chosen: bool = False
+    """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
 
 
 class Settlement(Struct, frozen=True, gc=False):

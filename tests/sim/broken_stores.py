@@ -166,6 +166,14 @@ class ClaimGivesSuspectsToAnybody(HookedBackend):
         return super()._claim(replace(req, lost_below=None), now)
 
 
+class EverybodyMakesRoom(HookedBackend):
+    """Who passes over a job on its last chance makes room for it, and so do all others."""
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        claimed = super()._claim(req, now)
+        return replace(claimed, chosen=claimed.passed_over)
+
+
 class ClaimHidesSuspects(HookedBackend):
     """Nobody learns that a job was passed over, so nobody comes for it."""
 

@@ -56,6 +56,8 @@ class MemoryStore:
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
+        self.chosen: dict[str, tuple[str, int]] = {}
+        """By queue: who makes room for jobs on their last chance, and until when."""
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self._totals: Counter[JobState] = Counter()
         """The counts of all queues."""

@@ -444,7 +444,7 @@ class PostgresBackend:
         else:
             jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
-        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
+        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, passed_over > 0, passed_over > 1)
         self._way.walked(walked, claimed, due, marks, began, now)
         self._crowd.took(now - began)
         return claimed

@@ -250,7 +250,7 @@ def _own(answer: Any) -> Any:
             return list(answer)
         case tuple():
             return tuple(map(_own, answer))
-        case Claimed(jobs, next_in, expired, passed_over):
-            return Claimed(list(jobs), next_in, list(expired), passed_over)
+        case Claimed(jobs, next_in, expired, passed_over, chosen):
+            return Claimed(list(jobs), next_in, list(expired), passed_over, chosen)
         case _:
             return answer

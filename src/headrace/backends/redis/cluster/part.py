@@ -153,6 +153,11 @@ class Part(Shard):
         answer = await self._run("claim", at_arg(at), *claim_args(req))
         return await self._claimed(answer, req, at), int(answer[-1])
 
+    async def choose(self, holder: str, lease_for: int, ids: Sequence[JobId], at: Stamp) -> bool:
+        """Whether the holder is to make room for one of these jobs, which it has passed over."""
+        answer: int = await self._run("choose", at_arg(at), holder, lease_for, *ids)
+        return answer > 1
+
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""
         told, queues = await self._run("expire", at_arg(at), b"".join(ids))
