@@ -17,7 +17,16 @@ from headrace.config import Settings
 from headrace.core.backoff import Backoff
 from headrace.core.batcher import Batcher
 from headrace.core.checks import AnyId as AnyId
-from headrace.core.checks import check_change, check_jobs, check_limit, check_selector, check_which, raw_id, repeatable
+from headrace.core.checks import (
+    check_change,
+    check_jobs,
+    check_limit,
+    check_queues,
+    check_selector,
+    check_which,
+    raw_id,
+    repeatable,
+)
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.gate import Admission, Gate
@@ -28,7 +37,6 @@ from headrace.core.limits import check_lasts
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.planner import Pace
-from headrace.core.room import Rooms
 from headrace.core.strays import Strays
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
@@ -38,14 +46,12 @@ from headrace.durations import micros
 from headrace.endings import raise_unless_completed
 from headrace.errors import (
     ConfigError,
-    HeadraceError,
     InvalidJob,
     JobNotFound,
     Unavailable,
     WaitTimeout,
 )
 from headrace.info import DETAILS, JobInfo, job_info
-from headrace.policy import STORE
 from headrace.protocol import Backend, Transactions
 from headrace.records import (
     Altered,
@@ -309,28 +315,15 @@ class Client:
     ) -> list[Inserted]:
         """The answers to jobs of which some were refused, when they have found room. Raises ``QueueFull``, which tells
         of those that were stored ``before`` and those to be stored ``after`` too."""
-        closed = self._closed
-        gate = Gate(self._inserts.send, self._rng, micros(self.settings.patience) / 1e6, closed)
+        gate = Gate(self._inserts.send, self._rng, micros(self.settings.patience) / 1e6, self._closed)
         refused = admission.refused
         why = await gate.pass_through(admission)
         for i in refused:
             if admission.answers[i].status is not InsertStatus.FULL:
                 self._tell_inserted(admission.rows[i], admission.answers[i])
         if admission.refused:
-            rooms = None if closed.is_set() else await self._rooms(admission.full)
-            raise admission.error(before, after, rooms, why)
+            raise admission.error(before, after, why)
         return admission.answers
-
-    async def _rooms(self, queues: Sequence[str]) -> Rooms | None:
-        """How full queues and the store are, if they can tell."""
-        policies = self._backend.policies
-        if policies is None:
-            return None
-        try:
-            states = await policies.find([STORE, *queues], self.clock.stamp())
-            return Rooms.of(states, await self._backend.stats(self.clock.stamp()))
-        except HeadraceError:
-            return None
 
     async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
         return await self._backend.insert(rows, self.clock.stamp())
@@ -403,7 +396,7 @@ class Client:
             raise _not_found(job_id)
         policies, queue = self._backend.policies, record.queue
         told = failures(record.error)
-        seen = Circumstances(record, await self.stats(), now, failure=told[-1] if told else None)
+        seen = Circumstances(record, await self.stats([queue]), now, failure=told[-1] if told else None)
         if policies is not None and record.state is JobState.AVAILABLE:
             states = await policies.find([queue], self.clock.stamp())
             tenants = await policies.tenants(queue, [record.tenant], at=self.clock.stamp())
@@ -433,10 +426,12 @@ class Client:
                 break
         return found
 
-    async def stats(self) -> Stats:
-        """The store in numbers."""
+    async def stats(self, queues: Iterable[str] | None = None) -> Stats:
+        """The store in numbers; with ``queues``, only of these and their workers, which costs no more with many
+        others beside them."""
+        names = None if queues is None else check_queues(queues)
         await self.open()
-        return await self._backend.stats(self.clock.stamp())
+        return await self._backend.stats(self.clock.stamp(), queues=names)
 
     # -- change
 

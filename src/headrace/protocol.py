@@ -334,8 +334,9 @@ class Backend(Protocol):
 
         A row that would be NEW is FULL, and not stored, while as many jobs wait (AVAILABLE or PAUSED) in its queue as
         the policy's ``depth`` says, or in all queues as that of :data:`~headrace.policy.STORE` says. Rows are admitted
-        in their order while there is room; concurrent inserts may be off by one in a hundred. Only ``insert`` is
-        refused: spawned rows, ticks, retries and requeues never are.
+        in their order while there is room; concurrent inserts may be off by one in a hundred. The answer to one that is
+        FULL tells who is, so that nobody has to ask. Only ``insert`` is refused: spawned rows, ticks, retries and
+        requeues never are.
 
         ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Then those who listen to ``queue:NAME`` get a hint.
         """
@@ -379,6 +380,14 @@ class Backend(Protocol):
         The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not depend on how
         many jobs wait, are not due, run or have ended, on how many priorities they have, nor on how many queues
         there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost what as many of one do.
+
+        **Last chances.** A job that ``lost_below`` passes over is to be claimed by a holder that holds nothing else. Of
+        those who claim from a queue, one at a time is *chosen* to become that, and all others go on. A claim that has
+        passed over a job of it makes its holder the one, for ``lease_for``, if nobody is; and tells whether he is
+        (where the jobs are of several queues, in one of these at least). When he claims a single job without the bound,
+        he stays it for a third of ``lease_for`` from then on: as long as he serves one after the other, and not much
+        longer if he dies of one. Whose time has run out is not chosen again for ``lease_for``, so that others have
+        their try. To be chosen binds nobody, and need not survive a crash: any claim without the bound gets the job.
 
         **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
         *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
@@ -512,8 +521,12 @@ class Backend(Protocol):
         """
         ...
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest."""
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
+
+        With ``queues``, only of these, and of the workers that claim from one of them; there are no ``places`` and no
+        ``store_bytes`` then. It costs what these queues and the workers do, however many other queues there are.
+        """
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:

@@ -68,6 +68,18 @@ class InsertStatus(StrEnum):
     """As many jobs wait as the queue, or the store, takes: this one is not stored."""
 
 
+class Room(Struct, frozen=True):
+    """So many jobs may wait in a queue, or in all, and so many do."""
+
+    queue: str
+    """Its name, or :data:`~headrace.policy.STORE`: all together."""
+    depth: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.waiting:,} wait, {self.depth:,} may"
+
+
 class Inserted(Struct, frozen=True, gc=False):
     """The store's answer to one row."""
 
@@ -77,6 +89,9 @@ class Inserted(Struct, frozen=True, gc=False):
     state: JobState = JobState.AVAILABLE
     result: bytes | None = None
     attempt: int = 0
+    room: Room | None = None
+    """FULL: where there is none, as it was when the insert was done: in the store, if that is full, else in the row's
+    queue."""
 
 
 class Claim(Struct, frozen=True):
@@ -134,6 +149,8 @@ class Claimed(Struct, frozen=True):
     passed_over: bool = False
     """Whether a job that came before the last one in ``jobs`` (or anywhere, if nothing cut ``jobs`` short) was passed
     over because of ``lost_below``."""
+    chosen: bool = False
+    """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -450,7 +467,7 @@ class PlaceStats(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """The store in numbers: never the fruit of counting a table."""
+    """The store in numbers, or some of its queues: never the fruit of counting a table."""
 
     queues: list[QueueStats]
     workers: list[WorkerStats]

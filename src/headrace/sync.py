@@ -215,9 +215,9 @@ class SyncApp:
         client = self.app.client
         return self._do(client, lambda: client.list_jobs(sel, limit), "app.client.list_jobs(…)")
 
-    def stats(self) -> Stats:
-        """The store in numbers."""
-        return self._do(self.app.client, self.app.client.stats, "app.client.stats()")
+    def stats(self, queues: Iterable[str] | None = None) -> Stats:
+        """The store in numbers; with ``queues``, only of these and their workers."""
+        return self._do(self.app.client, lambda: self.app.client.stats(queues), "app.client.stats()")
 
     def pause(self, queue: str, lasts: Duration | None = None) -> None:
         """No worker claims from the queue for so long, or until it is resumed."""

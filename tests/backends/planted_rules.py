@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar
 from unittest.mock import patch
 
@@ -13,6 +13,7 @@ from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import rank
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Turns
+from headrace.records import Room
 from headrace.types import JobState
 
 
@@ -202,21 +203,23 @@ class WhoWasCalledStaysCalled(RuleBreaker):
 
 class OneMoreWaits(RuleBreaker):
     class kind(MemoryStore):
-        def _is_full(self, name: str, queues: Iterable[str]) -> bool:
+        def _full(self, name: str, waiting: int) -> Room | None:
             policy = self.policies.get(name)
             if policy is None or policy.depth is None:
-                return False
+                return None
             with patch.dict(self.policies, {name: replace(policy, depth=policy.depth + 1)}):
-                return super()._is_full(name, queues)
+                return super()._full(name, waiting)
 
 
 class PausedJobsTakeNoRoom(RuleBreaker):
     class kind(MemoryStore):
-        def _is_full(self, name: str, queues: Iterable[str]) -> bool:
-            policy, waiting = self.policies.get(name), JobState.AVAILABLE
-            if policy is None or policy.depth is None:
-                return False
-            return sum(self.counts.get((queue, waiting), 0) for queue in queues) >= policy.depth
+        def _full(self, name: str, waiting: int) -> Room | None:
+            paused = sum(
+                count
+                for (queue, state), count in self.counts.items()
+                if name in ("", queue) and state is JobState.PAUSED
+            )
+            return super()._full(name, waiting - paused)
 
 
 RULE_BREAKERS = tuple(RuleBreaker.__subclasses__())

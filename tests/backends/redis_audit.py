@@ -18,7 +18,7 @@ ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx", "w", "q", "qn",
     "qi", "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
-    "P", "o", "ow", "of:", "oz:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
+    "P", "lc:", "o", "ow", "of:", "oz:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8

@@ -44,6 +44,14 @@ def test_a_queue_without_jobs_may_have_rules_all_the_same(run: Run) -> None:
     assert "no job was ever in queue 'mail'; its rules hold all the same" in run(*LIMIT).stderr
 
 
+def test_single_queues_are_listed_alone(run: Run, run_json: RunJson) -> None:
+    run("enqueue", "send", *APP)
+    run("enqueue", "send", "--queue", "other", *APP)
+    listed = run_json("queue", "list", "other", "none", *APP)["queues"]
+    assert [(queue["queue"], queue["due"]) for queue in listed] == [("other", 1)]
+    assert "no job was ever in 'none'; 'headrace queue list' shows all" in run("queue", "list", "none", *APP).stderr
+
+
 def test_tasks_that_the_app_does_not_have_are_told(run: Run) -> None:
     told = "this app has no task 'sned' (did you mean 'send'?)"
     assert f"{told}; the pause holds" in run("queue", "pause", "mail", "--task", "sned", *APP).stderr

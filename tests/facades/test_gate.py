@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import App, EventKind
 from headrace.errors import ConfigError, InvalidJob, QueueFull, Unavailable, WaitTimeout
+from headrace.records import Inserted, Row, Stamp
 from tests.facades.harness import Events, Store, Tapped, World, simulate, within
 
 
@@ -175,16 +178,31 @@ async def test_of_several_full_queues_the_first_are_named(memory: Store) -> None
     assert (raised.value.queue, raised.value.full, len(raised.value.admitted)) == ("q0", queues, 1)
 
 
+async def test_a_refusal_costs_one_call(memory: Store) -> None:
+    app, send, _ = filling(memory)
+    await app.policies.set("mail", depth=0)
+    backend = await app.client.backend()
+    assert backend.policies is not None
+
+    async def away(*given: object, **also: object) -> Any:
+        raise Unavailable("the server does not answer")
+
+    backend.policies.find = backend.stats = away  # type: ignore[method-assign]
+    with pytest.raises(QueueFull, match=r"queue 'mail' is full \(0 wait, 0 may\)") as raised:
+        await send.enqueue(1)
+    assert raised.value.full == ["mail"]
+
+
 async def test_where_it_is_not_known_what_is_full_both_are_named(memory: Store) -> None:
     app, send, _ = filling(memory)
     await app.policies.set("mail", depth=0)
-    policies = (await app.client.backend()).policies
-    assert policies is not None
+    backend = await app.client.backend()
+    insert = backend.insert
 
-    async def away(*given: object) -> list[Any]:
-        raise Unavailable("the server does not answer")
+    async def silent(rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+        return [replace(answer, room=None) for answer in await insert(rows, at)]
 
-    policies.find = away  # type: ignore[method-assign]
+    backend.insert = silent  # type: ignore[method-assign]
     with pytest.raises(QueueFull, match="no room in queue 'mail': as many jobs waited there, or in") as raised:
         await send.enqueue(1)
     assert raised.value.full == []

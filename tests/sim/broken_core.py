@@ -52,10 +52,22 @@ def _keeps_leases(self: Settler, batch: Any, states: Any) -> None:
     self._leases._held.update(held)
 
 
+_want = Claimer.want
+
+
+def _takes_suspects_along(self: Claimer) -> int:
+    """Claims a job on its last chance together with others."""
+    making_room, self._making_room = self._making_room, False
+    want = _want(self)
+    self._making_room = making_room
+    return want
+
+
 PATCHES: list[tuple[str, str, tuple[type, str, Any]]] = [
     ("sleeps until woken", "I22", (Claimer, "_sleep", _never_sleeps)),
     ("reaps nothing", "I22", (Reaper, "reap", _reaps_nothing)),
     ("tries for ever", "I6", (Judge, "_attempt", _tries_for_ever)),
     ("acks early", "I7", (Attempts, "run", _acks_early)),
+    ("takes suspects along", "I28", (Claimer, "want", _takes_suspects_along)),
     ("keeps leases", "I22", (Settler, "answered", _keeps_leases)),
 ]

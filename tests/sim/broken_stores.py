@@ -166,6 +166,14 @@ class ClaimGivesSuspectsToAnybody(HookedBackend):
         return super()._claim(replace(req, lost_below=None), now)
 
 
+class EverybodyMakesRoom(HookedBackend):
+    """Who passes over a job on its last chance makes room for it, and so do all others."""
+
+    def _claim(self, req: Claim, now: int) -> Claimed:
+        claimed = super()._claim(req, now)
+        return replace(claimed, chosen=claimed.passed_over)
+
+
 class ClaimHidesSuspects(HookedBackend):
     """Nobody learns that a job was passed over, so nobody comes for it."""
 
@@ -426,6 +434,6 @@ class BulkStopsAtDuplicate(HookedBackend):
 
 
 class StatsCountDeadAsWaiting(HookedBackend):
-    async def stats(self, at: Stamp = None) -> Stats:
-        stats = await super().stats(at)
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        stats = await super().stats(at, queues=queues)
         return replace(stats, queues=[replace(q, available=q.available + q.failed) for q in stats.queues])

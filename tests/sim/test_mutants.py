@@ -14,6 +14,7 @@ MUTANTS = [
     *mutants.MUTANTS,
     Mutant("RenewNamesAnotherLease", "I4", store=stores.RenewNamesAnotherLease),
     Mutant("ClaimGivesSuspectsToAnybody", "I8", store=stores.ClaimGivesSuspectsToAnybody),
+    Mutant("EverybodyMakesRoom", "I28", store=stores.EverybodyMakesRoom),
     Mutant("ClaimHidesSuspects", "I22", store=stores.ClaimHidesSuspects),
 ]
 SEEDS = range(40)

@@ -30,7 +30,7 @@ class Count(Struct, frozen=True):
 async def count(client: Client, filters: Filters, states: frozenset[JobState]) -> Count:
     """By the store's own counters where they can tell, else by looking, up to ``CAP``."""
     if filters.only_queue:
-        queues = [queue for queue in (await client.stats()).queues if filters.queue in (None, queue.queue)]
+        queues = (await client.stats(None if filters.queue is None else [filters.queue])).queues
         fields = {JobState.AVAILABLE: "available", JobState.PAUSED: "jobs_paused", JobState.FAILED: "failed"}
         return Count(sum(getattr(queue, fields[state]) for queue in queues for state in states))
     found = await ids(client, filters.selector(states), CAP + 1)

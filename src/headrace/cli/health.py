@@ -108,7 +108,7 @@ async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) 
         wish = replace(wish, named=_here(client.settings.worker.name), whose=" of this machine")
     try:
         async with store.opened() as client:
-            return judge(url, await client.stats(), wish, await client.store_now())
+            return judge(url, await client.stats(wish.queues or None), wish, await client.store_now())
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
         return Report(False, url, False, [without_secrets(problem.what)])

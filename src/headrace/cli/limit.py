@@ -9,7 +9,7 @@ import click
 
 from headrace import Client
 from headrace.cli import options
-from headrace.cli.known import note_unknown, note_unknown_tasks
+from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
 from headrace.cli.lazy import ENV_PREFIX, Command
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, rule, rule_option, store_options
@@ -83,7 +83,7 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
             rules["task_rates"] = await _merged(client, name, rates)
         policies = policies_of(client)
         info = await policies.set(name, **rules) if rules else await policies.get(name)
-        stats = await client.stats()
+        stats = await stats_of(client, name)
     load = Load.of(name, stats)
     if as_json:
         print_json(policy_data(info, load))

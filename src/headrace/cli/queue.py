@@ -9,7 +9,7 @@ import click
 
 from headrace.cli import options
 from headrace.cli.bulk import purge
-from headrace.cli.known import note_unknown, note_unknown_tasks
+from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
 from headrace.cli.lazy import Group
 from headrace.cli.limit import limit_command
 from headrace.cli.loading import Store
@@ -33,18 +33,22 @@ queue_command.add_command(limit_command)
 
 
 @queue_command.command("list")
+@click.argument("names", type=options.name, nargs=-1)
 @json_option
 @store_options
-def list_command(store: Store, as_json: bool) -> None:
-    """List queues in numbers."""
-    asyncio.run(_list(store, as_json))
+def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
+    """List queues in numbers: all, or these."""
+    asyncio.run(_list(store, names, as_json))
 
 
-async def _list(store: Store, as_json: bool) -> None:
+async def _list(store: Store, names: tuple[str, ...], as_json: bool) -> None:
     async with store.opened() as client:
-        stats = await client.stats()
+        stats = await client.stats(names or None)
     if as_json:
         print_json({"queues": [queue_data(queue, stats.workers) for queue in stats.queues]})
+        return
+    if names and not stats.queues:
+        note(f"no job was ever in {' or '.join(map(repr, names))}; 'headrace queue list' shows all queues")
         return
     if not stats.queues:
         note("no queues yet: the first enqueue makes one")
@@ -84,7 +88,7 @@ def pause_command(store: Store, name: str, lasts: int | None, task: str | None) 
 
 async def _pause(store: Store, name: str, lasts: int | None, task: str | None) -> None:
     async with store.opened() as client:
-        stats = await client.stats()
+        stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
         await policies_of(client).pause(name, task=task, lasts=length)
     print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
@@ -107,7 +111,7 @@ def resume_command(store: Store, name: str, task: str | None) -> None:
 
 async def _resume(store: Store, name: str, task: str | None) -> None:
     async with store.opened() as client:
-        stats = await client.stats()
+        stats = await stats_of(client, name)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
     note_unknown(name, stats, "the setting holds all the same")

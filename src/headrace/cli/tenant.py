@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli import options
-from headrace.cli.known import note_unknown
+from headrace.cli.known import note_unknown, stats_of
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, rule, rule_option, store_options
@@ -59,7 +59,7 @@ async def _list(store: Store, queue: str, after: str | None, limit: int, *, as_j
         policies = policies_of(client)
         policy = await policies.get(queue)
         found = await policies.tenants(queue, after=after, limit=limit + 1)
-        stats, most = await client.stats(), client.limits.count_cap
+        stats, most = await stats_of(client, queue), client.limits.count_cap
     tenants, more = found[:limit], len(found) > limit
     if as_json:
         rules = {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate}
@@ -111,7 +111,8 @@ async def _limit(store: Store, queue: str, tenant: str, changes: dict[str, Any],
     async with store.opened() as client:
         policies = policies_of(client)
         await policies.limit_tenant(queue, tenant, **(_as_given(await own_limit(client, queue, tenant)) | changes))
-        after, policy, stats = await own_limit(client, queue, tenant), await policies.get(queue), await client.stats()
+        after, policy = await own_limit(client, queue, tenant), await policies.get(queue)
+        stats = await stats_of(client, queue)
     print_limit(after, policy, as_json=as_json)
     note_unknown(queue, stats, "the limits hold all the same")
 
@@ -136,7 +137,7 @@ def pause_command(store: Store, queue: str, tenant: str, lasts: int | None) -> N
 
 async def _pause(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
     async with store.opened() as client:
-        stats = await client.stats()
+        stats = await stats_of(client, queue)
         length = None if lasts is None else timedelta(microseconds=lasts)
         await policies_of(client).pause(queue, tenant=tenant, lasts=length)
     how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
@@ -154,7 +155,7 @@ def resume_command(store: Store, queue: str, tenant: str) -> None:
 
 async def _resume(store: Store, queue: str, tenant: str) -> None:
     async with store.opened() as client:
-        stats = await client.stats()
+        stats = await stats_of(client, queue)
         await policies_of(client).resume(queue, tenant=tenant)
     print(f"{named(tenant)}  resumed in queue {named(queue)}")
     note_unknown(queue, stats, "the setting holds all the same")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.core.ids import parse_id
 from headrace.core.names import check_name, check_queue
 from headrace.durations import LONGEST
-from headrace.errors import InvalidJob
+from headrace.errors import ConfigError, InvalidJob
 from headrace.records import (
     Cancel,
     Change,
@@ -65,6 +65,18 @@ def check_key(key: object) -> JobKey:
 def check_which(job: AnyId | JobKey) -> JobId | JobKey:
     """A job's name, by id or by key."""
     return check_key(job) if isinstance(job, JobKey) else raw_id(job)
+
+
+def check_queues(queues: Iterable[str]) -> list[str]:
+    """The names of several queues, as a list.
+
+    >>> check_queues("mail")
+    Traceback (most recent call last):
+    headrace.errors.ConfigError: expected the names of queues, like ['mail'], got 'mail'; put it in a list
+    """
+    if isinstance(queues, str):
+        raise ConfigError(f"expected the names of queues, like ['mail'], got {shown(queues)}; put it in a list")
+    return [check_name(queue, "queue") for queue in queues]
 
 
 def check_jobs(jobs: Iterable[NewJob]) -> list[NewJob]:

@@ -27,7 +27,9 @@ class Claimer:
     due job was in somebody's hand, for a moment.
 
     A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
-    is certain, and no job is blamed for another.
+    is certain, and no job is blamed for another. Of all workers that pass such a job over, one makes room for it: the
+    one that the store has chosen, or one that holds nothing anyway. While it has room, it takes all of them, one after
+    the other.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Claimer:
         poll: float,
         deliver: Callable[[list[Leased]], None],
         alone: Callable[[], bool],
+        busy: Callable[[], int],
         stuck: Callable[[], bool],
         companions: Callable[[], int],
         nudge: Callable[[], None],
@@ -55,6 +58,8 @@ class Claimer:
         self._poll = poll
         self._deliver = deliver
         self._alone = alone
+        self._busy = busy
+        """Handlers that go on, those among them whose leases are lost."""
         self._stuck = stuck
         """Whether so many threads go on whose jobs were given up on that nothing more may be started."""
         self._companions = companions
@@ -76,8 +81,10 @@ class Claimer:
         self.asking = 0
         """Jobs asked for by claims that are under way."""
         self._making_room = False
-        """Whether a job on its last chance waits: nothing more is claimed until this worker holds nothing, and then
-        that one job."""
+        """Whether this worker is the one for a job on its last chance: nothing more is claimed until it holds nothing,
+        and then that one job."""
+        self._claims_alone = False
+        """Whether a claim of that one job is under way."""
         self._room_timer: asyncio.TimerHandle | None = None
         self._no_room_before = 0.0
 
@@ -91,7 +98,7 @@ class Claimer:
         if not (self.open and self._hungry) or self._alone() or self._stuck():
             return 0
         if self._making_room:
-            return 0 if len(self._leases) or self.asking else 1
+            return 0 if len(self._leases) or self.asking or self._busy() else 1
         room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
         return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
 
@@ -100,7 +107,10 @@ class Claimer:
         given = self._request
         self._others_held = len(self._leases) - settling
         self._heard = False
-        lost_below = None if self._making_room else given.lost_below
+        self._claims_alone = self._making_room
+        if self._claims_alone:
+            self._disarm_room()  # what it brings decides; until it is answered there is no other claim
+        lost_below = None if self._claims_alone else given.lost_below
         return Claim(given.holder, self._turned(), limit, given.lease_for, given.want, lost_below)
 
     def _turned(self) -> tuple[str, ...]:
@@ -127,17 +137,18 @@ class Claimer:
             self._deliver(claimed.jobs)
         if not self.open:
             return
-        if claimed.passed_over and sent_at >= self._no_room_before:
+        if self._claims_alone:
+            self._claims_alone = False
+            self._making_room = self._is_last_chance(claimed.jobs)  # then there is room for another
+        elif (claimed.chosen and sent_at >= self._no_room_before) or (claimed.passed_over and self._idle):
             self._make_room()
-        elif self._making_room:
-            self._room_made()
         if len(claimed.jobs) == asked:
             self._hungry = True
         elif not (claimed.expired or self._heard or self._making_room):
             self._hungry = False
             due = claimed.next_in == 0 and not claimed.passed_over
             self._sleep(self._pause(claimed, due=due))
-            if not (due or self._others_held or self.asking or len(self._leases)):
+            if self._idle and not due:
                 self.empty.set()
 
     def close(self) -> None:
@@ -146,10 +157,20 @@ class Claimer:
         self._disarm()
         self._room_made()
 
+    @property
+    def _idle(self) -> bool:
+        """Whether this worker holds nothing, and has asked for nothing."""
+        return not (self._others_held or self.asking or len(self._leases))
+
     def _make_room(self) -> None:
         """Let what this worker holds come to its end, but not for ever: a long job must not idle all other slots."""
-        self._making_room = True
-        self._room_timer = asyncio.get_running_loop().call_later(self._leases.lease, self._give_up_room)
+        if not self._making_room:
+            self._making_room = True
+            self._room_timer = asyncio.get_running_loop().call_later(self._leases.lease, self._give_up_room)
+
+    def _is_last_chance(self, jobs: list[Leased]) -> bool:
+        bound = self._request.lost_below
+        return bool(jobs) and bound is not None and jobs[0].lost >= bound
 
     def _give_up_room(self) -> None:
         self._room_made()
@@ -158,6 +179,9 @@ class Claimer:
 
     def _room_made(self) -> None:
         self._making_room = False
+        self._disarm_room()
+
+    def _disarm_room(self) -> None:
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headrace.core.backoff import Backoff
 from headrace.core.room import Rooms
 from headrace.errors import QueueFull
-from headrace.records import Inserted, InsertStatus, Row
+from headrace.records import Inserted, InsertStatus, Room, Row
 from headrace.types import NewJob
 
 Send = Callable[[list[Row]], Awaitable[Sequence[Inserted]]]
@@ -29,6 +29,9 @@ class Admission:
         self.answers = list(answers)
         self.under_way = False
         """Whether some have been sent again, and are not answered yet."""
+        self._rooms: dict[str, Room | None] = {}
+        """By the queues that were asked: what the store last told."""
+        self._learn(self.rows, answers)
 
     @property
     def refused(self) -> list[int]:
@@ -60,16 +63,19 @@ class Admission:
         """What became of rows that were sent again; whether any was stored."""
         for i, answer in zip(places, answers, strict=True):
             self.answers[i] = answer
+        self._learn([self.rows[i] for i in places], answers)
         return any(answer.status is not InsertStatus.FULL for answer in answers)
 
-    def error(
-        self, before: Sequence[Row] = (), after: Sequence[Row] = (), rooms: Rooms | None = None, why: str = ""
-    ) -> QueueFull:
+    def _learn(self, rows: Sequence[Row], answers: Sequence[Inserted]) -> None:
+        for row, answer in zip(rows, answers, strict=True):
+            if answer.status is InsertStatus.FULL:
+                self._rooms[row.queue] = answer.room
+
+    def error(self, before: Sequence[Row] = (), after: Sequence[Row] = (), why: str = "") -> QueueFull:
         """The error that tells which jobs are stored and which are not: of these, of those ``before``, which are, and
-        of those ``after``, which are not. ``rooms``: what is known of who is full; ``why`` they are not waited for any
-        more, if not for that."""
+        of those ``after``, which are not. ``why`` they are not waited for any more, if not for the lack of room."""
         places = self.refused
-        rooms = rooms or Rooms()
+        rooms = Rooms({room.queue: room for name in self.full if (room := self._rooms.get(name))})
         first = self._jobs[places[0]]
         refused = [*(self._home[i] for i in places), *after]
         admitted = [*before, *(row for i, row in enumerate(self._home) if i not in places)]

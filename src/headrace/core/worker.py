@@ -149,6 +149,7 @@ class Worker:
             poll=micros(poll) / 1e6,
             deliver=self._runner.deliver,
             alone=lambda: self._runner.alone,
+            busy=lambda: self._runner.busy,
             stuck=lambda: self._stuck,
             companions=self._runner.companions,
             nudge=self._nudge,

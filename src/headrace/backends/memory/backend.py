@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import nlargest, nsmallest
 
+from headrace.backends.listing import claiming_from
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming, reaped
 from headrace.backends.memory.entry import Entry
@@ -144,8 +145,8 @@ class MemoryBackend:
                 return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
             if (job_id := self.store.outliving(row.queue, row.key, now)) is not None:
                 return Inserted(InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
-        if gate and self.store.full(row.queue):
-            return Inserted(InsertStatus.FULL, row.id)
+        if gate and (room := self.store.full(row.queue)):
+            return Inserted(InsertStatus.FULL, row.id, room=room)
         self.store.add(Entry(row, now))
         if row.reply_to is not None:
             self.store.watch(row.id, row.reply_to)
@@ -443,14 +444,18 @@ class MemoryBackend:
             records = [self.store.record(entry, frozenset(), now) for entry in found[:limit]]
             return Page(records, records[-1].id.hex() if len(found) > limit else None)
 
-    async def stats(self, at: Stamp = None) -> Stats:
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
         with self.store.lock:
             now = self._begin(at)
+            workers = [listed.stats for listed in self.store.workers.values() if listed.until > now]
+            if queues is not None:
+                known = [self._queue_stats(queue, now) for queue in sorted(set(queues)) if self._in_use(queue, now)]
+                return Stats(known, claiming_from(queues, workers), [])
             names = {queue for (queue, _), count in self.store.counts.items() if count}
             names |= {queue for queue in self.store.paused_queues if self.store.paused(queue, now)}
             return Stats(
                 [self._queue_stats(queue, now) for queue in sorted(names)],
-                [listed.stats for listed in self.store.workers.values() if listed.until > now],
+                workers,
                 [
                     *(
                         PlaceStats(state.value, len(ended), self.store.sizes[state])
@@ -460,6 +465,9 @@ class MemoryBackend:
                     PlaceStats(Place.TICKS.value, *self.ticks.size()),
                 ],
             )
+
+    def _in_use(self, queue: str, now: int) -> bool:
+        return self.store.paused(queue, now) or any(self.store.counts.get((queue, state), 0) for state in JobState)
 
     def _queue_stats(self, queue: str, now: int) -> QueueStats:
         counts = self.store.counts

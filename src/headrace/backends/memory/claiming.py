@@ -54,7 +54,25 @@ class Claiming:
         next_in = None
         if len(basket.jobs) < req.limit:
             next_in = 0 if basket.bytes <= 0 else min(self._coming(req.queues, parts, now), default=None)
-        return Claimed(basket.jobs, next_in, basket.expired, bool(basket.passed))
+        chosen = [self._chooses(queue, req, now) for queue in {entry.queue for entry in basket.passed}]
+        if req.limit == 1 and req.lost_below is None:
+            self._stays_chosen(req, now)
+        return Claimed(basket.jobs, next_in, basket.expired, bool(chosen), any(chosen))
+
+    def _chooses(self, queue: str, req: Claim, now: int) -> bool:
+        """Whether the holder is the one who makes room for jobs of the queue that were passed over."""
+        holder, until = self._store.chosen.get(queue, ("", 0))
+        if until > now:
+            return holder == req.holder
+        if holder == req.holder and until + req.lease_for > now:
+            return False
+        self._store.chosen[queue] = (req.holder, now + req.lease_for)
+        return True
+
+    def _stays_chosen(self, req: Claim, now: int) -> None:
+        for queue in req.queues:
+            if self._store.chosen.get(queue, ("", 0))[0] == req.holder:
+                self._store.chosen[queue] = (req.holder, now + req.lease_for // 3)
 
     def _parts(self, queues: Sequence[str], now: int) -> list[list[str]]:
         """Each governed queue, and the others together, in the order of the first that is named."""

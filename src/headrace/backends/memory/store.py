@@ -15,7 +15,7 @@ from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.turns import Turns
 from headrace.policy import STORE, Policy
-from headrace.records import WATCHERS, Hint, JobId, Record, WorkerStats
+from headrace.records import WATCHERS, Hint, JobId, Record, Room, WorkerStats
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
@@ -57,6 +57,8 @@ class MemoryStore:
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
+        self.chosen: dict[str, tuple[str, int]] = {}
+        """By queue: who makes room for jobs on their last chance, and until when."""
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self._totals: Counter[JobState] = Counter()
         """The counts of all queues."""
@@ -265,14 +267,16 @@ class MemoryStore:
     def paused(self, queue: str, now: int) -> bool:
         return self.paused_queues.get(queue, 0) > now
 
-    def full(self, queue: str) -> bool:
-        """Whether no further job may wait in the queue, or in any."""
+    def full(self, queue: str) -> Room | None:
+        """Where no further job may wait: in any queue, or in this one."""
         waiting = sum(self.counts.get((queue, state), 0) for state in _WAITING)
-        return self._is_full(queue, waiting) or self._is_full(STORE, sum(self._totals[state] for state in _WAITING))
+        return self._full(STORE, sum(self._totals[state] for state in _WAITING)) or self._full(queue, waiting)
 
-    def _is_full(self, name: str, waiting: int) -> bool:
+    def _full(self, name: str, waiting: int) -> Room | None:
         policy = self.policies.get(name)
-        return policy is not None and policy.depth is not None and waiting >= policy.depth
+        if policy is None or policy.depth is None or waiting < policy.depth:
+            return None
+        return Room(name, policy.depth, waiting)
 
     # -- indexes
 

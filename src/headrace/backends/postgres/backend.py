@@ -15,6 +15,7 @@ from uuid import UUID
 from psycopg import DataError, IntegrityError, sql
 from psycopg.errors import UniqueViolation
 
+from headrace.backends.listing import claiming_from
 from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
@@ -80,7 +81,8 @@ _ID = attrgetter("id")
 _CLAIM_ORDER = attrgetter("priority", "run_at", "id")
 _PLACE = itemgetter(0)
 _COUNT_CAP = Limits().count_cap
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
+_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_FULL = 4
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
 }  # fmt: skip
@@ -243,7 +245,11 @@ class PostgresBackend:
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
             found = await self._insert(at, shapes.insert_params(rows))
             for ord_, status, job_id, state, attempt, result in found:
-                answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+                if status == _FULL:
+                    room = shapes.room(rows[ord_ - 1].queue, result)
+                    answers[ord_ - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+                else:
+                    answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
         new = Counter(row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW)
         for queue, jobs in new.items():
             self._notifier.count(f"queue:{queue}", jobs)
@@ -389,13 +395,14 @@ class PostgresBackend:
         records = [shapes.record(row[2:], row[1]) for row in found[:limit]]
         return Page(records, records[-1].id.hex() if len(found) > limit else None)
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        queues = await self._call("stats", at, self.limits.count_cap)
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        names = None if queues is None else texts(list(queues))
+        found = await self._call("stats", at, self.limits.count_cap, names)
         workers = await self._call("workers", at)
-        places = await self._call("places")
+        places = await self._call("places") if queues is None else ()
         return Stats(
-            [QueueStats(*row) for row in sorted(queues)],
-            [WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers],
+            [QueueStats(*row) for row in sorted(found)],
+            claiming_from(queues, (WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers)),
             [PlaceStats(_PLACES[state], count, size) for state, count, size in places],
         )
 
@@ -437,7 +444,7 @@ class PostgresBackend:
         else:
             jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
-        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, bool(passed_over))
+        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, passed_over > 0, passed_over > 1)
         self._way.walked(walked, claimed, due, marks, began, now)
         self._crowd.took(now - began)
         return claimed

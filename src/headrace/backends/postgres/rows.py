@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, TypeVar
 
 from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
-from headrace.records import Cells, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.policy import STORE
+from headrace.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 T = TypeVar("T")
@@ -25,6 +27,7 @@ CODES = {state: code for code, state in enumerate(STATES)}
 _BITS = {name: 1 << position for position, name in enumerate(SECTIONS)}
 ALL_SECTIONS = sum(_BITS.values())
 _SECTIONS = frozenset(SECTIONS)
+_ROOM = Struct(">qq")
 
 
 def mask(names: frozenset[str]) -> int:
@@ -64,6 +67,14 @@ def insert_params(rows: Sequence[Row]) -> tuple[Any, ...]:
         _any(texts, [row.group for row in rows]),
         *(_any(byteas, [row.cells.get(name) for row in rows]) for name in SECTIONS),
     )
+
+
+def room(queue: str, packed: bytes | None) -> Room | None:
+    """Where there was none, of ``insert_v1``; None: not for this role to know."""
+    if packed is None:
+        return None
+    depth, waiting = _ROOM.unpack_from(packed)
+    return Room(STORE if len(packed) > _ROOM.size else queue, depth, waiting)
 
 
 def _any(array: Callable[[list[T]], object], values: list[T]) -> object:

@@ -115,7 +115,7 @@ def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed
             )
         )  # fmt: skip
     due = int(next_in)
-    return Claimed(found, None if due < 0 else due, reaped(over, queues), bool(passed)), unreadable
+    return Claimed(found, None if due < 0 else due, reaped(over, queues), passed > 0, passed > 1), unreadable
 
 
 def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:

@@ -13,7 +13,7 @@ _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
 _PLACES = ("order", "policies", "turns", "places", "groups")
 _ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
-_CLAIM = ("recall", "govern", "visits", "claim", "claim_op")
+_CLAIM = ("recall", "govern", "visits", "chances", "claim", "claim_op")
 _READ = ("queues", "jobs", "policies", "turns", "keys")
 _PARTS = {
     "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
@@ -53,6 +53,7 @@ _PARTS = {
     "taken": ("jobs", "keys", "taken_main"),
     "mark": ("must_fit", "marks", "mark_main"),
     "unmark": ("goes_on", "unmark_main"),
+    "choose": ("goes_on", "jobs", "chances", "choose_main"),
     "peek": ("jobs", "order", "policies", "peek_main"),
     "expire": ("goes_on", *_ALL, "expire_main"),
     "overdue": ("jobs", "steady", "overdue_main"),

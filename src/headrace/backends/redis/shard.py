@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from headrace.backends.listing import claiming_from
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
@@ -19,6 +20,7 @@ from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import BackendError
+from headrace.policy import STORE
 from headrace.records import (
     CENSUS,
     Altered,
@@ -49,6 +51,7 @@ from headrace.records import (
     Requeue,
     Reschedule,
     Resume,
+    Room,
     Row,
     Selector,
     Settlement,
@@ -69,7 +72,9 @@ NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
 """Stands for the answer to a row whose job has left for another shard."""
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE, 4: InsertStatus.FULL}
+_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_STORE_FULL = 5
+_FULL = (4, _STORE_FULL)
 _KINDS: dict[type[Change], int] = {
     Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
 }  # fmt: skip
@@ -117,8 +122,12 @@ class Shard:
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         for place, status, job_id, state, attempt, result in found:
-            known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-            answers[place - 1] = LEFT if state < 0 else known
+            if status in _FULL:
+                room = Room(STORE if status == _STORE_FULL else rows[place - 1].queue, int(result), attempt)
+                answers[place - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+            else:
+                known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+                answers[place - 1] = LEFT if state < 0 else known
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
@@ -259,17 +268,20 @@ class Shard:
             return Page(records, records[-1].id.hex())
         return Page(records, downto.hex() or None)
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        queues, workers, places = await self._numbers(at)
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        found, workers, places = await self._numbers(at, queues)
         return Stats(
-            sorted(queues, key=lambda queue: queue.queue),
-            sorted(workers.values(), key=lambda one: (one.started_at, one.worker)),
-            places,
+            sorted(found, key=lambda queue: queue.queue),
+            sorted(claiming_from(queues, workers.values()), key=lambda one: (one.started_at, one.worker)),
+            places if queues is None else [],
         )
 
-    async def _numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+    async def _numbers(
+        self, at: Stamp, names: Sequence[str] | None
+    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
-        queues, workers, places, ticks, keys = await self._run("stats", at_arg(at), self.limits.count_cap)
+        named = () if names is None else (encode(list(dict.fromkeys(names))),)
+        queues, workers, places, ticks, keys = await self._run("stats", at_arg(at), self.limits.count_cap, *named)
         return (
             [_queue_stats(queue) for queue in queues],
             {holder: _worker_stats(worker) for holder, worker in workers},

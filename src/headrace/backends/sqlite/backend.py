@@ -253,9 +253,9 @@ class SqliteBackend(guard.Watched):
         page: Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
         return page
 
-    async def stats(self, at: Stamp = None) -> Stats:
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
         cap = self.limits.count_cap
-        found: Stats = await self._read(lambda session, now: stats(session, cap, self._bytes(), now), at)
+        found: Stats = await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
         return found
 
     def _bytes(self) -> int:

@@ -17,7 +17,8 @@ class Basket:
         self.req = req
         self.jobs: list[Leased] = []
         self.expired: list[Reaped] = []
-        self.passed_over = False
+        self.passed_in: set[int] = set()
+        """The queues of jobs that were passed over."""
         self.passed: dict[JobId, tuple[int, int]] = {}
         """Jobs of governed queues that were passed over: their tenants, and since when they are due."""
         self.bytes = req.max_bytes

@@ -152,9 +152,7 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
         ahead.promote(tx, now)
         _take_plain(tx, ahead, basket, req.limit, now)
         if not basket.left:
-            return Claimed(
-                basket.jobs, None if len(basket.jobs) == req.limit else 0, basket.expired, basket.passed_over
-            )
+            return _answer(tx, basket, None if len(basket.jobs) == req.limit else 0, now)
     found = Heads(tx, req.queues, now)
     found.promote(tx, now)
     if not found.governed:
@@ -166,7 +164,22 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
         next_in = 0
     elif basket.left:
         next_in = 0 if found.unfinished else _coming(tx, req, now)
-    return Claimed(basket.jobs, next_in, basket.expired, basket.passed_over)
+    return _answer(tx, basket, next_in, now)
+
+
+def _answer(tx: Transaction, basket: Basket, next_in: int | None, now: int) -> Claimed:
+    """What was taken; and whether the holder is to make room for what was passed over."""
+    req = basket.req
+    if req.limit == 1 and req.lost_below is None and req.queues:
+        tx.execute(_SQL["stay_chosen"], (_names(req), req.holder, now + req.lease_for // 3))
+    chosen = [_choose(tx, qid, req, now) for qid in basket.passed_in]
+    return Claimed(basket.jobs, next_in, basket.expired, bool(chosen), any(chosen))
+
+
+def _choose(tx: Transaction, qid: int, req: Claim, now: int) -> bool:
+    """Whether the holder is the one who makes room for jobs of the queue that were passed over."""
+    tx.execute(_SQL["choose"], (qid, req.holder, now, req.lease_for))
+    return tx.first(_SQL["chosen"], (qid, req.holder, now)) is not None
 
 
 def _names(req: Claim) -> Any:
@@ -227,7 +240,7 @@ def _take_plain(tx: Transaction, found: Heads, basket: Basket, most: int, now: i
     lanes = array("q", [head.qid for head in heads])
     if basket.req.lost_below is not None:
         passed_over = tx.rows(_SQL["passed_over"], (apsw.carray(lanes), now, basket.lost_bound, *last))
-        basket.passed_over = basket.passed_over or bool(passed_over)
+        basket.passed_in.update(lane for (lane,) in passed_over)
     if dying:
         met = tx.rows(_SQL["dying"], (apsw.carray(lanes), now, *last, EXPIRED_AT_ONCE - len(basket.expired)))
         basket.expired += expire(tx, [Dying._make(row) for row in met], now)

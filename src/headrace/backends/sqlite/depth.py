@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
 from headrace.policy import STORE
+from headrace.records import Room
 
 _SQL = load("queue")
 
@@ -14,31 +15,34 @@ class Depth:
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._rooms: dict[int, int | None] = {}
-        """By queue; None: any number."""
+        self._depths: dict[int, int | None] = {}
+        self._waits: dict[int, int] = {}
+        """By queue, as far as they have a depth."""
         whole = tx.find_queue(STORE)
-        depth = None if whole is None else tx.rules(whole).depth
-        self._room = None if depth is None else depth - self._waiting()
+        self._depth = None if whole is None else tx.rules(whole).depth
+        self._waits_in_all = 0 if self._depth is None else self._waiting()
 
     def bounds(self, qid: int) -> bool:
         """Whether there is a rule for the queue, or for the store."""
-        return self._room is not None or self._tx.rules(qid).depth is not None
+        return self._depth is not None or self._tx.rules(qid).depth is not None
 
-    def admits(self, qid: int) -> bool:
-        """Whether one more may wait in the queue; if so, it does."""
-        room = self._rooms[qid] if qid in self._rooms else self._look(qid)
-        if (room is not None and room <= 0) or (self._room is not None and self._room <= 0):
-            return False
-        if room is not None:
-            self._rooms[qid] = room - 1
-        if self._room is not None:
-            self._room -= 1
-        return True
+    def admit(self, qid: int, name: str) -> Room | None:
+        """One more waits in the queue; or where there is no room for it."""
+        depth = self._depths[qid] if qid in self._depths else self._look(qid)
+        if self._depth is not None and self._waits_in_all >= self._depth:
+            return Room(STORE, self._depth, self._waits_in_all)
+        if depth is not None and self._waits[qid] >= depth:
+            return Room(name, depth, self._waits[qid])
+        if depth is not None:
+            self._waits[qid] += 1
+        self._waits_in_all += 1
+        return None
 
     def _look(self, qid: int) -> int | None:
-        depth = self._tx.rules(qid).depth
-        self._rooms[qid] = None if depth is None else depth - self._waiting(qid)
-        return self._rooms[qid]
+        depth = self._depths[qid] = self._tx.rules(qid).depth
+        if depth is not None:
+            self._waits[qid] = self._waiting(qid)
+        return depth
 
     def _waiting(self, qid: int | None = None) -> int:
         self._tx.flush()

@@ -14,7 +14,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
-from headrace.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Row
+from headrace.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
 from headrace.types import SECTIONS
 
 _SQL = load("insert")
@@ -95,8 +95,8 @@ class _Batch:
         if key is not None and (answer := self._meet(row, qid, key)) is not None:
             return answer
         group = row.group
-        if (group is not None or qid in self._special) and not self._admit(row, qid):
-            return Inserted(InsertStatus.FULL, job_id)
+        if (group is not None or qid in self._special) and (room := self._admit(row, qid)):
+            return Inserted(InsertStatus.FULL, job_id, room=room)
         seq = self._seq = self._seq + 1
         now = self._now
         run_at = now + row.delay if row.run_at is None else row.run_at
@@ -143,10 +143,10 @@ class _Batch:
         self._last = self._seq
         self._displaces = False
 
-    def _admit(self, row: Row, qid: int) -> bool:
-        """Whether there is room for a job that is no plain one."""
-        if self._depth is not None and not self._depth.admits(qid):
-            return False
+    def _admit(self, row: Row, qid: int) -> Room | None:
+        """Take in a job that is no plain one; or where there is no room for it."""
+        if self._depth is not None and (room := self._depth.admit(qid, row.queue)):
+            return room
         if row.group is not None and qid in self._governed:
             place = (self._now + row.delay if row.run_at is None else row.run_at, row.id)
             early = place < self._latest.get((qid, row.group), place)
@@ -156,7 +156,7 @@ class _Batch:
             self._latest[qid, row.group] = place
         if row.group is not None or qid in self._governed:
             self._apart[len(self._jobs)] = row
-        return True
+        return None
 
     def _set_apart(self) -> dict[int, int]:
         """Find the lanes of the jobs that need one of their own: the groups that are to be called anew, and their

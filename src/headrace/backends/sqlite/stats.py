@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from headrace.backends.listing import claiming_from
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import KEYS, STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
@@ -22,16 +23,19 @@ _PLACES = {code: state.value for code, state in enumerate(STATES)} | {
 }
 
 
-def stats(session: Session, count_cap: int, store_bytes: int, now: int) -> Stats:
-    """The store in numbers."""
-    queues = session.rows(_SQL["queues"], (now,))
-    workers = session.rows(_SQL["workers"], (now,))
-    return Stats(
-        _queues(session, queues, count_cap, now),
-        [WorkerStats(worker, tuple(json.loads(names)), *rest) for worker, names, *rest in workers],
-        [PlaceStats(_PLACES[code], count, size) for code, count, size in session.rows(_SQL["places"])],
-        store_bytes,
-    )
+def stats(session: Session, names: Sequence[str] | None, count_cap: int, store_bytes: int, now: int) -> Stats:
+    """The store in numbers, or some of its queues."""
+    if names is None:
+        queues = session.rows(_SQL["queues"], (now,))
+    else:
+        queues = session.rows(_SQL["queues_named"], (now, json.dumps(list(names))))
+    found = _queues(session, queues, count_cap, now)
+    listed = session.rows(_SQL["workers"], (now,))
+    workers = [WorkerStats(worker, tuple(json.loads(queues)), *rest) for worker, queues, *rest in listed]
+    if names is not None:
+        return Stats(found, claiming_from(names, workers), [])
+    places = [PlaceStats(_PLACES[code], count, size) for code, count, size in session.rows(_SQL["places"])]
+    return Stats(found, workers, places, store_bytes)
 
 
 def _queues(session: Session, rows: Sequence[Any], count_cap: int, now: int) -> list[QueueStats]:

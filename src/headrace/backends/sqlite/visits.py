@@ -337,7 +337,7 @@ class Visits:
                 continue
             if lost >= bound:
                 basket.passed.setdefault(job_id, (tenant.tid, run_at))
-                basket.passed_over = True
+                basket.passed_in.add(self._qid)
                 unsound.add(job_id)
                 continue
             if far or want is not None or vm_state is not None or metadata is not None or blob is not None:

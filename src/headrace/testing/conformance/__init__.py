@@ -14,6 +14,7 @@ suite neither sleeps nor depends on the machine's speed.
 """
 
 from headrace.testing.conformance.alter import AlterTests
+from headrace.testing.conformance.chances import ChanceTests
 from headrace.testing.conformance.claim import ClaimTests
 from headrace.testing.conformance.depth import DepthTests
 from headrace.testing.conformance.finish import FinishTests
@@ -37,6 +38,7 @@ class BackendConformance(
     LifecycleTests,
     InsertTests,
     ClaimTests,
+    ChanceTests,
     FinishTests,
     TurnTests,
     RenewTests,

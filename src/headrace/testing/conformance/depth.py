@@ -11,6 +11,7 @@ from headrace.records import (
     InsertStatus,
     Pause,
     Requeue,
+    Room,
     Selector,
 )
 from headrace.testing.conformance.base import (
@@ -38,6 +39,7 @@ class DepthTests(GovernedBase):
             ("same", job_id(3)),
             ("full", job_id(6)),
         ]
+        assert [one.room for one in answers] == [None, Room("q", 3, 3), None, None, Room("q", 3, 3)]
         assert await store.fetch([job_id(4), job_id(6)], at=T0) == [None, None]
         await store.alter(Selector(ids=[job_id(1)]), Pause(), T0)
         assert (await store.insert([row(7)], T0))[0].status is InsertStatus.FULL
@@ -63,6 +65,8 @@ class DepthTests(GovernedBase):
         assert await self.policies(store).save(Policy(queue="q", depth=0), T0)
         await store.finish([settle(first, JobState.AVAILABLE), settle(second, spawn=[row(3)])], T0)
         await store.alter(Selector(ids=[job_id(2)]), Requeue(), T0)
+        [answer] = await store.insert([row(4)], T0)
+        assert (answer.status, answer.room) == (InsertStatus.FULL, Room("q", 0, 3))
         assert await self.got(store) == [1, 2, 3]
 
     @needs("policies")
@@ -80,8 +84,12 @@ class DepthTests(GovernedBase):
         assert await self.policies(store).save(Policy(queue=STORE, depth=3), T0)
         answers = await store.insert([row(n, queue=f"q{n}") for n in range(5)], T0)
         assert [one.status.value for one in answers] == ["new"] * 3 + ["full"] * 2
+        assert [one.room for one in answers] == [None] * 3 + [Room(STORE, 3, 3)] * 2
         await self.take(store, queues=("q0",))
         answers = await store.insert([row(n) for n in range(5, 7)], T0)
         assert [one.status.value for one in answers] == ["new", "full"]
+        assert await self.policies(store).save(Policy(queue="q", depth=1), T0)
+        [answer] = await store.insert([row(7)], T0)
+        assert answer.room == Room(STORE, 3, 3)
         [found] = await self.policies(store).find([STORE], T0)
         assert (found.policy.depth, found.governed) == (3, False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.protocol import Backend
-from headrace.records import JobId, JobKey, Pause, Place, Selector
-from headrace.testing.conformance.base import HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.records import Beat, Configure, JobId, JobKey, Pause, Place, Selector
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
 
@@ -104,6 +104,21 @@ class ReadTests(ConformanceBase):
         places = {p.place: p for p in stats.places if p.place not in (Place.KEYS, Place.TICKS)}
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
+
+    async def test_stats_of_some_queues_tell_of_these_and_their_workers_only(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2, delay=HOUR), row(3, queue="b"), row(4, queue="c"))
+        await self.take(store, queues=("c",))
+        await store.alter(Selector(queue="paused"), Configure(paused=True), T0)
+        for name, queues in (("one", ("q", "b")), ("two", ("b", "c")), ("three", ("c",))):
+            await store.renew(Beat(name, name, queues, LEASE), T0)
+        everything = await store.stats(T0)
+        for names in (["b"], ["c", "q", "none"], ["paused"], []):
+            found = await store.stats(T0, queues=names)
+            assert found.queues == [queue for queue in everything.queues if queue.queue in names]
+            assert [worker.worker for worker in found.workers] == [
+                worker.worker for worker in everything.workers if set(worker.queues) & set(names)
+            ]
+            assert (found.places, found.store_bytes) == ([], 0)
 
     async def test_stats_of_a_drained_queue_go_back_to_nothing(self, store: Backend) -> None:
         await self.put(store, row(1))

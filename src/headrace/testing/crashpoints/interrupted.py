@@ -188,8 +188,8 @@ class Interrupted:
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
         return await self._call("scan", at, self._inner.scan(sel, after, limit, at))
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        return await self._call("stats", at, self._inner.stats(at))
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        return await self._call("stats", at, self._inner.stats(at, queues=queues))
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await self._call("sweep", at, self._inner.sweep(clause, at))

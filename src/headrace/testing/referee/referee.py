@@ -24,6 +24,7 @@ from headrace.records import (
     Requeue,
     Reschedule,
     Resume,
+    Room,
     Row,
     Selector,
     Settlement,
@@ -70,10 +71,11 @@ class Referee:
 
     # -- what changes jobs
 
-    def full(self) -> bool:
-        """Whether as many jobs wait as may."""
+    def full(self) -> Room | None:
+        """What is told while as many jobs wait as may."""
         depth = self.book.rules.policy.depth
-        return depth is not None and sum(job.waits for job in self.book.jobs.values()) >= depth
+        waiting = 0 if depth is None else sum(job.waits for job in self.book.jobs.values())
+        return Room(self.book.queue, depth, waiting) if depth is not None and waiting >= depth else None
 
     def insert(self, rows: Sequence[Row], answers: Sequence[Inserted], now: int) -> None:
         """Depth: a row is refused exactly when as many wait as may."""
@@ -82,6 +84,8 @@ class Referee:
             expected = InsertStatus.SAME if known else InsertStatus.FULL if full else InsertStatus.NEW
             if answer.status is not expected:
                 self._object(Law.DEPTH, row.id, f"an insert was answered {answer.status}, which should be {expected}")
+            elif expected is InsertStatus.FULL and answer.room != full:
+                self._object(Law.DEPTH, row.id, f"a refusal told {answer.room}, which should be {full}")
             if answer.status is InsertStatus.NEW:
                 self.book.add(Job(row, now))
 

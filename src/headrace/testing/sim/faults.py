@@ -153,8 +153,8 @@ class FaultyBackend:
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
         return await self._call("scan", (sel, after, limit), at, lambda now: self._inner.scan(sel, after, limit, now))
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        return await self._call("stats", (), at, lambda now: self._inner.stats(now))
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        return await self._call("stats", (), at, lambda now: self._inner.stats(now, queues=queues))
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         return await self._call("sweep", (clause,), at, lambda now: self._inner.sweep(clause, now))
@@ -250,7 +250,7 @@ def _own(answer: Any) -> Any:
             return list(answer)
         case tuple():
             return tuple(map(_own, answer))
-        case Claimed(jobs, next_in, expired, passed_over):
-            return Claimed(list(jobs), next_in, list(expired), passed_over)
+        case Claimed(jobs, next_in, expired, passed_over, chosen):
+            return Claimed(list(jobs), next_in, list(expired), passed_over, chosen)
         case _:
             return answer

@@ -23,4 +23,5 @@ INVARIANTS = {
     "I23": "payloads come out as they went in",
     "I26": "nothing is claimed from what is paused",
     "I27": "jobs of a group run in their order and as many at once as it has turns, retries and losses included",
+    "I28": "a job on its last chance runs alone in its worker, and one worker at a time makes room for it",
 }

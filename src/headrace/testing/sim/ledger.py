@@ -20,8 +20,9 @@ LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
 class Span:
     """One lease: the events at which it was granted and, once it has, ended."""
 
-    def __init__(self, granted: int) -> None:
+    def __init__(self, granted: int, lost: int) -> None:
         self.granted = granted
+        self.lost = lost
         self.ended: int | None = None
         self.settled = False
         """Whether its holder has sent a settlement."""
@@ -57,6 +58,12 @@ class Ledger:
         """Every lease by job, epoch and node."""
         self.epochs: set[tuple[JobId, int]] = set()
         """All that were ever given out."""
+        self.bounds: dict[str, int] = {}
+        """By node: how often a job may have been lost that it claims together with others."""
+        self.chosen: dict[str, tuple[str, int]] = {}
+        """By queue: who is to make room for jobs that were lost more often, and until when."""
+        self.turning: set[str] = set()
+        """Queues that were claimed from beside governed ones: nobody knows of which of them jobs were passed over."""
         self.beats: dict[str, Beats] = {}
         """By holder."""
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
@@ -139,7 +146,7 @@ class Ledger:
         if (life.id, epoch) in self.epochs:
             self.blame("I6", life.id, f"epoch {epoch} was given out twice")
         self.epochs.add((life.id, epoch))
-        self.spans[life.id, epoch, self.node] = Span(self.seq)
+        self.spans[life.id, epoch, self.node] = Span(self.seq, life.lost)
 
     def _end_span(self, life: Life) -> None:
         span = self.spans.get((life.id, life.epoch, life.node))

@@ -13,7 +13,7 @@ SOMETIMES = (
     *("insert same", "insert duplicate", "insert done", "key taken again", "key held by a failed job"),
     *("key held by a job that was swept", "swept keys"),
     *("granted", "granted again", "paused queue passed over", "claim knows what is next"),
-    *("expired by claim", "expired by reap", "passed over a job that was lost too often"),
+    *("expired by claim", "expired by reap", "passed over a job that was lost too often", "chosen to make room"),
     *("settled completed", "settled failed", "settled available", "settled paused", "settled cancelled"),
     *("fenced off", "spawned new", "spawned duplicate", "spawned done"),
     *("renewed", "renewed past its expiry", "lost lease told", "cancel request told"),

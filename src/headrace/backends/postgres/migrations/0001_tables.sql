@@ -20,7 +20,9 @@ CREATE TABLE queues (
     paused_until bigint NOT NULL DEFAULT 0,
     governed boolean NOT NULL DEFAULT false,
     used_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    leaving boolean NOT NULL DEFAULT false
+    leaving boolean NOT NULL DEFAULT false,
+    chosen text,  -- who makes room for jobs on their last chance, and until when
+    chosen_until bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 

@@ -417,7 +417,7 @@ END $$;
 -- transaction that may last, so nothing is locked that others wait for. Without ``p_calls`` the caller has their groups called,
 -- together with others. ``p_new``: no id is thought to be stored already, and one that is breaks the call off with
 -- unique_violation. Without it, plain jobs cost a transaction within the transaction. Answers only for those that did not become a
--- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL.
+-- job: status 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, whose ``result`` is the room (see ``fitting``).
 CREATE FUNCTION insert_v1(
     p_at bigint, p_names text[], p_ids uuid[], p_queues smallint[], p_tasks text[], p_tenants text[], p_keys text[],
     p_priorities smallint[], p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_max_attempts integer[],
@@ -435,12 +435,14 @@ DECLARE
     v_qids integer[] := queue_ids(p_names, p_bound);
     v_ruled boolean := EXISTS (SELECT 1 FROM policies AS p WHERE p.queue = ANY (p_names || ''::text));  -- policies_pkey
     v_some integer[];
+    v_full bytea[];
     v_sizes integer[];
     v_known uuid[] := '{}';
     v_losers losers;
 BEGIN
     IF p_gated AND v_ruled THEN
-        v_some := fitting(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_bound);
+        SELECT f.fit, f.rooms INTO v_some, v_full
+        FROM fitting(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_bound) AS f;
         IF v_some IS NOT NULL THEN
             RETURN QUERY SELECT * FROM insert_some(
                 v_some, v_now, p_names, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
@@ -448,8 +450,8 @@ BEGIN
                 p_parameters, p_vm_states, p_metadatas, p_blobs, p_bound
             );
             RETURN QUERY
-            SELECT n.ord::integer, 4::smallint, n.id, 0::smallint, 0, NULL::bytea
-            FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord) WHERE n.ord <> ALL (v_some);
+            SELECT n.ord::integer, 4::smallint, n.id, 0::smallint, 0, v_full[n.queue]
+            FROM unnest(p_ids, p_queues) WITH ORDINALITY AS n (id, queue, ord) WHERE n.ord <> ALL (v_some);
             RETURN;
         END IF;
     END IF;

@@ -351,6 +351,9 @@ BEGIN
             s.pause := v_now;
         END IF;
     END IF;
+    IF p_lost_below IS NULL AND p_limit = 1 THEN
+        PERFORM stay_chosen(s.qids, p_holder, v_now + p_lease_for / 3);
+    END IF;
     IF s.governed THEN  -- nobody waits for the disk while it has the turns; the caller does so by ``seal_v1``
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
@@ -464,7 +467,7 @@ BEGIN
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL,
         pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass) - v_walked,
-        v_passed::integer, NULL, v_next - v_now, CASE WHEN NOT v_more THEN v_now END,
+        CASE WHEN v_passed THEN choose_plain(v_now, s.qids, v_bound, p_holder, p_lease_for) ELSE 0 END, NULL, v_next - v_now, CASE WHEN NOT v_more THEN v_now END,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;

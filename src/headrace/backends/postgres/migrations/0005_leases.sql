@@ -272,3 +272,43 @@ BEGIN
         ON w.listed_until > now_us() AND (cardinality(p_queues) > 50 OR q.name = ANY (w.queues))
     GROUP BY q.name;
 END $$;
+
+-- A claim has passed over jobs of a queue that were lost too often: 2, if its holder is the one who makes room for them, else 1. It waits
+-- for nobody: while another has the queue in hand, somebody else is just chosen.
+CREATE FUNCTION choose(p_now bigint, p_qid integer, p_holder text, p_lease_for bigint) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_chosen text;
+    v_until bigint;
+BEGIN
+    SELECT q.chosen, q.chosen_until INTO v_chosen, v_until FROM queues AS q WHERE q.qid = p_qid;  -- queues_pkey
+    IF v_until > p_now THEN
+        RETURN 1 + (v_chosen = p_holder)::integer;
+    ELSIF v_chosen = p_holder AND v_until + p_lease_for > p_now THEN
+        RETURN 1;
+    END IF;
+    WITH free AS MATERIALIZED (
+        SELECT q.ctid AS place FROM queues AS q WHERE q.qid = p_qid AND q.chosen_until <= p_now FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE queues AS q SET chosen = p_holder, chosen_until = p_now + p_lease_for FROM free AS f WHERE q.ctid = f.place;
+    RETURN 1 + FOUND::integer;
+END $$;
+
+-- The same where the queue is still to be found: one of those that were looked at.
+CREATE FUNCTION choose_plain(p_now bigint, p_qids integer[], p_bound integer, p_holder text, p_lease_for bigint) RETURNS integer
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT coalesce(max(choose(p_now, q.qid, p_holder, p_lease_for)), 1) FROM unnest(p_qids) AS q (qid)
+    WHERE EXISTS (  -- ready_lost
+        SELECT 1 FROM ready AS y WHERE y.lane = q.qid AND y.lost > 0 AND y.lost >= p_bound AND y.run_at <= p_now
+    )
+$$;
+
+-- Who was chosen, and claims one job without a bound, stays so.
+CREATE FUNCTION stay_chosen(p_qids integer[], p_holder text, p_until bigint) RETURNS void LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    WITH mine AS MATERIALIZED (  -- queues_pkey
+        SELECT q.ctid AS place FROM queues AS q WHERE q.qid = ANY (p_qids) AND q.chosen = p_holder FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE queues AS q SET chosen_until = p_until FROM mine AS m WHERE q.ctid = m.place
+$$;

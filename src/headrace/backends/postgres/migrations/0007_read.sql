@@ -133,19 +133,27 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
 $$;
 
 -- How a queue stands: the counters, and what only a look at ``ready`` tells.
-CREATE FUNCTION stats_v1(p_at bigint, p_cap integer)
+-- ``p_names``: only of these. Planned anew each time, as a look at a few queues (queues_name_key, totals_pkey) is nothing like one
+-- at all.
+CREATE FUNCTION stats_v1(p_at bigint, p_cap integer, p_names text[] DEFAULT NULL)
 RETURNS TABLE (
     name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
     cancelled bigint, failed bigint, oldest bigint, paused_until bigint
-) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
+    v_qids integer[] := (SELECT array_agg(q.qid) FROM queues AS q WHERE q.name = ANY (p_names));
 BEGIN
+    IF p_names IS NOT NULL AND v_qids IS NULL THEN
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH counts AS (
         SELECT c.qid, c.state, sum(c.jobs)::bigint AS jobs FROM (
-            SELECT t.qid, t.state, t.jobs FROM totals AS t UNION ALL SELECT d.qid, d.state, d.jobs FROM deltas AS d
+            SELECT t.qid, t.state, t.jobs FROM totals AS t WHERE v_qids IS NULL OR t.qid = ANY (v_qids)
+            UNION ALL
+            SELECT d.qid, d.state, d.jobs FROM deltas AS d WHERE v_qids IS NULL OR d.qid = ANY (v_qids)
         ) AS c GROUP BY c.qid, c.state
     ), wide AS (
         SELECT c.qid,
@@ -174,7 +182,7 @@ BEGIN
             SELECT t.run_at, t.later FROM look_into_lanes(v_now, q.qid, p_cap) AS t WHERE q.governed
         ) AS s
     ) AS h
-    WHERE q.paused_until > v_now OR w.a + w.r + w.p + w.d + w.x + w.f > 0;
+    WHERE (v_qids IS NULL OR q.qid = ANY (v_qids)) AND (q.paused_until > v_now OR w.a + w.r + w.p + w.d + w.x + w.f > 0);
 END $$;
 
 CREATE FUNCTION places_v1() RETURNS TABLE (state smallint, jobs bigint, bytes bigint)

@@ -441,7 +441,7 @@ BEGIN
             (ARRAY['available', 'running', 'paused', 'completed', 'cancelled', 'failed'])[r.state + 1], 'available'
         );
         attempt := coalesce(r.attempt, 0);
-        result := r.result;
+        result := CASE WHEN r.status = 4 THEN NULL ELSE r.result END;
         RETURN NEXT;
         IF r.status IS NULL AND r.queue <> ALL (v_woken) THEN
             v_woken := v_woken || r.queue;

@@ -835,7 +835,7 @@ BEGIN
         v_next := least(v_next, next_turn(p_now, rule, turn));
     END IF;
     RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, (v_passed <> '{}')::integer, NULL,
+        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, CASE WHEN v_passed <> '{}' THEN choose(p_now, p_qid, p_holder, p_lease_for) ELSE 0 END, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 THEN 0 ELSE v_next - p_now END END,
         NULL, NULL, p_max_bytes - v_bytes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;
@@ -873,7 +873,7 @@ DECLARE
     v_left bigint := p_limit;
     v_bytes bigint := p_max_bytes;
     v_next bigint := p_pause;
-    v_passed boolean := false;
+    v_passed integer := 0;  -- 1: jobs were passed over, 2: and this holder is to make room for them
     v_plenty integer[] := '{}';
     v_ord integer := 0;
     v_share bigint;
@@ -915,7 +915,7 @@ BEGIN
                     c.ord := v_ord + v_got;
                     RETURN NEXT c;
                 ELSIF c.kind = 3 THEN
-                    v_passed := v_passed OR c.lost = 1;
+                    v_passed := greatest(v_passed, c.lost);
                     v_next := least(v_next, p_now + c.run_at);
                 ELSE
                     RETURN NEXT c;
@@ -930,7 +930,7 @@ BEGIN
                 ) AS x WHERE t.qid = v_qids[(i - 1) % cardinality(v_qids) + 1]
             LOOP
                 IF c.kind = 3 THEN
-                    v_passed := v_passed OR c.lost = 1;
+                    v_passed := greatest(v_passed, c.lost);
                     v_bytes := v_bytes - c.timeout;
                 ELSE
                     v_got := v_got + (c.kind = 1)::integer;
@@ -953,7 +953,7 @@ BEGIN
         END LOOP;
     END IF;
     RETURN NEXT (
-        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed::integer, NULL,
+        3, NULL, NULL, NULL, NULL, NULL, NULL, 0, v_passed, NULL,
         CASE WHEN v_left > 0 THEN CASE WHEN v_bytes <= 0 OR v_behind THEN 0 ELSE v_next - p_now END END,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true
     )::claim_row;

@@ -12,15 +12,19 @@ BEGIN
 END $$;
 
 -- The rows that may be stored, by their numbers, where there is not room for all; NULL, where there is. A row that will not
--- become a job takes up none. Those who do not last go one after the other.
+-- become a job takes up none. Those who do not last go one after the other. ``rooms``: by queue, where there is none, as two
+-- bigints: how many may wait, and how many do; in the store, if that is full, and then a byte follows.
 CREATE FUNCTION fitting(
-    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[], p_bound boolean
-) RETURNS integer[] LANGUAGE plpgsql VOLATILE
+    p_now bigint, p_qids integer[], p_ids uuid[], p_queues smallint[], p_keys text[], p_hold_failed boolean[], p_bound boolean,
+    OUT fit integer[], OUT rooms bytea[]
+) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     v_rooms bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_qids)]);
+    v_depths bigint[] := v_rooms;
     v_room bigint;
+    v_depth bigint;
     v_left bigint;
     v_many boolean := false;
     v_full boolean;
@@ -42,8 +46,10 @@ BEGIN
         SELECT r.depth - d.jobs, d.deltas > 1000 INTO v_left, v_full FROM depth_of(nullif(r.qid, 0)) AS d;
         v_many := v_many OR v_full;
         IF r.qid = 0 THEN
+            v_depth := r.depth;
             v_room := v_left;
         ELSE
+            v_depths[r.ord] := r.depth;
             v_rooms[r.ord] := v_left;
         END IF;
     END LOOP;
@@ -53,7 +59,7 @@ BEGIN
     SELECT bool_or(c.jobs > v_rooms[c.queue]) OR sum(c.jobs) > v_room INTO v_full
     FROM (SELECT n.queue, count(*) AS jobs FROM unnest(p_queues) AS n (queue) GROUP BY n.queue) AS c;
     IF v_full IS NOT TRUE THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     FOR r IN
         SELECT
@@ -74,7 +80,15 @@ BEGIN
             v_keys := v_keys || r.key;
         END IF;
     END LOOP;
-    RETURN CASE WHEN cardinality(v_some) < cardinality(p_ids) THEN v_some END;
+    IF cardinality(v_some) = cardinality(p_ids) THEN
+        RETURN;
+    END IF;
+    fit := v_some;
+    rooms := ARRAY(
+        SELECT CASE WHEN v_room <= 0 THEN int8send(v_depth) || int8send(v_depth - v_room) || '\x01'::bytea
+            ELSE int8send(n.depth) || int8send(n.depth - n.room) END
+        FROM unnest(v_depths, v_rooms) WITH ORDINALITY AS n (depth, room, ord) ORDER BY n.ord
+    );
 END $$;
 
 -- The tenants of a queue take turns from now on, if they did not before. What runs is counted at once, but for what somebody is

@@ -100,6 +100,9 @@ BEGIN
         )
     LOOP
         PERFORM check_own(id, v_mine);
+        IF status = 4 THEN
+            result := NULL;  -- how many wait is not for it to know
+        END IF;
         RETURN NEXT;
     END LOOP;
 END $$;

@@ -196,7 +196,7 @@ DECLARE
     v_keys CONSTANT text[] := own_keys(s_tenants, s_keys);
 BEGIN
     PERFORM check_rows(v_mine, s_names, s_ids, s_tenants, s_delays, s_run_ats, s_expires, s_timeouts, s_result_ttls);
-    IF fitting(now_us(), queue_ids(s_names), s_ids, s_queues, v_keys, s_hold_failed, true) IS NOT NULL THEN
+    IF (fitting(now_us(), queue_ids(s_names), s_ids, s_queues, v_keys, s_hold_failed, true)).fit IS NOT NULL THEN
         RAISE EXCEPTION 'as many jobs wait as the queue, or the store, takes; nothing was stored'
             USING ERRCODE = 'LL002', HINT = 'Try again when some have run, or have the depth of its policy raised.';
     END IF;

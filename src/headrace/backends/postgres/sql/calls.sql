@@ -119,7 +119,7 @@ SELECT * FROM {schema}.settle_day_v1(%b::integer)
 SELECT {schema}.forget_queues_v1(%b)
 
 -- name: stats
-SELECT * FROM {schema}.stats_v1(%b, %b::integer)
+SELECT * FROM {schema}.stats_v1(%b, %b::integer, %b::text[])
 
 -- name: workers
 SELECT worker, queues, slots, busy, started_at, seen_at FROM {schema}.workers_v1(%b)

@@ -154,5 +154,5 @@ class ClusterBackend:
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
         return await reading.scan(self.fleet, sel, after, limit, at)
 
-    async def stats(self, at: Stamp = None) -> Stats:
-        return await reading.stats(self.fleet, at)
+    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+        return await reading.stats(self.fleet, at, queues)

@@ -16,6 +16,8 @@ from headrace.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
 """How much of a shard is looked at first, where each gives as much as the others: so many times its share."""
+_CHOOSE = 10
+"""Of the jobs that were passed over in a shard, so many tell whom it chooses."""
 _SOON = 1_000_000
 """When to look again for what a shard has that is away, while the others have nothing."""
 
@@ -27,7 +29,8 @@ class Plan(NamedTuple):
     """What each shard is to lease; it may be other jobs, where another claim was faster."""
     expired: dict[int, list[JobId]]
     """What each shard is to cancel that a claim of its share would not meet."""
-    passed_over: bool
+    passed: dict[int, list[JobId]]
+    """What was passed over in each shard."""
     next_in: int | None
     """When no shard gives less than its share."""
     cut_at: int | None
@@ -132,7 +135,8 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
     horizon, at_horizon = min(ends, default=(None, None))
     shares: dict[int, list[Met]] = {}
     expired: dict[int, list[JobId]] = {}
-    taken, room, passed, left = 0, req.max_bytes, False, horizon is not None
+    passed: dict[int, list[JobId]] = {}
+    taken, room, left = 0, req.max_bytes, horizon is not None
     for met, number in merged:
         if taken >= req.limit or room <= 0:
             left = True
@@ -142,7 +146,7 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
         if met.kind == EXPIRED:
             expired.setdefault(number, []).append(met.id)
         elif met.kind == PASSED_OVER:
-            passed = True
+            passed.setdefault(number, []).append(met.id)
         else:
             taken, room = taken + 1, room - met.size
             shares.setdefault(number, []).append(met)
@@ -165,6 +169,9 @@ async def _take(
         for number in numbers
     )
     ends = await attempt(fleet.parts[number].expire(ids, at) for number, ids in made.expired.items())
+    choices = await attempt(
+        fleet.parts[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
+    )
     jobs: list[Leased] = []
     expired: list[Reaped] = []
     problem: Unavailable | None = None
@@ -183,4 +190,4 @@ async def _take(
     jobs.sort(key=lambda job: (job.priority, job.run_at, job.id))
     short = len(jobs) < sum(map(len, made.shares.values()))
     next_in = None if len(jobs) >= req.limit else 0 if short else made.next_in
-    return Claimed(jobs, next_in, expired, made.passed_over), problem
+    return Claimed(jobs, next_in, expired, bool(made.passed), any(choice is True for choice in choices)), problem

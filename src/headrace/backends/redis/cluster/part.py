@@ -153,6 +153,11 @@ class Part(Shard):
         answer = await self._run("claim", at_arg(at), *claim_args(req))
         return await self._claimed(answer, req, at), int(answer[-1])
 
+    async def choose(self, holder: str, lease_for: int, ids: Sequence[JobId], at: Stamp) -> bool:
+        """Whether the holder is to make room for one of these jobs, which it has passed over."""
+        answer: int = await self._run("choose", at_arg(at), holder, lease_for, *ids)
+        return answer > 1
+
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""
         told, queues = await self._run("expire", at_arg(at), b"".join(ids))
@@ -242,9 +247,11 @@ class Part(Shard):
         mark: bytes = await self._run("receive", source, *entries)
         return mark
 
-    async def numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+    async def numbers(
+        self, at: Stamp, names: Sequence[str] | None
+    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues, workers by their holders, places."""
-        return await self._numbers(at)
+        return await self._numbers(at, names)
 
 
 def _time(told: bytes) -> int | None:

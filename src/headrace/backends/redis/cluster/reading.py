@@ -7,6 +7,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from headrace.backends.listing import claiming_from
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
 from headrace.records import JobId, JobKey, Page, PlaceStats, Record, Selector, Stamp, Stats, WorkerStats
@@ -81,9 +82,13 @@ def _parts_of(fleet: Fleet, sel: Selector) -> list[Part]:
     return fleet.parts
 
 
-async def stats(fleet: Fleet, at: Stamp) -> Stats:
-    """Queues are each in one shard; a worker is listed in several of them."""
-    answers = await every(part.numbers(at) for part in fleet.parts)
+async def stats(fleet: Fleet, at: Stamp, names: Sequence[str] | None) -> Stats:
+    """Queues are each in one shard; a worker is listed in several of them, those of its queues among them."""
+    if names is None:
+        parts = fleet.parts
+    else:
+        parts = [fleet.parts[number] for number in dict.fromkeys(fleet.number_of(name) for name in names)]
+    answers = await every(part.numbers(at, names) for part in parts)
     queues = sorted(chain.from_iterable(answer[0] for answer in answers), key=lambda queue: queue.queue)
     workers: dict[bytes, WorkerStats] = {}
     for _, listed, _ in answers:
@@ -91,8 +96,11 @@ async def stats(fleet: Fleet, at: Stamp) -> Stats:
             other = workers.get(holder, worker)
             last = max(worker, other, key=lambda one: one.seen_at)
             workers[holder] = replace(last, started_at=min(worker.started_at, other.started_at))
+    claiming = sorted(claiming_from(names, workers.values()), key=lambda one: (one.started_at, one.worker))
+    if names is not None:
+        return Stats(queues, claiming, [])
     places = [
         PlaceStats(same[0].place, sum(one.count for one in same), sum(one.bytes for one in same))
         for same in zip(*(answer[2] for answer in answers), strict=True)
     ]
-    return Stats(queues, sorted(workers.values(), key=lambda one: (one.started_at, one.worker)), places)
+    return Stats(queues, claiming, places)

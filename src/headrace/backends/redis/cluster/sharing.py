@@ -41,15 +41,15 @@ async def share_out(
     jobs: list[Leased] = []
     expired: list[Reaped] = []
     coming: dict[tuple[str, ...], int | None] = {}
-    passed, room = False, req.max_bytes
+    passed, chosen, room = False, False, req.max_bytes
 
     async def give(part: tuple[str, ...], most: int) -> bool:
-        nonlocal passed, room
+        nonlocal passed, chosen, room
         claimed, room = await take(replace(req, queues=part, limit=most, max_bytes=room))
         jobs.extend(claimed.jobs)
         expired.extend(claimed.expired)
         coming[part] = claimed.next_in
-        passed = passed or claimed.passed_over
+        passed, chosen = passed or claimed.passed_over, chosen or claimed.chosen
         return len(claimed.jobs) == most
 
     plenty, skipped = [], []
@@ -65,6 +65,6 @@ async def share_out(
     # Who was woken for these has no room for them: others are to be told.
     await asyncio.gather(*(take(replace(req, queues=part, limit=0)) for part in skipped))
     if len(jobs) >= req.limit:
-        return Claimed(jobs, None, expired, passed)
+        return Claimed(jobs, None, expired, passed, chosen)
     known = [next_in for next_in in coming.values() if next_in is not None]
-    return Claimed(jobs, 0 if room <= 0 else min(known, default=None), expired, passed)
+    return Claimed(jobs, 0 if room <= 0 else min(known, default=None), expired, passed, chosen)

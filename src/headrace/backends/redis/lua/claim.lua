@@ -69,7 +69,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
     -- What the state of every job begins with that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     local b = {
-        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = false, room = max_bytes, looked = 0,
+        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, looked = 0,
         lines = {},
     }
 
@@ -123,7 +123,8 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 place.at = place.at - 1
                 stale = calls_made > calls
             elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
-                b.passed, place.passed = true, (place.passed or 0) + 1
+                b.passed[read_state(was[i]).qid] = true
+                place.passed = (place.passed or 0) + 1
                 place.passed_at = place.passed_at or tonumber(scores[i])
             else
                 if bodies[i] == nil then

@@ -1,6 +1,6 @@
 -- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes. Answers: ids, jobs, states, replaced
--- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over,
--- what has expired, and how many bytes there is still room for.
+-- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over
+-- (2: and this holder is to make room for it), what has expired, and how many bytes there is still room for.
 
 -- The time until the next job of a queue is due; nil: there is none.
 local function due_in(qid, now)
@@ -16,8 +16,8 @@ local function due_in(qid, now)
 end
 
 local function answer_claim(now, first)
-    local limit = tonumber(ARGV[first + 2])
-    local b = open_basket(now, ARGV[first], limit, tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]), tonumber(ARGV[first + 5]))
+    local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
+    local b = open_basket(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
     local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now)
     claim(b, parts)
     local ids = b.ids
@@ -40,8 +40,15 @@ local function answer_claim(now, first)
             elseif not more then
                 call('DEL', base .. ':g:' .. name_of(qid))
             end
+            if limit == 1 and lost_below == NO_BOUND then
+                stay_chosen(qid, now, holder, lease_for)
+            end
             known[#known + 1], known[#known + 2] = qid, name_of(qid)
         end
+    end
+    local passed = 0
+    for qid in pairs(b.passed) do
+        passed = math.max(passed, choose(qid, now, holder, lease_for))
     end
     local patched, errors = {}, {}
     if #ids > 0 and call('EXISTS', base .. ':c') == 1 then
@@ -58,6 +65,6 @@ local function answer_claim(now, first)
     end
     next_in = b.room <= 0 and 0 or next_in or -1
     return {
-        ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', b.passed and 1 or 0, over, number(b.room),
+        ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, over, number(b.room),
     }
 end

@@ -2,7 +2,7 @@
 -- a key (msgpack), {row, inbox} of those that are waited for (msgpack), {row, tenant} and {row, group} of those that have one
 -- (msgpack), then the body of each row.
 -- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE,
--- 4 FULL.
+-- 4 FULL, 5 FULL as the store is: of these {row, status, id, 0, how many wait, how many may}.
 
 local ROW = '>c16I2i2i8i8i8I4'
 local ROW_SIZE = 48
@@ -12,7 +12,8 @@ local function have_left(ids)
     return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
 end
 
--- Whether no further job may wait in a queue, or in any: those that wait, and those that were admitted since.
+-- Where no further job may wait, in any queue or in one, with those that wait there and those that may. Who waits: those that
+-- did, and those that were admitted since.
 local function open_gate()
     local found, admitted, total = {}, {}, 0
 
@@ -28,11 +29,15 @@ local function open_gate()
 
     return function(qid)
         local most, most_in_all = policy_of(qid)[RULE.depth], policy_of(0)[RULE.depth]
-        if (most and waits_in(qid) + (admitted[qid] or 0) >= most) or (most_in_all and waits_in_all() + total >= most_in_all) then
-            return true
+        local in_all = most_in_all and waits_in_all() + total
+        if in_all and in_all >= most_in_all then
+            return 5, in_all, most_in_all
+        end
+        local waits = most and waits_in(qid) + (admitted[qid] or 0)
+        if waits and waits >= most then
+            return 4, waits, most
         end
         admitted[qid], total = (admitted[qid] or 0) + 1, total + 1
-        return false
     end
 end
 
@@ -81,9 +86,12 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
                 end
             end
         end
-        if fine and is_full and is_full(qid) then
-            fine = false
-            answers[#answers + 1] = {i, 4, id}
+        if fine and is_full then
+            local status, waits, most = is_full(qid)
+            if status then
+                fine = false
+                answers[#answers + 1] = {i, status, id, AVAILABLE, waits, most}
+            end
         end
         if fine then
             if key then
@@ -169,14 +177,15 @@ end
 local function describe(answers, now)
     for _, answer in ipairs(answers) do
         local id, status = answer[3], answer[2]
-        -- One that has left for another shard is told from there.
-        local j = status == 4 and {state = AVAILABLE, attempt = 0} or answer[4] and {state = answer[4], attempt = 0}
-            or find(id) or {state = -1, attempt = 0}
-        answer[4], answer[5], answer[6] = j.state, j.attempt, false
-        if status == 2 and j.state == COMPLETED and j.held_until then
-            answer[2] = 3
-            if j.held_until > now then
-                answer[6] = call('HGET', base .. ':h', id)
+        if status < 4 then
+            -- One that has left for another shard is told from there.
+            local j = answer[4] and {state = answer[4], attempt = 0} or find(id) or {state = -1, attempt = 0}
+            answer[4], answer[5], answer[6] = j.state, j.attempt, false
+            if status == 2 and j.state == COMPLETED and j.held_until then
+                answer[2] = 3
+                if j.held_until > now then
+                    answer[6] = call('HGET', base .. ':h', id)
+                end
             end
         end
     end

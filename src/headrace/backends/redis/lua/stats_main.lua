@@ -1,4 +1,4 @@
--- The store in numbers. ARGV: now or '', how far to count.
+-- The store in numbers. ARGV: now or '', how far to count, and, where only some of its queues are meant, their names (msgpack).
 local now = clock(ARGV[1])
 local cap = tonumber(ARGV[2])
 local queues = {}
@@ -9,18 +9,49 @@ local function queue(qid)
     end
     return queues[qid]
 end
-local counts = call('HGETALL', base .. ':n')
-for i = 1, #counts, 2 do
-    local qid, state = string.match(counts[i], '^(%d+):(%d)$')
-    local column = {[0] = 3, [1] = 5, [2] = 6, [3] = 7, [4] = 8, [5] = 9}
-    if qid then
-        queue(qid)[column[tonumber(state)]] = tonumber(counts[i + 1])
+local COLUMN = {[0] = 3, [1] = 5, [2] = 6, [3] = 7, [4] = 8, [5] = 9}
+local function pause(qid, ends)
+    queue(qid)[2] = 1
+    queue(qid)[11] = tonumber(ends) < FOREVER and ends or -1
+end
+
+local function read_all()
+    local counts = call('HGETALL', base .. ':n')
+    for i = 1, #counts, 2 do
+        local qid, state = string.match(counts[i], '^(%d+):(%d)$')
+        if qid then
+            queue(qid)[COLUMN[tonumber(state)]] = tonumber(counts[i + 1])
+        end
+    end
+    local paused = call('ZRANGEBYSCORE', base .. ':z', '(' .. number(now), '+inf', 'WITHSCORES')
+    for i = 1, #paused, 2 do
+        pause(paused[i], paused[i + 1])
     end
 end
-local paused = call('ZRANGEBYSCORE', base .. ':z', '(' .. number(now), '+inf', 'WITHSCORES')
-for i = 1, #paused, 2 do
-    queue(paused[i])[2] = 1
-    queue(paused[i])[11] = tonumber(paused[i + 1]) < FOREVER and paused[i + 1] or -1
+
+local function read_one(name)
+    local qid = call('HGET', base .. ':q', name)
+    if not qid then
+        return
+    end
+    for state, column in pairs(COLUMN) do
+        local jobs = call('HGET', base .. ':n', qid .. ':' .. state)
+        if jobs then
+            queue(qid)[column] = tonumber(jobs)
+        end
+    end
+    local ends = call('ZSCORE', base .. ':z', qid)
+    if ends and tonumber(ends) > now then
+        pause(qid, ends)
+    end
+end
+
+if ARGV[3] then
+    for _, name in ipairs(cmsgpack.unpack(ARGV[3])) do
+        read_one(name)
+    end
+else
+    read_all()
 end
 
 -- Of jobs by run_at: how many are to come, and how long the first is due.

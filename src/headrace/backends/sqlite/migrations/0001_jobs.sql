@@ -17,6 +17,8 @@ CREATE TABLE queues (
     bounded INTEGER NOT NULL DEFAULT 0,
     round INTEGER NOT NULL DEFAULT 0,
     full_at INTEGER NOT NULL DEFAULT 0,
+    chosen TEXT,
+    chosen_until INTEGER NOT NULL DEFAULT 0,
     policy BLOB,
     available INTEGER NOT NULL DEFAULT 0,
     running INTEGER NOT NULL DEFAULT 0,

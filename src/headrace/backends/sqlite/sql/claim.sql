@@ -112,3 +112,16 @@ CROSS JOIN jobs AS j ON j.seq = r.seq
 CROSS JOIN queues AS q ON q.qid = j.qid
 WHERE (r.priority, r.run_at, r.id) <= (?3, ?4, ?5) AND r.dies_at <= ?2
 LIMIT ?6
+
+-- name: choose
+-- INTEGER PRIMARY KEY of queues. Somebody else is chosen no more, or this one was, long ago.
+UPDATE queues SET chosen = ?2, chosen_until = ?3 + ?4
+WHERE qid = ?1 AND chosen_until <= ?3 AND (chosen IS NOT ?2 OR chosen_until + ?4 <= ?3)
+
+-- name: chosen
+-- INTEGER PRIMARY KEY of queues.
+SELECT 1 FROM queues WHERE qid = ?1 AND chosen = ?2 AND chosen_until > ?3
+
+-- name: stay_chosen
+-- UNIQUE (name) of queues.
+UPDATE queues SET chosen_until = ?3 WHERE name IN (SELECT value FROM carray(?1)) AND chosen = ?2

@@ -5,6 +5,12 @@
 SELECT qid, name, governed, paused_until, available, running, jobs_paused, completed, cancelled, failed FROM queues
 WHERE paused_until > ?1 OR available OR running OR jobs_paused OR completed OR cancelled OR failed
 
+-- name: queues_named
+-- The same for some, by UNIQUE (name).
+SELECT qid, name, governed, paused_until, available, running, jobs_paused, completed, cancelled, failed FROM queues
+WHERE name IN (SELECT value FROM json_each(?2))
+AND (paused_until > ?1 OR available OR running OR jobs_paused OR completed OR cancelled OR failed)
+
 -- name: plain
 -- PRIMARY KEY of ready, for each lane: of those that are not due a bounded number; and of the others, skipping from
 -- priority to priority, the heads.

@@ -34,8 +34,10 @@ def on_claim(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:
     _check_order(book, req, claimed, line)
     if any(map(book.realm.governs, req.queues)):
         _note_turns(book, claimed)
+        book.turning.update(req.queues)
     else:
-        _check_passed_over(book, req, claimed, everybody)
+        passed = _check_passed_over(book, req, claimed, everybody)
+        _check_chosen(book, req, claimed, passed, now)
     if len(claimed.jobs) < req.limit:
         _check_next(book, req, claimed, now)
 
@@ -138,18 +140,45 @@ def _check_order(book: Ledger, req: Claim, claimed: Claimed, line: list[Life]) -
         book.blame("I8", passed[0], f"passed over, and {len(passed) - 1} more, in favour of later ones or of nobody")
 
 
-def _check_passed_over(book: Ledger, req: Claim, claimed: Claimed, everybody: list[Life]) -> None:
-    """What ``lost_below`` leaves out is told, and only that."""
+def _check_passed_over(book: Ledger, req: Claim, claimed: Claimed, everybody: list[Life]) -> frozenset[str]:
+    """What ``lost_below`` leaves out is told, and only that; the queues of it."""
     ranks = {life.id: rank for rank, life in enumerate(everybody)}
     full = len(claimed.jobs) >= req.limit
     reach = 1 + max((ranks.get(job.id, -1) for job in claimed.jobs), default=-1) if full else len(everybody)
-    left_out = [life.id for life in everybody[:reach] if req.lost_below is not None and life.lost >= req.lost_below]
+    left_out = [life for life in everybody[:reach] if req.lost_below is not None and life.lost >= req.lost_below]
     if claimed.passed_over != bool(left_out):
         book.blame(
-            "I22", left_out[0] if left_out else None, f"passed_over is {claimed.passed_over}, of {len(left_out)}"
+            "I22", left_out[0].id if left_out else None, f"passed_over is {claimed.passed_over}, of {len(left_out)}"
         )
     if left_out:
         book.reach("passed over a job that was lost too often")
+    return frozenset(life.queue for life in left_out)
+
+
+def _check_chosen(book: Ledger, req: Claim, claimed: Claimed, passed: frozenset[str], now: int) -> None:
+    """``passed``: the queues of which jobs were passed over."""
+    if req.lost_below is not None:
+        book.bounds[book.node] = req.lost_below
+    elif req.limit == 1:
+        mine = [queue for queue in req.queues if book.chosen.get(queue, ("", 0))[0] == req.holder]
+        book.chosen |= dict.fromkeys(mine, (req.holder, now + req.lease_for // 3))
+    if not book.turning.isdisjoint(req.queues):
+        return
+    held = [queue for queue in passed if _makes_room(book, queue, req, now)]
+    if claimed.chosen != bool(held):
+        book.blame("I28", None, f"chosen is {claimed.chosen}, where it should be {bool(held)}: {book.chosen}")
+    if claimed.chosen:
+        book.reach("chosen to make room")
+
+
+def _makes_room(book: Ledger, queue: str, req: Claim, now: int) -> bool:
+    holder, until = book.chosen.get(queue, ("", 0))
+    if until > now:
+        return holder == req.holder
+    if holder == req.holder and until + req.lease_for > now:
+        return False
+    book.chosen[queue] = (req.holder, now + req.lease_for)
+    return True
 
 
 def _check_next(book: Ledger, req: Claim, claimed: Claimed, now: int) -> None:

@@ -29,8 +29,8 @@ def expected(book: Ledger, row: Row, now: int, *, gate: bool = False) -> Inserte
         return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
     if row.key is not None and (job_id := book.outliving(row.queue, row.key, now)) is not None:
         return Inserted(InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
-    full = gate and book.realm.of(row.queue).full()
-    return Inserted(InsertStatus.FULL if full else InsertStatus.NEW, row.id)
+    full = book.realm.of(row.queue).full() if gate else None
+    return Inserted(InsertStatus.FULL if full else InsertStatus.NEW, row.id, room=full)
 
 
 def _judge(book: Ledger, row: Row, answer: Inserted, now: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from headrace.records import JobId, Settlement
 from headrace.testing.sim.history import Run
-from headrace.testing.sim.ledger import Ledger, Span
+from headrace.testing.sim.ledger import Ledger, Span, short
+
+_CARELESS = 1
+"""What scripted workers pass over was lost so often, or more."""
 
 
 class Runs:
@@ -39,6 +42,7 @@ class Runs:
             book.blame("I7", run.id, f"{node} starts it after it has settled it, epoch {run.epoch}")
         if (node, run.id, run.epoch) in self._told_lost:
             book.blame("I7", run.id, f"{node} starts it though it was told that the lease, epoch {run.epoch}, is lost")
+        self._check_alone(node, run, span)
         under_way = self._open.setdefault(run.id, {})
         for where, epoch in under_way:
             self._check_overlap(run, span, book.spans[run.id, epoch, where], epoch)
@@ -66,6 +70,18 @@ class Runs:
         for under_way in self._open.values():
             for place in [place for place in under_way if place[0] == node]:
                 del under_way[place]
+
+    def _check_alone(self, node: str, run: Run, span: Span) -> None:
+        """Scripted workers do not care, and never pass over jobs that were lost more than once."""
+        bound = self._book.bounds.get(node, 0)
+        if bound <= _CARELESS:
+            return
+        others = [(job, epoch) for job, places in self._open.items() for where, epoch in places if where == node]
+        if span.lost >= bound:
+            self._book.reach("run on its last chance")
+        for job, epoch in others:
+            if max(span.lost, self._book.spans[job, epoch, node].lost) >= bound:
+                self._book.blame("I28", run.id, f"runs in {node} beside {short(job)}, one of them on its last chance")
 
     def _check_overlap(self, run: Run, span: Span, known: Span, epoch: int) -> None:
         if known is span:
