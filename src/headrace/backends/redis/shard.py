@@ -65,6 +65,10 @@ log = logging.getLogger("headrace")
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
+_QUEUES = 200
+"""Queues that one call tells the numbers of."""
+_LEASES = 1_000
+"""Leases that one call renews."""
 NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
@@ -150,6 +154,14 @@ class Shard:
         return _settled(await self._run("finish", at_arg(at), *shapes.finish_args(batch, self._away)))
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        """Of very many leases some at a time."""
+        found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
+        for first in range(_LEASES, len(beat.leases), _LEASES):
+            more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
+            found = replace(more, lost=[*found.lost, *more.lost], held=found.held)
+        return found
+
+    async def _renew(self, beat: Beat, at: Stamp) -> Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
         lost, cancels, paused, held = await self._run(
             "renew",
@@ -182,7 +194,9 @@ class Shard:
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
-            await self._run("configure", at_arg(at), *_configuration(sel, change))
+            configured = _configuration(sel, change)
+            more = await self._run("configure", at_arg(at), *configured)
+            await self.policies.go_on(configured[0], more, at)
             return []
         return await self._alter(sel, change, at, *_arguments(change))
 
@@ -267,18 +281,42 @@ class Shard:
             places,
         )
 
-    async def _numbers(self, at: Stamp) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues, workers by their holders, places."""
-        queues, workers, places, ticks, keys = await self._run("stats", at_arg(at), self.limits.count_cap)
+    async def _numbers(
+        self, at: Stamp, names: Sequence[str] | None = None
+    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+        """Queues (these, or all), workers by their holders, places; asked for in several steps where there are many."""
+        queues: dict[bytes, QueueStats] = {}
+        workers: dict[bytes, WorkerStats] = {}
+        pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
+        cursor, worker = "0" if names is None else "", "0"
+        while True:
+            wanted = encode(pieces.pop()) if pieces else ""
+            told, found, listed, listed_upto, places, ticks, keys = await self._run(
+                "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
+            )
+            for *queue, rest in told:
+                queues[queue[0]] = _queue_stats(queue, await self._oldest(queue[0], rest, at))
+            workers |= {holder: _worker_stats(packed) for holder, packed in listed}
+            cursor, worker = found.decode() if found != b"0" else "", str(listed_upto) if listed_upto >= 0 else ""
+            if not (pieces or cursor or worker):
+                break
         return (
-            [_queue_stats(queue) for queue in queues],
-            {holder: _worker_stats(worker) for holder, worker in workers},
+            list(queues.values()),
+            workers,
             [
                 *(PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
                 PlaceStats(Place.KEYS.value, keys, 0),
                 PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
             ],
         )
+
+    async def _oldest(self, queue: bytes, level: bytes, at: Stamp) -> int:
+        """How long a job has been due, of the levels from one on."""
+        age = -1
+        while level:
+            found, level = await self._run("oldest", at_arg(at), queue, level)
+            age = max(age, int(found))
+        return age
 
     async def _now(self) -> int:
         try:
@@ -362,9 +400,9 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed
 
 
-def _queue_stats(queue: Sequence[Any]) -> QueueStats:
+def _queue_stats(queue: Sequence[Any], overdue: int) -> QueueStats:
     name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
-    age, paused_until = int(oldest), int(until)
+    age, paused_until = max(overdue, int(oldest)), int(until)
     return QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
         None if age < 0 else age, None if paused_until < 0 else paused_until,
