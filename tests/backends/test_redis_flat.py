@@ -181,3 +181,21 @@ async def test_a_worker_of_very_many_queues_beats_at_the_cost_of_few(store: Redi
         renewed = await store.renew(Beat("h", "w", names, LEASE), T0)
     assert renewed.paused == [names[5]]
     assert asked.count() < 60
+
+
+async def test_more_queues_than_one_call_looks_at_are_claimed_from_in_several(
+    store: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.backends.redis.shard._NAMED", 3)
+    names = tuple(f"queue-{n}" for n in range(8))
+    await put(store, [row(n, queue=name) for n, name in enumerate(names)])
+    await put(store, [row(100, queue=names[4], delay=HOUR)])
+    first = await store.claim(Claim("w1", names, 5, LEASE), T0)
+    assert (len(first.jobs), first.next_in) == (5, None)
+    rest = await store.claim(Claim("w1", names, 5, LEASE), T0)
+    assert sorted(map(number, (*first.jobs, *rest.jobs))) == [*range(8)]
+    assert rest.next_in == HOUR
+    heavy = Claim("w1", names, 5, LEASE, max_bytes=1)
+    await put(store, [row(200 + n, queue=name) for n, name in enumerate(names)])
+    claimed = await store.claim(heavy, T0)
+    assert (len(claimed.jobs), claimed.next_in) == (1, 0)

@@ -65,6 +65,8 @@ log = logging.getLogger("headrace")
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
+_NAMED = 5_000
+"""Queues that one call claims from."""
 _QUEUES = 200
 """Queues that one call tells the numbers of."""
 _LEASES = 1_000
@@ -106,6 +108,7 @@ class Shard:
         self._base = base
         self._where = where
         self._away = away
+        self._turned = 0
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
@@ -126,7 +129,40 @@ class Shard:
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return await self._claimed(await self._run("claim", at_arg(at), *claim_args(req)), req, at)
+        first, *others = self._windows(req)
+        answer = await self._run("claim", at_arg(at), *claim_args(first))
+        return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
+
+    def _windows(self, req: Claim) -> list[Claim]:
+        """A claim that names more queues than one call looks at, in several; each time another comes first."""
+        if len(req.queues) <= _NAMED:
+            return [req]
+        self._turned += 1
+        pieces = [req.queues[first : first + _NAMED] for first in range(0, len(req.queues), _NAMED)]
+        begin = self._turned % len(pieces)
+        return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
+
+    async def _claim_others(
+        self, claimed: Claimed, room: int, req: Claim, others: Sequence[Claim], at: Stamp
+    ) -> Claimed:
+        """From the other windows, while there is room."""
+        for other in others:
+            left = req.limit - len(claimed.jobs)
+            if left <= 0 or room <= 0:
+                break
+            part = replace(other, limit=left, max_bytes=room)
+            answer = await self._run("claim", at_arg(at), *claim_args(part))
+            room = int(answer[-1])
+            more = await self._claimed(answer, part, at)
+            times = [next_in for next_in in (claimed.next_in, more.next_in) if next_in is not None]
+            claimed = replace(
+                more,
+                jobs=[*claimed.jobs, *more.jobs],
+                next_in=min(times, default=None),
+                expired=[*claimed.expired, *more.expired],
+                passed_over=claimed.passed_over or more.passed_over,
+            )
+        return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
     async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
         """What a claim brought; jobs that cannot be read are set aside."""
@@ -145,8 +181,11 @@ class Shard:
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        answers, claimed = await self._run("turn", at_arg(at), *claim_args(req), *shapes.finish_args(batch, self._away))
-        return _settled(answers), await self._claimed(claimed, req, at)
+        first, *others = self._windows(req)
+        settled = shapes.finish_args(batch, self._away)
+        answers, answer = await self._run("turn", at_arg(at), *claim_args(first), *settled)
+        claimed = await self._claimed(answer, first, at)
+        return _settled(answers), await self._claim_others(claimed, int(answer[-1]), req, others, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:

@@ -17,7 +17,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     local b = {
         now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = false, room = max_bytes, looked = 0,
-        lines = {},
+        lines = {}, qids = {},
     }
 
     function b.left()
@@ -67,6 +67,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 leave(id, j)
                 finish(id, j, CANCELLED, now, 'expired')
                 expired[#expired + 1] = id
+                b.qids[j.qid] = true
                 place.at = place.at - 1
                 stale = calls_made > calls
             elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
@@ -125,6 +126,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
             else
                 many('ZREM', place.key, list)
             end
+            b.qids[place.qid] = true
             count(place.qid, AVAILABLE, -#list)
             count(place.qid, RUNNING, #list)
         end

@@ -2,6 +2,8 @@
 
 -- How many governed queues a claim visits, and how long to wait before the next where there are more, microseconds.
 local VISITED, AGAIN = 100, 20000
+-- Of how many queues, at most, those who wait are told to go on waiting though nothing is known to have been there.
+local NAMED = 64
 
 -- Lease up to ``most`` jobs of queues that are not governed; how many it were.
 local function take_plain(b, qids, most)
@@ -35,16 +37,41 @@ local function skip_some(turning, now)
     return #turning > VISITED
 end
 
--- Each governed queue, and all others together, in the order of the first that is named; and the time until something may come of what a
--- claim from them leaves out: queues that are paused, governed ones that have nothing now, and what is not due.
-local function parts_of(queues, now)
-    local qids, known, place, next_in = ask('HMGET', base .. ':q', queues), {}, {}, nil
-    for i, qid in ipairs(qids) do
-        if qid and place[qid] then
+-- Numbers of the queues that a claim names, each once; nil at the place of one that is named again, false of one that nobody knows.
+local function numbers_of(queues)
+    local qids, seen = ask('HMGET', base .. ':q', queues), {}
+    for i = 1, #queues do
+        local qid = qids[i]
+        if qid and seen[qid] then
             qids[i] = nil
         elseif qid then
-            known[#known + 1] = qid
-            place[qid], names[tonumber(qid)] = #known, queues[i]
+            seen[qid] = true
+        end
+    end
+    return qids
+end
+
+-- Scores of numbers in a sorted set, by number.
+local function scores_of(key, qids)
+    local found = {}
+    if call('EXISTS', key) == 1 then
+        for i, score in ipairs(ask('ZMSCORE', key, qids)) do
+            if score then
+                found[qids[i]] = tonumber(score)
+            end
+        end
+    end
+    return found
+end
+
+-- Each governed queue, and all others together, in the order of the first that is named; and the time until something may come of what a
+-- claim from them leaves out: queues that are paused, governed ones that have nothing now, and what is not due. Of the others only those that have
+-- something, and the first that are named.
+local function parts_of(queues, now)
+    local qids, known, next_in = numbers_of(queues), {}, nil
+    for i = 1, #queues do
+        if qids[i] then
+            known[#known + 1] = qids[i]
         end
     end
 
@@ -54,40 +81,38 @@ local function parts_of(queues, now)
         end
     end
 
-    local pauses, comings = ask('ZMSCORE', base .. ':z', known), ask('ZMSCORE', base .. ':fq', known)
-    local rounds = is_any_governed() and ask('HMGET', base .. ':o', known) or {}
+    local pauses, comings, levels = scores_of(base .. ':z', known), scores_of(base .. ':fq', known), scores_of(base .. ':pq', known)
+    local rounds = {}
+    for i, round in ipairs(is_any_governed() and ask('HMGET', base .. ':o', known) or {}) do
+        rounds[known[i]] = round
+    end
     local parts, plain, due, turning = {}, nil, {}, {}
-
-    local function add_known(qid, at)
-        local pause, coming = tonumber(pauses[at] or 0), tonumber(comings[at] or FOREVER)
+    for i = 1, #queues do
+        local qid = qids[i]
+        local pause, coming = qid and pauses[qid] or 0, qid and comings[qid] or FOREVER
         if pause > now then
             wait(pause)
-        elseif rounds[at] then
-            parts[#parts + 1] = {qid, governed = true, skipped = coming > now, coming = coming}
+        elseif qid and rounds[qid] then
+            local part = {tonumber(qid), governed = true, skipped = coming > now, coming = coming}
+            parts[#parts + 1], names[part[1]] = part, queues[i]
             if coming <= now then
-                turning[#turning + 1] = parts[#parts]
+                turning[#turning + 1] = part
             end
-        else
-            plain = plain or {}
-            plain[#plain + 1] = qid
-            if coming <= now then
-                due[#due + 1] = {qid, coming}
+        elseif qid ~= nil then
+            if not plain then
+                plain = {}
+                parts[#parts + 1] = plain
             end
-        end
-        if pause <= now and coming > now and not rounds[at] then
-            wait(coming)
-        end
-    end
-
-    for i = 1, #queues do
-        local qid, were_any = qids[i], plain
-        if qid then
-            add_known(tonumber(qid), place[qid])
-        elseif qid == false then
-            plain = plain or {}
-        end
-        if plain and not were_any then
-            parts[#parts + 1] = plain
+            if qid and (levels[qid] or coming <= now or i <= NAMED) then
+                local n = tonumber(qid)
+                plain[#plain + 1], names[n] = n, queues[i]
+                if coming <= now then
+                    due[#due + 1] = {n, coming}
+                end
+            end
+            if coming > now then
+                wait(coming)
+            end
         end
     end
     if skip_some(turning, now) then

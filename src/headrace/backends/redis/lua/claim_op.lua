@@ -58,6 +58,8 @@ local function answer_claim(now, first)
         elseif not more[qid] then
             quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
         end
+    end
+    for qid in pairs(b.qids) do
         known[#known + 1], known[#known + 2] = qid, name_of(qid)
     end
     for from = 1, #quiet, MANY do
