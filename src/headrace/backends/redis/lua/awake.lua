@@ -1,8 +1,8 @@
 -- Governed queues: which tenants are awake, and who sleeps until when.
 
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
--- How many tenants are woken by one script.
-local STEP = 1000
+-- How many tenants a claim wakes, at least and at most: twice as many as it may take jobs.
+local FEWEST, MOST = 100, 1000
 
 -- For ``self``, the turns.
 local function open_awake(self)
@@ -189,9 +189,10 @@ local function open_awake(self)
         end
     end
 
-    -- Tenants whose time has come wake up.
-    function self.wake(q, now)
-        local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, STEP)
+    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them.
+    function self.wake(q, now, wanted)
+        local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
+        local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)
         local awake, gone, due = {}, {}, {}
         for i = 1, #flat, 2 do
             due[#due + 1] = tonumber(flat[i])

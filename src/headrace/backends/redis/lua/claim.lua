@@ -1,7 +1,7 @@
 -- Lease the first jobs by (priority, run_at, id).
 
 -- How many governed queues a claim visits, and how long to wait before the next where there are more, microseconds.
-local VISITED, AGAIN = 100, 20000
+local VISITED, AGAIN = 32, 20000
 -- Of how many queues, at most, those who wait are told to go on waiting though nothing is known to have been there.
 local NAMED = 64
 

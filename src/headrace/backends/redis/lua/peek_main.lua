@@ -7,7 +7,7 @@ local MOST = 5000
 -- Of how many queues it is asked whether they have a signal.
 local ASKED = 256
 -- How many governed queues are named though they seem to have nothing now.
-local VISITED = 100
+local VISITED = 32
 
 local now = clock(ARGV[1])
 local limit, lost_below, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

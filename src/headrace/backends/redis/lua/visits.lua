@@ -132,7 +132,7 @@ local function open_visits()
         if rule().go_on(qid) and rule().is_counting(qid) then
             return 0
         end
-        own.wake(q, b.now)
+        own.wake(q, b.now, most)
         q.window = {}
         -- As many as it takes if each has something, and more where that was not enough.
         q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
