@@ -19,8 +19,8 @@ _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
     "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
-    "finish": ("goes_on", *_ALL, "insert", "send", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "finish", *_CLAIM, "turn_main"),
+    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "finish", "finish_main"),
+    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "finish", *_CLAIM, "turn_main"),
     "renew": ("goes_on", "jobs", "renew_main"),
     "reap": ("goes_on", *_ALL, "recall", "steady", "reap_main"),
     "aside": ("goes_on", *_ALL, "aside_main"),
