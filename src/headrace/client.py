@@ -37,6 +37,7 @@ from headrace.core.limits import check_lasts
 from headrace.core.names import check_name
 from headrace.core.payloads import Packer
 from headrace.core.planner import Pace
+from headrace.core.slow import timed
 from headrace.core.strays import Strays
 from headrace.core.tasks import Tasks
 from headrace.core.waiter import Waiter
@@ -326,7 +327,7 @@ class Client:
         return admission.answers
 
     async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
-        return await self._backend.insert(rows, self.clock.stamp())
+        return await timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
 
     def _tell_inserted(self, row: Row, answer: Inserted) -> None:
         if self.observers or answer.status is InsertStatus.FULL:

@@ -16,9 +16,10 @@ from headrace.policy import FOREVER
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
-    "j", "s", "a", "u", "u:", "r:", "p:", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx", "w", "q", "qn",
-    "qi", "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
-    "P", "lc:", "o", "ow", "of:", "oz:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
+    "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
+    "w", "q", "qn", "qi",
+    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
+    "P", "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8
@@ -27,6 +28,7 @@ _LENGTHS = Struct(">5I")
 _PATCHES = Struct(">4I")
 ASLEEP, AWAKE, FULL, BOUND = range(4)
 _NUMBER = Struct(">Q")
+_LEVEL = Struct(">H")
 _inboxes = msgspec.msgpack.Decoder(list[str]).decode
 
 
@@ -37,7 +39,9 @@ class Listed(NamedTuple):
     priority: int
     run_at: int
     lane: bytes | None
-    """None: the line of its queue."""
+    """None: the line of its queue; else the tenant's number, the priority and the task."""
+    later: bool
+    """Whether it lies with those that are to come."""
 
 
 class Tenant(NamedTuple):
@@ -50,7 +54,8 @@ class Tenant(NamedTuple):
     status: int
     wake_at: int
     running: int
-    lanes: dict[str, int]
+    due: int
+    later: int
     holders: dict[str, int]
     limited: bool
     paused: int
@@ -60,7 +65,7 @@ class Tenant(NamedTuple):
     @property
     def idle_from(self) -> int | None:
         """From when on a sweep may forget it, or what is under way of it."""
-        if self.lanes or self.running or self.status in (AWAKE, BOUND):
+        if self.due + self.later or self.running or self.status in (AWAKE, BOUND):
             return None
         if self.given or self.full_at is not None or self.wake_at >= 0:
             return self.full_at or 0
@@ -150,29 +155,40 @@ class Audit:
     def _read_tenants(self) -> dict[int, Tenant]:
         found = {}
         for number, packed in self._hash("M").items():
-            *facts, lanes, holders, limit, paused, rate = msgspec.msgpack.decode(packed)
-            told = dict(lanes), dict(holders), bool(limit), paused, rate[2] if rate else None
+            *facts, waiting, holders, limit, paused, rate = msgspec.msgpack.decode(packed)
+            told = *waiting, dict(holders), bool(limit), paused, rate[2] if rate else None
             found[int(number)] = Tenant(*facts, *told)
         return found
 
     def _read_ready(self) -> dict[bytes, Listed]:
         """Where each job is listed that claims can find."""
         found: dict[bytes, Listed] = {}
+
+        def add(job_id: bytes, listed: Listed) -> None:
+            self._expect(f"other lines of {job_id.hex()}", found.get(job_id), None)
+            found[job_id] = listed
+
         for name in self._names["r:"]:
-            lane = None if b":" in name else name
-            qid, priority = self._lane(lane) if lane is not None else map(int, name.split(b":"))
+            qid, priority = map(int, name.split(b":"))
             for job_id, run_at in self._sorted("r:", name).items():
-                self._expect(f"other lines of {job_id.hex()}", found.get(job_id), None)
-                found[job_id] = Listed(qid, priority, run_at, lane)
+                add(job_id, Listed(qid, priority, run_at, None, False))
+        for name in self._names["f:"]:
+            for waits, run_at in self._sorted("f:", name).items():
+                add(waits[2:], Listed(int(name), _priority(waits), run_at, None, True))
+        for name in self._names["G:"]:
+            number, level, _ = name.split(b":", 2)
+            for job_id, run_at in self._sorted("G:", name).items():
+                add(job_id, Listed(self._qid(number), int(level), run_at, name, False))
+        for number in self._names["Gf:"]:
+            for waits, run_at in self._sorted("Gf:", number).items():
+                priority = _priority(waits)
+                lane = b"%b:%d:%b" % (number, priority, waits[18:])
+                add(waits[2:18], Listed(self._qid(number), priority, run_at, lane, True))
         return found
 
-    def _lane(self, lane: bytes) -> tuple[int, int]:
-        """The queue and the priority of a lane."""
-        number, place = map(int, lane.split(b"."))
-        for kind, found in self._tenants[number].lanes.items() if number in self._tenants else ():
-            if found == place:
-                return self._tenants[number].qid, int(kind.partition("\0")[2])
-        return -1, 0
+    def _qid(self, number: bytes) -> int:
+        """The queue of a tenant."""
+        return self._tenants[int(number)].qid if int(number) in self._tenants else -1
 
     def _read_jobs(self) -> dict[bytes, Known]:
         states, patches, errors, results = (self._hash(name) for name in ("s", "c", "e", "h"))
@@ -247,15 +263,24 @@ class Audit:
         }
         self._expect(":r", {job_id: listed[:3] for job_id, listed in self._ready.items()}, expected)
         levels: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        coming: dict[bytes, int] = {}
         for job_id, listed in self._ready.items():
-            if listed.lane is None:
+            if listed.lane is not None:
+                job = self._jobs.get(job_id)
+                number, _, task = listed.lane.split(b":", 2)
+                tenant = self._tenants.get(int(number))
+                found = tenant and (tenant.name, task.decode())
+                self._expect(f"lane of {job_id.hex()}", found, job and (job.head[2], job.head[1]))
+            elif listed.later:
+                qid = b"%d" % listed.qid
+                coming[qid] = min(coming.get(qid, listed.run_at), listed.run_at)
+            else:
                 levels[b"%d" % listed.qid][b"%d" % listed.priority] = listed.priority
-            elif (job := self._jobs.get(job_id)) is not None:
-                number, place = map(int, listed.lane.split(b"."))
-                tenant = self._tenants.get(number)
-                found = tenant and (tenant.name, tenant.lanes.get(f"{job.head[1]}\0{job.priority}"))
-                self._expect(f"lane of {job_id.hex()}", found, (job.head[2], place))
         self._expect(":p", {name: self._sorted("p:", name) for name in self._names["p:"]}, levels)
+        self._expect(":pq", self._sorted("pq"), {qid: min(of.values()) for qid, of in levels.items()})
+        governed = self._hash("o")
+        told = {qid: at for qid, at in self._sorted("fq").items() if qid not in governed}
+        self._expect(":fq", told, {qid: at for qid, at in coming.items() if qid not in governed})
 
     def _check_expiring(self) -> None:
         waiting = self._in(AVAILABLE).items()
@@ -378,6 +403,17 @@ class Audit:
 
     # -- groups and governed queues
 
+    def _check_known(
+        self, waking: Mapping[bytes, bytes], awake: Mapping[bytes, object], asleep: Mapping[bytes, Mapping[bytes, int]]
+    ) -> None:
+        """Of a governed queue no claim thinks that nothing comes before something does, but for one at its limits."""
+        known = self._sorted("fq")
+        for qid, sleepers in asleep.items():
+            if qid in self._hash("P"):
+                continue
+            first = 0 if qid in awake or qid in waking else min(sleepers.values())
+            self._expect(f":fq of {qid!r}", known.get(qid, FOREVER) <= first, True)
+
     def _check_groups(self) -> None:
         """Called are those who come first, as far as there are turns; the others stand in line."""
         turns = {int(qid): msgspec.msgpack.decode(packed)[9] for qid, packed in self._hash("P").items()}
@@ -426,26 +462,35 @@ class Audit:
         self._expect(":V", {int(name): self._sorted("V:", name) for name in self._names["V:"]}, names)
         idle = {b"%d" % number: tenant.idle_from for number, tenant in self._tenants.items()}
         self._expect(":Mi", self._sorted("Mi"), {number: at for number, at in idle.items() if at is not None})
-        lanes = {b"%d.%d" % (n, place) for n, tenant in self._tenants.items() for place in tenant.lanes.values()}
-        self._expect("lanes", {listed.lane for listed in self._ready.values() if listed.lane is not None}, lanes)
+        waiting = Counter((int(one.lane.partition(b":")[0]), one.later) for one in self._ready.values() if one.lane)
+        for number, tenant in self._tenants.items():
+            expected = waiting[number, False], waiting[number, True]
+            self._expect(f"waiting jobs of {tenant}", (tenant.due, tenant.later), expected)
         self._check_heads()
         for name in ("of:", "oz:", "A:", "B:"):
             others = {int(qid) for qid in self._names[name]} - governed
             self._expect(f":{name} of queues that are not governed", others, set())
 
     def _check_heads(self) -> None:
-        """The first job of each lane is known; and of jobs in lanes, those that were not due when they came."""
+        """The first job of each lane is known, to its tenant too; and what is to come in a queue."""
+        firsts: dict[bytes, tuple[int, bytes]] = {}
+        later: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for job_id, listed in self._ready.items():
+            if listed.lane is not None and listed.later:
+                later[b"%d" % listed.qid][job_id] = listed.run_at
+            elif listed.lane is not None:
+                place = listed.run_at, job_id
+                firsts[listed.lane] = min(firsts.get(listed.lane, place), place)
         heads: dict[bytes, dict[bytes, int]] = defaultdict(dict)
-        for listed in self._ready.values():
-            if listed.lane is not None:
-                of = heads[b"%d" % listed.qid]
-                of[listed.lane] = min(of.get(listed.lane, listed.run_at), listed.run_at)
+        lanes: dict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for lane, (run_at, job_id) in firsts.items():
+            number, priority, task = lane.split(b":", 2)
+            heads[b"%d" % self._qid(number)][lane] = run_at
+            known_as = _NUMBER.pack(run_at) + job_id + _LEVEL.pack(int(priority) + 32768) + task
+            lanes[number][known_as] = int(priority)
         self._expect(":H", {name: self._sorted("H:", name) for name in self._names["H:"]}, heads)
-        for name in self._names["F:"]:
-            for job_id, run_at in self._sorted("F:", name).items():
-                place = self._ready.get(job_id)
-                found = place and (b"%d" % place.qid, place.lane is not None, place.run_at)
-                self._expect(f":F of {job_id.hex()}", found, (name, True, run_at))
+        self._expect(":Gp", {name: self._sorted("Gp:", name) for name in self._names["Gp:"]}, lanes)
+        self._expect(":F", {name: self._sorted("F:", name) for name in self._names["F:"]}, later)
 
     def _check_running(self) -> None:
         governed = {int(qid) for qid in self._hash("o")}
@@ -476,13 +521,25 @@ class Audit:
                     bound[queue + b":" + holder.encode()][name] = tenant.given
             elif tenant.wake_at >= 0:
                 asleep[queue][b"%d" % number] = tenant.wake_at
-            elif tenant.status == ASLEEP and tenant.lanes and queue not in waking:
+            elif tenant.status == ASLEEP and tenant.due + tenant.later and queue not in waking:
                 paused = self._sorted(f"oz:{tenant.qid}")
-                until = min(paused.get(kind.partition("\0")[0].encode(), 0) for kind in tenant.lanes)
+                tasks = {one.lane.split(b":", 2)[2] for one in self._ready.values() if one.lane and _of(one, number)}
+                until = min(paused.get(task, 0) for task in tasks)
                 self._expect(f"why {tenant} sleeps for good", max(tenant.paused, until), FOREVER)
+        self._check_known(waking, awake, asleep)
         self._expect(":A", {name: self._sorted("A:", name) for name in self._names["A:"]}, awake)
         self._expect(":O", {name: self._sorted("O:", name) for name in self._names["O:"]}, bound)
         self._expect(":B", {name: self._sorted("B:", name) for name in self._names["B:"]}, asleep)
+
+
+def _priority(waits: bytes) -> int:
+    """Of a job that is to come, by the name under which it waits."""
+    [level] = _LEVEL.unpack_from(waits)
+    return int(level) - 32768
+
+
+def _of(listed: Listed, number: int) -> bool:
+    return listed.lane is not None and listed.lane.startswith(b"%d:" % number)
 
 
 def _group(name: bytes) -> tuple[int, str]:

@@ -26,7 +26,7 @@ from tests.worker.conftest import FAST, Told, working
 
 COMMANDS = [name.lower().replace(" ", "|") for name in rights.COMMANDS]
 """All that Headrace asks of one server, or of one behind sentinels, as an ACL names it."""
-RARE = {"setex", "zrank", "client|unblock", "ping", "rpush"}
+RARE = {"setex", "zrank", "client|unblock", "ping", "rpush", "hgetall", "zscan"}
 """Of these: those that one round may do without."""
 CLUSTER = {"cluster|slots"}
 """What a cluster is asked besides."""

@@ -332,7 +332,9 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
         ("HSET", "n", "w", 9), ("HSET", "o", 7, 0), ("ZREM", "i", "1:g"), ("ZREM", "i:1:g", job_id(3)),
         ("ZADD", "i:1:g", 1, job_id(2)), ("ZREM", "ic:1:g", job_id(2)), ("ZADD", "ic:1:g", 1, job_id(2)),
         ("HDEL", "M", 1), ("ZREMRANGEBYRANK", "V:2", 0, 0), ("ZREMRANGEBYRANK", "A:2", 0, 0), ("ZADD", "B:2", 1, 1),
-        ("ZADD", "Mi", 1, 1), ("ZREM", "r:1.1", job_id(6)), ("ZADD", "r:1:0", T0, job_id(6)),
+        ("ZADD", "Mi", 1, 1), ("ZREM", "G:1:0:t", job_id(6)), ("ZADD", "r:1:0", T0, job_id(6)),
+        ("ZREM", "pq", 1), ("ZADD", "pq", -1, 1), ("ZREM", "fq", 1), ("ZADD", "fq", 1, 1), ("DEL", "f:1"),
+        ("ZADD", "Gp:1", 0, "x"), ("DEL", "Gp:1"), ("DEL", "Gf:1"), ("DEL", "F:2"), ("DEL", "H:2"),
         ("HSET", "s", job_id(5), bytes(61)), ("ZADD", "O:2:h", 1, "x"), ("ZADD", "oz:3", 1, "t"),
     ],
     ids=lambda damage: f"{damage[0]} {damage[1]!r}",
@@ -346,6 +348,7 @@ async def test_an_index_that_is_not_true_is_noticed(
     await store.insert([row(n, group="g") for n in (2, 3)], T0)
     await store.policies.save(Policy(queue="r", tenant_running=3, chunk=1), T0)
     await store.insert([row(n, queue="r") for n in (5, 6, 7)], T0)
+    await store.insert([row(n, queue=queue, delay=SECOND) for n, queue in ((18, "q"), (19, "r"))], T0)
     await store.claim(Claim("h", ("r",), 1, MINUTE), T0)
     assert problems() == []
     command, name, *rest = damage

@@ -20,7 +20,7 @@ from tests.backends.redis_audit import Audit
 from tests.backends.test_redis_costs import commands
 from tests.valkey import server, stores
 
-STAYS = {"q", "qn", "qi", "b", "v", "P", "o", "Mn"}
+STAYS = {"q", "qn", "qi", "b", "v", "P", "o", "Mn", "fq"}
 """Keys of a store that has policies and no jobs."""
 
 
@@ -172,11 +172,11 @@ async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(stor
 # -- bit by bit
 
 
-async def test_very_many_jobs_are_brought_into_turns_by_the_claims_that_follow(store: RedisBackend) -> None:
+async def test_very_many_jobs_are_brought_into_turns_in_several_steps(store: RedisBackend) -> None:
     await fill(store, 3_500, tenants=7)
     with commands() as asked:
         await store.policies.save(Policy(queue="q", holders=9, chunk=1), T0)
-    assert asked.read("j") <= 1_100
+    assert max(call.read("j") for call in asked.calls()) <= 1_000
     assert problems() == []
     jobs = await take(store, 14)
     assert Counter(job.tenant for job in jobs) == {f"t{n:05d}": 2 for n in range(7)}
@@ -209,7 +209,8 @@ async def test_very_many_groups_get_their_turns_in_several_steps(store: RedisBac
         await store.insert([row(n, group=f"g{n % 1_200}") for n in range(first, first + 800)], T0)
     with commands() as asked:
         assert await store.policies.save(Policy(queue="q", group_running=2), T0)
-    assert len(asked.calls()) == 2
+    assert len(asked.calls()) > 2
+    assert max(call.count() for call in asked.calls()) < 8_000
     jobs = [*await take(store, 1_200), *await take(store, 2_000)]
     assert Counter(job.group for job in jobs) == {f"g{n}": 2 for n in range(1_200)}
     assert problems() == []
@@ -228,7 +229,7 @@ async def test_an_interrupted_change_of_turns_is_brought_to_its_end(
     run = store.policies._run
 
     async def interrupted(name: str, *args: Any) -> Any:
-        if name == "recall":
+        if name == "steps":
             raise Unavailable("away")
         return await run(name, *args)
 
@@ -238,15 +239,13 @@ async def test_an_interrupted_change_of_turns_is_brought_to_its_end(
             await store.policies.save(Policy(queue="q", group_running=2), T0)
     assert server().call("HLEN", "headrace{jobs}:ir") == 1
     assert problems() == []
-    if helper == "claim":
-        await take(store, 1)
-    elif helper == "reap":
-        await store.reap(Reap(), T0)
-    else:
+    if helper == "save":
         assert await store.policies.save(Policy(queue="q", version=1, group_running=2), T0)
+    for _ in range(10 if helper != "save" else 0):
+        await (take(store, 1) if helper == "claim" else store.reap(Reap(), T0))
     assert server().call("HLEN", "headrace{jobs}:ir") == 0
     assert problems() == []
-    assert await work_off(store, T0) == 2_600 - (helper == "claim")
+    assert await work_off(store, T0) == 2_600 - (10 if helper == "claim" else 0)
 
 
 # -- what is said of them

@@ -13,7 +13,8 @@ from servers.sentinel import Sentinel
 from servers.valkey import Valkey, free_ports
 from servers.valkey_cluster import ValkeyCluster
 
-from headrace.backends.redis.checks import examine
+from headrace.backends.redis.checks import examine, slow_scripts
+from headrace.backends.redis.scripts import DIGESTS, SCRIPTS
 from tests.cli.conftest import Process, Run
 from tests.cli.test_checks import RunJson, findings
 
@@ -59,6 +60,15 @@ def test_doctor_tells_of_the_server(valkey: Valkey, run: Run, run_json: RunJson)
     text = run("doctor", "--url", valkey.url()).stdout
     assert "ok    server: valkey" in text
     assert "warn  persistence: " in text
+
+
+def test_doctor_tells_of_scripts_that_took_long() -> None:
+    """By the log of the server, in which others stand too."""
+    took = 60_000
+    call = b"EVALSHA", SCRIPTS["claim"].digest.encode(), b"1"
+    log = [[1, 2, took, [*call], b"", b""], [2, 3, 40_000, [b"EVALSHA", SCRIPTS["turn"].digest.encode()], b"", b""]]
+    [fact] = slow_scripts([*log, [3, 4, 10**6, [b"KEYS"], b"", b""]], DIGESTS)
+    assert (fact.level, fact.check, fact.what) == ("warn", "scripts", "slow lately, by SLOWLOG: claim 60 ms")
 
 
 @pytest.mark.parametrize(

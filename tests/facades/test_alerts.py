@@ -241,6 +241,28 @@ def test_a_queue_that_is_full() -> None:
     assert [(one.alert, one.queue) for one in events.of(EventKind.ALERT)] == [("queue_full", "small")] * 3
 
 
+class Slow(Tapped):
+    """A store that takes long for an insert, and for what has to do with one job."""
+
+    async def insert(self, rows: Any, at: Any = None) -> Any:
+        await asyncio.sleep(3)
+        return await self.inner.insert(rows, at)
+
+
+def test_a_store_that_is_slow() -> None:
+    async def main(world: World) -> Any:
+        app, events = watched(world)
+        task = app.task(quiet, queue="q")
+        for _ in range(25):
+            await task.enqueue()
+        await app.client.close()
+        return events
+
+    found = simulate(main, Slow).of(EventKind.ALERT)
+    assert [(one.alert, one.seconds) for one in found] == [("store_slow", 3.0)] * 2
+    assert "insert took 3.0 s" in found[0].detail
+
+
 # -- how it adds up
 
 

@@ -35,6 +35,8 @@ class Alert(StrEnum):
     """So many of those go on that their worker claims nothing more."""
     QUEUE_FULL = "queue_full"
     """A queue, or the store, refused a job."""
+    STORE_SLOW = "store_slow"
+    """A call of the store was answered after more than a second."""
 
 
 class Restraint:

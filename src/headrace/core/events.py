@@ -87,7 +87,7 @@ class Event(Struct, frozen=True):
     attempt: int = 0
     worker: str = ""
     seconds: float = 0.0
-    """STARTED: waited since due. COMPLETED, RETRYING, FAILED: ran."""
+    """STARTED: waited since due. COMPLETED, RETRYING, FAILED: ran. ALERT ``store_slow``: the call took."""
     result: Any = None
     error: BaseException | None = None
     detail: str = ""

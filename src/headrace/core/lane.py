@@ -13,6 +13,7 @@ from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.outage import Outage
 from headrace.core.settler import Settler
+from headrace.core.slow import took
 from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claimed, JobId, Record, Settlement
@@ -115,6 +116,8 @@ class Lane:
             break
         self._backoff.reset()
         self._outage.ends(settled=bool(batch))
+        operation = "turn" if want and batch else "claim" if want else "finish"
+        took(self._observers, operation, self._outage.answered - sent_at)
         self.beat = sent_at
         if batch and self._settler:
             self._settler.answered(batch, states)

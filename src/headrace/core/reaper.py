@@ -8,6 +8,7 @@ from random import Random
 
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.slow import timed
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
 from headrace.records import Reap
@@ -71,7 +72,7 @@ class Reaper:
 
     async def reap(self) -> int:
         """One batch; how many jobs it took."""
-        reaped = await self._backend.reap(self._request, self._clock.stamp())
+        reaped = await timed(self._observers, "reap", self._backend.reap(self._request, self._clock.stamp()))
         for job in reaped:
             kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
             self._observers.tell(Event(kind, job.id, job.queue, job.task, key=job.key, detail=job.reason))

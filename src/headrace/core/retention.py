@@ -11,6 +11,7 @@ from headrace.config import Keep, RetentionSettings
 from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
+from headrace.core.slow import timed
 from headrace.durations import micros
 from headrace.errors import ConfigError, Unavailable
 from headrace.protocol import Backend, Tidy
@@ -120,7 +121,7 @@ class Retention:
             removed, more = 0, True
             while more:
                 began = loop.time()
-                swept = await self._backend.sweep(clause, self._clock.stamp())
+                swept = await timed(self._observers, "sweep", self._backend.sweep(clause, self._clock.stamp()))
                 removed += self._tell(clause.place, swept.removed)
                 if swept.removed and clause.place is Place.KEYS and clause.max_count is not None:
                     self._tell_of_keys(swept.removed)

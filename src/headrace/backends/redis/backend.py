@@ -10,6 +10,7 @@ from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
 from headrace.backends.redis.place import Place
+from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
 from headrace.records import Claim, Claimed, Settlement, Stamp
@@ -49,7 +50,7 @@ class RedisBackend(Shard):
         """What is worth knowing of the server, for those who look after it; ``kept`` is how many bytes of ended jobs
         retention may keep."""
         try:
-            return transport(self._place) + await facts(partial(self._lines.call, self._base), kept)
+            return transport(self._place) + await facts(partial(self._lines.call, self._base), kept, DIGESTS)
         except Refused as error:
             raise translated(error, self._place.where) from error
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headrace.backends.redis.opening import read_info
@@ -23,6 +24,10 @@ _LESS = (
     "…__FAILED__BYTES"
 )
 _DISK = "look at the room on its disk, and at its log"
+_LOGGED = 128
+"""Entries of the log of slow commands that are looked at."""
+_LONG = 50_000
+"""Microseconds: no script should take longer."""
 _FULL = 0.9
 _ROOM = 1.25
 """How many times what is kept of ended jobs the memory should be: their bytes are counted without what each takes on
@@ -46,8 +51,11 @@ def transport(place: Place) -> list[Fact]:
     return [Fact("warn", "transport", what, f"write {place.twin} if the server speaks TLS")]
 
 
-async def facts(call: Callable[..., Awaitable[Any]], kept: int = 0) -> list[Fact]:
-    """What one server tells of itself; ``kept`` is how many bytes of ended jobs may be kept there."""
+async def facts(
+    call: Callable[..., Awaitable[Any]], kept: int = 0, names: Mapping[bytes, str] = MappingProxyType({})
+) -> list[Fact]:
+    """What one server tells of itself; ``kept`` is how many bytes of ended jobs may be kept there, ``names`` are those
+    of our scripts by their digests."""
     info = read_info(await call("INFO"))
     settings: dict[str, str] = {}
     try:
@@ -56,7 +64,11 @@ async def facts(call: Callable[..., Awaitable[Any]], kept: int = 0) -> list[Fact
             settings |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     except Refused:
         settings = {}
-    return examine(info, settings, kept)
+    try:
+        slow = slow_scripts(await call("SLOWLOG", "GET", _LOGGED), names)
+    except Refused:
+        slow = []
+    return [*examine(info, settings, kept), *slow]
 
 
 def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
@@ -73,6 +85,23 @@ def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
 def examine(info: Mapping[str, str], settings: Mapping[str, str], kept: int = 0) -> list[Fact]:
     """What INFO and CONFIG GET tell of one server; ``settings`` is empty where the user may not ask for them."""
     return [_server(info), *_persistence(info, settings), *_memory(info, kept)]
+
+
+def slow_scripts(log: Sequence[Sequence[Any]], names: Mapping[bytes, str]) -> list[Fact]:
+    """Of our own scripts, those that held the server up, by its log of what was slow."""
+    longest: dict[str, int] = {}
+    for _, _, micros, words, *_ in log:
+        name = names.get(words[1]) if len(words) > 1 else None
+        if name is not None and micros > _LONG:
+            longest[name] = max(longest.get(name, 0), micros)
+    if not longest:
+        return []
+    told = ", ".join(f"{name} {micros / 1000:.0f} ms" for name, micros in sorted(longest.items()))
+    advice = (
+        "it serves nobody else meanwhile: give it a core of its own and memory that is not swapped; if it has both, "
+        "report the operation and how many jobs, queues and tenants there are"
+    )
+    return [Fact("warn", "scripts", f"slow lately, by SLOWLOG: {told}", advice)]
 
 
 def _server(info: Mapping[str, str]) -> Fact:

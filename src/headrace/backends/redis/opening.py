@@ -11,7 +11,7 @@ from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import ConfigError, SchemaMismatch
 
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
-LAYOUT = "3"
+LAYOUT = "4"
 """Of the keys; a store of another one is not ours to touch."""
 
 

@@ -11,9 +11,6 @@ from headrace.backends.redis.blob import encode
 from headrace.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
 from headrace.records import Stamp
 
-GROUPS = 1_000
-"""How many groups are called anew in one go."""
-
 _Pair = tuple[int, int]
 _Bucket = tuple[int, int, int]
 _Rules = tuple[
@@ -33,7 +30,7 @@ _Rules = tuple[
 _Limit = tuple[int | bool, _Pair | bool]
 _Holders = dict[str, int] | tuple[()]
 _Tenant = tuple[
-    int, str, int, int, int, int, int, _Holders, _Holders, _Limit | bool, int, _Bucket | bool,
+    int, str, int, int, int, int, int, _Pair, _Holders, _Limit | bool, int, _Bucket | bool,
 ]  # fmt: skip
 _rules: Callable[[bytes], _Rules] = msgspec.msgpack.Decoder(_Rules).decode
 _tenant: Callable[[bytes], _Tenant] = msgspec.msgpack.Decoder(_Tenant).decode
@@ -48,17 +45,22 @@ class ShardPolicies:
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        """Where the turns of very many groups change, they are given out in several steps; if this is interrupted, by
-        those who claim and reap."""
-        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), GROUPS)
-        while more:
-            more = await self._run("recall", _at(at), policy.queue, GROUPS)
+        """What concerns very many tenants, jobs or groups is done in several steps; if this is interrupted, by those
+        who claim and reap."""
+        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy))
+        await self.go_on(policy.queue, more, at)
         return bool(done)
+
+    async def go_on(self, queue: str, more: int, at: Stamp) -> None:
+        """The steps that are left of a change of the rules."""
+        while more:
+            more = await self._run("steps", _at(at), queue)
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         bound = limit.running is not None or limit.rate is not None
         packed = encode((_or_false(limit.running), _pair(limit.rate))) if bound else b""
-        await self._run("limit", _at(at), limit.queue, limit.tenant, packed)
+        more = await self._run("limit", _at(at), limit.queue, limit.tenant, packed)
+        await self.go_on(limit.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         now, told = await self._run("policies", _at(at), "" if queues is None else encode(queues))

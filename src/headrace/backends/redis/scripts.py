@@ -10,16 +10,17 @@ from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
-_PLACES = ("order", "policies", "turns", "places", "groups")
+_TURNS = ("rates", "lanes", "awake", "turns")
+_PLACES = ("order", "policies", "ready", *_TURNS, "places", "groups")
 _ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
-_CLAIM = ("recall", "govern", "visits", "chances", "claim", "claim_op")
-_READ = ("queues", "jobs", "policies", "turns", "keys")
+_CLAIM = ("recall", "govern", "pick", "visits", "walk", "basket", "chances", "claim", "claim_op")
+_READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
     "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
-    "finish": ("goes_on", *_ALL, "insert", "send", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "finish", *_CLAIM, "turn_main"),
+    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "finish", "finish_main"),
+    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "finish", *_CLAIM, "turn_main"),
     "renew": ("goes_on", "jobs", "renew_main"),
     "reap": ("goes_on", *_ALL, "recall", "steady", "reap_main"),
     "aside": ("goes_on", *_ALL, "aside_main"),
@@ -28,6 +29,7 @@ _PARTS = {
     "fetch": (*_READ, "fetch_main"),
     "scan": (*_READ, "order", "select", "scan_main"),
     "stats": ("queues", "policies", "stats_main"),
+    "oldest": ("oldest_main",),
     "sweep": ("goes_on", *_ALL, "held", "sweep_main"),
     "keys": ("goes_on", "keys_main"),
     "idle": ("goes_on", *_ALL, "idle_main"),
@@ -41,10 +43,10 @@ _PARTS = {
     "planned": ("ledger", "planned_main"),
     "forget": ("goes_on", "ledger", "forget_main"),
     "policy": ("must_fit", *_GOVERN, "policy_main"),
-    "recall": ("goes_on", *_ALL, "recall", "recall_main"),
+    "steps": ("goes_on", *_GOVERN, "steps_main"),
     "limit": ("must_fit", *_GOVERN, "limit_main"),
     "policies": ("queues", "policies_main"),
-    "tenants": ("jobs", "policies", "turns", "tenants_main"),
+    "tenants": ("jobs", "policies", *_TURNS, "tenants_main"),
     "group": ("group_main",),
     # What only the shards of a cluster ask each other, and are asked.
     "outbox": ("goes_on", *_ALL, "marks", "outbox_main"),
@@ -54,7 +56,7 @@ _PARTS = {
     "mark": ("must_fit", "marks", "mark_main"),
     "unmark": ("goes_on", "unmark_main"),
     "choose": ("goes_on", "jobs", "chances", "choose_main"),
-    "peek": ("jobs", "order", "policies", "peek_main"),
+    "peek": ("goes_on", "jobs", "order", "policies", "ready", "walk", "peek_main"),
     "expire": ("goes_on", *_ALL, "expire_main"),
     "overdue": ("jobs", "steady", "overdue_main"),
     "ended": ("goes_on", "jobs", "held", "ended_main"),
@@ -75,6 +77,8 @@ class Script:
 
 
 SCRIPTS = {name: Script(name) for name in _PARTS}
+DIGESTS = {script.digest.encode(): name for name, script in SCRIPTS.items()}
+"""Names of scripts, as the server knows them."""
 
 
 async def run(lines: Lines, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:

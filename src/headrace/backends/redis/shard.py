@@ -68,6 +68,12 @@ log = logging.getLogger("headrace")
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
+_NAMED = 5_000
+"""Queues that one call claims from."""
+_QUEUES = 200
+"""Queues that one call tells the numbers of."""
+_LEASES = 1_000
+"""Leases that one call renews."""
 NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
@@ -107,6 +113,7 @@ class Shard:
         self._base = base
         self._where = where
         self._away = away
+        self._turned = 0
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
@@ -131,7 +138,40 @@ class Shard:
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return await self._claimed(await self._run("claim", at_arg(at), *claim_args(req)), req, at)
+        first, *others = self._windows(req)
+        answer = await self._run("claim", at_arg(at), *claim_args(first))
+        return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
+
+    def _windows(self, req: Claim) -> list[Claim]:
+        """A claim that names more queues than one call looks at, in several; each time another comes first."""
+        if len(req.queues) <= _NAMED:
+            return [req]
+        self._turned += 1
+        pieces = [req.queues[first : first + _NAMED] for first in range(0, len(req.queues), _NAMED)]
+        begin = self._turned % len(pieces)
+        return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
+
+    async def _claim_others(
+        self, claimed: Claimed, room: int, req: Claim, others: Sequence[Claim], at: Stamp
+    ) -> Claimed:
+        """From the other windows, while there is room."""
+        for other in others:
+            left = req.limit - len(claimed.jobs)
+            if left <= 0 or room <= 0:
+                break
+            part = replace(other, limit=left, max_bytes=room)
+            answer = await self._run("claim", at_arg(at), *claim_args(part))
+            room = int(answer[-1])
+            more = await self._claimed(answer, part, at)
+            times = [next_in for next_in in (claimed.next_in, more.next_in) if next_in is not None]
+            claimed = replace(
+                more,
+                jobs=[*claimed.jobs, *more.jobs],
+                next_in=min(times, default=None),
+                expired=[*claimed.expired, *more.expired],
+                passed_over=claimed.passed_over or more.passed_over,
+            )
+        return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
     async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
         """What a claim brought; jobs that cannot be read are set aside."""
@@ -150,8 +190,11 @@ class Shard:
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
             return [], await self.claim(req, at)
-        answers, claimed = await self._run("turn", at_arg(at), *claim_args(req), *shapes.finish_args(batch, self._away))
-        return _settled(answers), await self._claimed(claimed, req, at)
+        first, *others = self._windows(req)
+        settled = shapes.finish_args(batch, self._away)
+        answers, answer = await self._run("turn", at_arg(at), *claim_args(first), *settled)
+        claimed = await self._claimed(answer, first, at)
+        return _settled(answers), await self._claim_others(claimed, int(answer[-1]), req, others, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
@@ -159,6 +202,14 @@ class Shard:
         return _settled(await self._run("finish", at_arg(at), *shapes.finish_args(batch, self._away)))
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        """Of very many leases some at a time."""
+        found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
+        for first in range(_LEASES, len(beat.leases), _LEASES):
+            more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
+            found = replace(more, lost=[*found.lost, *more.lost], held=found.held)
+        return found
+
+    async def _renew(self, beat: Beat, at: Stamp) -> Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
         lost, cancels, paused, held = await self._run(
             "renew",
@@ -191,7 +242,9 @@ class Shard:
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
-            await self._run("configure", at_arg(at), *_configuration(sel, change))
+            configured = _configuration(sel, change)
+            more = await self._run("configure", at_arg(at), *configured)
+            await self.policies.go_on(configured[0], more, at)
             return []
         return await self._alter(sel, change, at, *_arguments(change))
 
@@ -277,20 +330,41 @@ class Shard:
         )
 
     async def _numbers(
-        self, at: Stamp, names: Sequence[str] | None
+        self, at: Stamp, names: Sequence[str] | None = None
     ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues, workers by their holders, places."""
-        named = () if names is None else (encode(list(dict.fromkeys(names))),)
-        queues, workers, places, ticks, keys = await self._run("stats", at_arg(at), self.limits.count_cap, *named)
+        """Queues (these, or all), workers by their holders, places; asked for in several steps where there are many."""
+        queues: dict[bytes, QueueStats] = {}
+        workers: dict[bytes, WorkerStats] = {}
+        pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
+        cursor, worker = "0" if names is None else "", "0"
+        while True:
+            wanted = encode(pieces.pop()) if pieces else ""
+            told, found, listed, listed_upto, places, ticks, keys = await self._run(
+                "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
+            )
+            for *queue, rest in told:
+                queues[queue[0]] = _queue_stats(queue, await self._oldest(queue[0], rest, at))
+            workers |= {holder: _worker_stats(packed) for holder, packed in listed}
+            cursor, worker = found.decode() if found != b"0" else "", str(listed_upto) if listed_upto >= 0 else ""
+            if not (pieces or cursor or worker):
+                break
         return (
-            [_queue_stats(queue) for queue in queues],
-            {holder: _worker_stats(worker) for holder, worker in workers},
+            list(queues.values()),
+            workers,
             [
                 *(PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
                 PlaceStats(Place.KEYS.value, keys, 0),
                 PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
             ],
         )
+
+    async def _oldest(self, queue: bytes, level: bytes, at: Stamp) -> int:
+        """How long a job has been due, of the levels from one on."""
+        age = -1
+        while level:
+            found, level = await self._run("oldest", at_arg(at), queue, level)
+            age = max(age, int(found))
+        return age
 
     async def _now(self) -> int:
         try:
@@ -374,9 +448,9 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed
 
 
-def _queue_stats(queue: Sequence[Any]) -> QueueStats:
+def _queue_stats(queue: Sequence[Any], overdue: int) -> QueueStats:
     name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
-    age, paused_until = int(oldest), int(until)
+    age, paused_until = max(overdue, int(oldest)), int(until)
     return QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
         None if age < 0 else age, None if paused_until < 0 else paused_until,

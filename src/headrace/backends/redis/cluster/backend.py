@@ -13,6 +13,7 @@ from headrace.backends.redis.hints import Listener
 from headrace.backends.redis.lines import ClusterLines
 from headrace.backends.redis.opening import check_cluster
 from headrace.backends.redis.place import Place
+from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
@@ -98,7 +99,7 @@ class ClusterBackend:
         of ended jobs retention may keep in all."""
         owners = await self._lines.owners()
         try:
-            found = [(address, await facts(line.call, kept // len(owners))) for address, line in owners]
+            found = [(address, await facts(line.call, kept // len(owners), DIGESTS)) for address, line in owners]
         except Refused as error:
             raise translated(error, self._place.where) from error
         each = [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]

@@ -2,17 +2,41 @@
 -- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over
 -- (2: and this holder is to make room for it), what has expired, and how many bytes there is still room for.
 
--- The time until the next job of a queue is due; nil: there is none.
-local function due_in(qid, now)
-    local next_in
-    for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
-        local first = call('ZRANGE', base .. ':r:' .. qid .. ':' .. priority, 0, 0, 'WITHSCORES')
-        next_in = math.min(next_in or FOREVER, math.max(0, tonumber(first[2]) - now))
-        if next_in == 0 then
-            break
+-- Of how many queues that have more others are told.
+local TOLD = 64
+
+-- What has expired, as it is told.
+local function tell_expired(ids)
+    local told = {}
+    for _, id in ipairs(ids) do
+        told[#told + 1] = id
+        told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
+        told[#told + 1] = call('HGET', base .. ':s', id)
+    end
+    return told
+end
+
+-- Of queues that a claim took part in, by number: the time until there may be more (false: nobody knows), and whether there is now.
+local function rest_of(parts, b)
+    local coming, more, asked = {}, {}, 0
+    for _, part in ipairs(parts) do
+        if part.skipped and part.coming <= b.now then
+            coming[part[1]], more[part[1]] = false, true
+        elseif part.governed and (not part.skipped or asked < VISITED) then
+            local till, is_more = visits().coming(part[1], b)
+            coming[part[1]], more[part[1]] = till or false, is_more
+            asked = asked + 1
+        elseif part.governed then
+            coming[part[1]], more[part[1]] = part.coming < FOREVER and part.coming - b.now, false
+        elseif not part.governed then
+            local levels, comings = ask('ZMSCORE', base .. ':pq', part), ask('ZMSCORE', base .. ':fq', part)
+            for i, qid in ipairs(part) do
+                local till = comings[i] and math.max(0, tonumber(comings[i]) - b.now) or false
+                coming[qid], more[qid] = levels[i] and 0 or till, levels[i] and true or till == 0
+            end
         end
     end
-    return next_in
+    return coming, more
 end
 
 local function answer_claim(now, first)
@@ -22,29 +46,27 @@ local function answer_claim(now, first)
     claim(b, parts)
     local ids = b.ids
     local short = #ids < limit
-    local known = {}
-    for _, part in ipairs(parts) do
-        for _, qid in ipairs(part) do
-            local coming, more
-            if part.governed then
-                coming, more = visits().coming(qid, b)
-            else
-                coming = due_in(qid, now)
-                more = coming == 0
-            end
-            if coming then
-                next_in = math.min(next_in or FOREVER, coming)
-            end
-            if more and (not short or b.room <= 0) then
-                wake(qid, 1)
-            elseif not more then
-                call('DEL', base .. ':g:' .. name_of(qid))
-            end
-            if limit == 1 and lost_below == NO_BOUND then
-                stay_chosen(qid, now, holder, lease_for)
-            end
-            known[#known + 1], known[#known + 2] = qid, name_of(qid)
+    local known, quiet, told = {}, {}, 0
+    local coming, more = rest_of(parts, b)
+    for qid, till in pairs(coming) do
+        if till then
+            next_in = math.min(next_in or FOREVER, till)
         end
+        if limit == 1 and lost_below == NO_BOUND then
+            stay_chosen(qid, now, holder, lease_for)
+        end
+        if more[qid] and (not short or b.room <= 0) and told < TOLD then
+            wake(qid, 1)
+            told = told + 1
+        elseif not more[qid] then
+            quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
+        end
+    end
+    for qid in pairs(b.qids) do
+        known[#known + 1], known[#known + 2] = qid, name_of(qid)
+    end
+    for from = 1, #quiet, MANY do
+        call('DEL', unpack(quiet, from, math.min(from + MANY - 1, #quiet)))
     end
     local passed = 0
     for qid in pairs(b.passed) do
@@ -57,14 +79,8 @@ local function answer_claim(now, first)
     if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
         errors = ask('HMGET', base .. ':e', ids)
     end
-    local over = {}
-    for _, id in ipairs(b.expired) do
-        over[#over + 1] = id
-        over[#over + 1] = without_cells(call('HGET', base .. ':j', id))
-        over[#over + 1] = call('HGET', base .. ':s', id)
-    end
     next_in = b.room <= 0 and 0 or next_in or -1
     return {
-        ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, over, number(b.room),
+        ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, tell_expired(b.expired), number(b.room),
     }
 end

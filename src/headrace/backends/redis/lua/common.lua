@@ -4,8 +4,11 @@
 --   :s          hash    id -> where the job is and what changed since (STATE); none: AVAILABLE, and never leased
 --   :a          zset    every id, all with the score 0, so by id
 --   :u:TENANT   zset    likewise the ids of one tenant   :u  set   tenants that have any
---   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at
---   :p:Q        zset    priorities of Q that have such jobs
+--   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at: those that are due, or were once
+--   :p:Q        zset    priorities of Q that have such jobs           :pq zset  numbers of queues by the lowest of these
+--   :f:Q        zset    AVAILABLE jobs of Q that are to come (priority + 32768 in 2 bytes, id) by run_at
+--   :fq         zset    numbers of queues by the instant of the first that is to come; of a governed queue by that from which on there
+--                       may be something for a claim
 --   :i:Q:GROUP  zset    AVAILABLE jobs that wait for a turn of their group, by run_at; they are in no line where claims look
 --   :ic:Q:GROUP zset    jobs that have one, by run_at, or with -1, which are known to keep it
 --   :i          zset    Q:GROUP of every group that has jobs in these two, all with the score 0
@@ -35,12 +38,15 @@
 --   :T          zset    the slots of all (PLANNED) by the instant at which they were planned
 --   :v          string  the layout of all this
 --
--- and of governed queues, whose jobs lie in lanes instead of :r:Q:P, one for each tenant, task and priority:
+-- and of governed queues, whose jobs lie in lanes instead, one for each tenant, priority and task:
 --
---   :r:N.K      zset    AVAILABLE jobs of the K-th lane of tenant number N by run_at
---   :H:Q        zset    lanes (N.K) of Q by the run_at of their first jobs
---   :F:Q        zset    jobs in these lanes that were not due yet when they came, by run_at
+--   :G:N:P:TASK zset    AVAILABLE jobs of tenant number N by run_at: those that are due, or were once
+--   :Gp:N       zset    its lanes by priority: run_at in 8 bytes and id of the first job, priority + 32768 in 2 bytes, task
+--   :Gf:N       zset    its jobs that are to come (priority + 32768 in 2 bytes, id, task) by run_at
+--   :H:Q        zset    lanes (N:P:TASK) of Q by the run_at of their first jobs
+--   :F:Q        zset    jobs of Q that are to come by run_at
 --   :o          hash    Q -> its round                   :ow hash  Q -> from which tenant on all are still to be woken (WAKING)
+--   :oc         hash    Q -> from where on its jobs that run are still to be counted
 --   :of:Q       hash    rates under way (BUCKET): of the queue (q), of tasks (kTASK)
 --   :oz:Q       zset    paused tasks by the instant until which they are
 --   :M          hash    N -> tenant (TENANT)             :Mn string  the last number

@@ -1,5 +1,6 @@
 -- Stop or resume claims from a queue, or of the jobs of one of its tenants or tasks. ARGV: now or '', its name, what (q, t, k), the name
--- of the tenant or task, for how long (0: resume; '' : until it is resumed).
+-- of the tenant or task, for how long (0: resume; '' : until it is resumed). Answers whether something is still to be done bit by
+-- bit.
 local now = clock(ARGV[1])
 local qid = qid_of(ARGV[2])
 local resumed = ARGV[5] == '0'
@@ -19,7 +20,7 @@ else
     rule().govern(qid)
     if ARGV[3] == 'k' then
         local paused = base .. ':oz:' .. qid
-        many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now)))
+        many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now), 'LIMIT', 0, 1000))
         keep(paused, ARGV[4])
         rule().rouse_all(qid)
     elseif not resumed or turns().known(qid, ARGV[4]) then
@@ -31,5 +32,6 @@ end
 if resumed then
     wake(qid, SIGNALS)
 end
+local more = ARGV[3] ~= 'q' and rule().is_going_on(qid)
 settle()
-return 1
+return more and 1 or 0

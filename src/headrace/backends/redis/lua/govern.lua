@@ -1,111 +1,170 @@
--- How a queue becomes governed, and what is done bit by bit: jobs that waited before are brought into lanes, in their order, and tenants
--- are woken when the rules change.
+-- How a queue becomes governed, and what is done bit by bit: jobs that run are counted, tenants are woken when the rules change, and jobs that
+-- waited before are brought into lanes, in their order.
 
 local function open_rule()
-    -- Bytes of jobs that are read for one step, about.
+    -- What one script does of it: jobs and tenants, a tenant counts for several.
+    local STEPS, PER_TENANT = 1000, 4
+    -- Bytes of jobs that are read for it, about.
     local MOST_MOVED = 8 * 1024 * 1024
     local PIECE = 100
+    -- Whether this script has done its part.
+    local has_gone_on = false
 
-    -- Bring some jobs into lanes.
-    local function bring_in(qid)
-        local moved, bytes = 0, 0
-        while moved < STEP and bytes < MOST_MOVED do
-            local priority = call('ZRANGE', base .. ':p:' .. qid, 0, 0)[1]
-            if not priority then
-                return
-            end
-            local key = base .. ':r:' .. qid .. ':' .. priority
-            local flat = call('ZRANGE', key, 0, PIECE - 1, 'WITHSCORES')
-            local ids, lanes = {}, {}
-            for i = 1, #flat, 2 do
-                ids[#ids + 1] = flat[i]
-            end
-            for i, job in ipairs(ask('HMGET', base .. ':j', ids)) do
-                local told, run_at = described(job), tonumber(flat[2 * i])
-                local t = turns().tenant(qid, told[3])
-                local lane = turns().lane(t, told[2], priority)
-                lanes[lane] = lanes[lane] or {tenant = t}
-                table.insert(lanes[lane], flat[2 * i])
-                table.insert(lanes[lane], ids[i])
-                turns().expect(t, run_at)
-                bytes = bytes + #job
-            end
-            for lane, line in pairs(lanes) do
-                turns().fill(line.tenant, lane, line, tonumber(line[1]), tonumber(line[#line - 1]) > instant)
-            end
-            many('ZREM', key, ids)
-            if call('EXISTS', key) == 0 then
-                call('ZREM', base .. ':p:' .. qid, priority)
-            end
-            moved = moved + #ids
+    -- Count some of the jobs that run; nothing is given out until all are.
+    local function count_some(qid, cursor)
+        local found = call('ZSCAN', base .. ':l', cursor, 'COUNT', STEPS / 2)
+        local ids = {}
+        for i = 1, #found[2], 2 do
+            ids[#ids + 1] = found[2][i]
         end
+        for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
+            local j = read_state(packed)
+            if j.qid == qid and j.state == RUNNING and j.held_until == 0 then
+                local t = turns().tenant(qid, described(call('HGET', base .. ':j', ids[i]))[3])
+                turns().start(t, j.text, 1)
+                j.held_until = t.n
+                save(ids[i], j)
+            end
+        end
+        if found[1] == '0' then
+            call('HDEL', base .. ':oc', qid)
+        else
+            call('HSET', base .. ':oc', qid, found[1])
+        end
+        return #ids
     end
 
     -- Wake some of the tenants that are still to be woken.
     local function rouse_some(qid, after, at)
-        local key = base .. ':V:' .. qid
-        local titles = call('ZRANGEBYLEX', key, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, STEP)
-        for _, title in ipairs(titles) do
-            turns().rouse(turns().by_number(struct.unpack('>I8', title, #title - 7)), at)
+        local most = STEPS / PER_TENANT
+        local titles = call('ZRANGEBYLEX', base .. ':V:' .. qid, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most)
+        local ns = {}
+        for i, title in ipairs(titles) do
+            ns[i] = struct.unpack('>I8', title, #title - 7)
         end
-        if #titles == STEP then
-            call('HSET', base .. ':ow', qid, cmsgpack.pack({titles[STEP], at}))
+        turns().take_in_all(ns)
+        for _, n in ipairs(ns) do
+            turns().rouse(turns().by_number(n), at)
+        end
+        if #titles == most then
+            call('HSET', base .. ':ow', qid, cmsgpack.pack({titles[most], at}))
         else
             call('HDEL', base .. ':ow', qid)
         end
+        return #titles * PER_TENANT
+    end
+
+    -- The first jobs that were there before: their ids, and their instants; of a level, or of those that are to come (priority nil).
+    local function first_of(qid)
+        local priority = call('ZRANGE', base .. ':p:' .. qid, 0, 0)[1]
+        local key = priority and ready.level_key(qid, priority) or ready.coming_key(qid)
+        local flat, ids, names = call('ZRANGE', key, 0, PIECE - 1, 'WITHSCORES'), {}, {}
+        for i = 1, #flat, 2 do
+            names[#names + 1] = flat[i]
+            ids[#ids + 1] = priority and flat[i] or string.sub(flat[i], 3)
+        end
+        return priority, key, ids, names, flat
+    end
+
+    -- Bring some jobs into lanes.
+    local function bring_in(qid, most)
+        local moved, bytes = 0, 0
+        while moved < most and bytes < MOST_MOVED do
+            local priority, key, ids, names, flat = first_of(qid)
+            if #ids == 0 then
+                break
+            end
+            local lines, expected = {}, {}
+            for i, job in ipairs(ask('HMGET', base .. ':j', ids)) do
+                local told, run_at = described(job), tonumber(flat[2 * i])
+                local t = turns().tenant(qid, told[3])
+                local name = priority and told[2] or 0
+                lines[t] = lines[t] or {}
+                lines[t][name] = lines[t][name] or {}
+                table.insert(lines[t][name], flat[2 * i])
+                table.insert(lines[t][name], priority and ids[i] or names[i] .. told[2])
+                expected[t] = math.min(expected[t] or run_at, run_at)
+                bytes = bytes + #(job or '')
+            end
+            for t, of in pairs(lines) do
+                for task, line in pairs(of) do
+                    if priority then
+                        turns().fill(t, task, tonumber(priority), line)
+                    else
+                        turns().fill_later(t, line)
+                    end
+                end
+                turns().expect(t, expected[t])
+            end
+            many('ZREM', key, names)
+            if priority and call('EXISTS', key) == 0 then
+                ready.drop_levels(qid, {priority})
+            end
+            moved = moved + #ids
+        end
+        ready.settle()
+        return moved
+    end
+
+    local function is_counting(qid)
+        return call('HEXISTS', base .. ':oc', qid) == 1
+    end
+
+    local function is_bringing(qid)
+        return call('EXISTS', base .. ':p:' .. qid, ready.coming_key(qid)) > 0
     end
 
     local function is_going_on(qid)
-        return call('EXISTS', base .. ':p:' .. qid) == 1 or call('HEXISTS', base .. ':ow', qid) == 1
+        return is_counting(qid) or is_bringing(qid) or call('HEXISTS', base .. ':ow', qid) == 1
             or call('HEXISTS', base .. ':ir', qid) == 1
     end
 
-    -- The next step of what is under way.
+    -- The next steps of what is under way; whether there are more.
     local function go_on(qid)
-        local waking = call('EXISTS', base .. ':ow') == 1 and call('HGET', base .. ':ow', qid)
+        local left = STEPS
+        has_gone_on = true
+        local cursor = call('EXISTS', base .. ':oc') == 1 and call('HGET', base .. ':oc', qid)
+        if cursor then
+            left = left - count_some(qid, cursor)
+        end
+        local waking = left > 0 and call('EXISTS', base .. ':ow') == 1 and call('HGET', base .. ':ow', qid)
         if waking then
             waking = cmsgpack.unpack(waking)
-            rouse_some(qid, waking[1], waking[2])
+            left = left - rouse_some(qid, waking[1], waking[2])
         end
-        if call('EXISTS', base .. ':p:' .. qid) == 1 then
-            bring_in(qid)
+        if left > 0 and is_bringing(qid) then
+            left = left - bring_in(qid, left)
         end
-        recall(qid, STEP)
+        if left > 0 and call('EXISTS', base .. ':ir') == 1 then
+            recall(qid, math.ceil(left / PER_TENANT))
+        end
+        local more = is_going_on(qid)
+        if more then
+            turns().lower(qid, 0)
+        end
+        return more
     end
 
     -- Let the tenants of a queue take turns from now on.
     local function govern(qid)
-        if is_governed(qid) then
-            return
+        if not is_governed(qid) then
+            call('HSET', base .. ':o', qid, 0)
+            governed = {}
+            call('HSET', base .. ':oc', qid, 0)
+            go_on(qid)
         end
-        call('HSET', base .. ':o', qid, 0)
-        governed = {}
-        local at = 0
-        while true do
-            local ids = call('ZRANGE', base .. ':l', at, at + STEP - 1)
-            for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
-                local j = read_state(packed)
-                if j.qid == qid then
-                    local t = turns().tenant(qid, described(call('HGET', base .. ':j', ids[i]))[3])
-                    turns().start(t, j.text, 1)
-                    j.held_until = t.n
-                    save(ids[i], j)
-                end
-            end
-            if #ids < STEP then
-                break
-            end
-            at = at + STEP
-        end
-        go_on(qid)
     end
 
     -- The rules have changed.
     local function rouse_all(qid)
-        rouse_some(qid, '', instant)
+        call('HSET', base .. ':ow', qid, cmsgpack.pack({'', instant}))
+        turns().lower(qid, 0)
+        if not has_gone_on then
+            go_on(qid)
+        end
     end
 
-    return {go_on = go_on, is_going_on = is_going_on, govern = govern, rouse_all = rouse_all}
+    return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, rouse_all = rouse_all}
 end
 
 local made_rule

@@ -64,7 +64,7 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
     for _, one in ipairs(grouped) do
         group_of_row[one[1]] = one[2]
     end
-    local answers, jobs, all, ready, dying, seen = {}, {}, {}, {}, {}, {}
+    local answers, jobs, all, filed, dying, seen = {}, {}, {}, {}, {}, {}
     local last, last_text
     local fresh_rows, standing = {}, {}
     for i = 1, count_rows do
@@ -97,32 +97,35 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
             if key then
                 take_key(id, qid, key)
             end
-            local group, lane, tenant = group_of_row[i], nil, nil
+            local group, tenant, task = group_of_row[i], nil, nil
             if governing and not group and is_governed(qid) then
-                lane, tenant = turns().lane_for(qid, bodies[first_body + i - 1], priorities[i])
+                tenant, task = turns().whose(qid, bodies[first_body + i - 1])
             end
             seen[id], fresh_rows[i] = true, true
-            local place = group and qid .. ':' .. group or tenant and lane or qid .. ':' .. priorities[i]
+            local run_at = run_ats[i]
+            local later = run_at > now
+            local place = group and qid .. ':' .. group
+                or tenant and tenant.digits .. (later and '' or ':' .. priorities[i] .. ':' .. task) or later and qid or qid .. ':' .. priorities[i]
             local flags = (key and 1 or 0) + (group and 2 or 0)
             local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], flags, expiries[i])
             local at = #jobs
             jobs[at + 1], jobs[at + 2] = id, job .. bodies[first_body + i - 1]
             all[at + 1], all[at + 2] = 0, id
-            local lines = group and standing or ready
+            local lines = group and standing or filed
             local line = lines[place]
             if not line then
-                line = {qid = qid, priority = priorities[i], group = group, tenant = tenant, first = run_ats[i]}
+                line = {
+                    qid = qid, priority = priorities[i], group = group, tenant = tenant, task = task, later = later, first = run_at,
+                }
                 lines[place] = line
             end
-            local n, run_at = #line, run_ats[i]
-            if tenant and run_at < line.first then
-                line.first = run_at
-            end
+            local n = #line
+            line.first, line.later = math.min(line.first, run_at), line.later or later
             if run_at ~= last then
                 last, last_text = run_at, number(run_at)
             end
-            line[n + 1], line[n + 2] = last_text, id
-            line.later = line.later or run_at > now
+            line[n + 1] = last_text
+            line[n + 2] = (group or not later) and id or tenant and turns().later_as(priorities[i], id, task) or ready.coming_as(priorities[i], id)
             if expiries[i] > 0 then
                 dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
                 dying[#dying + 1] = id
@@ -140,15 +143,17 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
     many('HSET', base .. ':j', jobs)
     many('ZADD', base .. ':a', all)
     many('ZADD', base .. ':y', dying)
-    for place, line in pairs(ready) do
-        if line.tenant then
-            turns().fill(line.tenant, place, line, line.first, line.later)
+    for _, line in pairs(filed) do
+        if line.tenant and line.later then
+            turns().fill_later(line.tenant, line)
             turns().expect(line.tenant, line.first)
+        elseif line.tenant then
+            turns().fill(line.tenant, line.task, line.priority, line)
+            turns().expect(line.tenant, line.first)
+        elseif line.later then
+            ready.fill_coming(line.qid, line, line.first)
         else
-            many('ZADD', base .. ':r:' .. place, line)
-            if call('ZCARD', base .. ':r:' .. place) == #line / 2 then
-                call('ZADD', base .. ':p:' .. line.qid, line.priority, line.priority)
-            end
+            ready.fill_level(line.qid, line.priority, line)
         end
         count(line.qid, AVAILABLE, #line / 2)
         wake(line.qid, line.later and SIGNALS or #line / 2)

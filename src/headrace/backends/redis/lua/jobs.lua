@@ -51,6 +51,7 @@ local elsewhere
 local function fresh(id, job)
     local _, expires_at, qid, size, priority, flags = head(job)
     local listed = is_whole_job(job) and (call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id)
+        or call('ZSCORE', base .. ':f:' .. qid, struct.pack('>I2', priority + 32768) .. id)
         or elsewhere(id, job, qid, priority, flags >= 2))
     if not listed then
         return read_state(false)

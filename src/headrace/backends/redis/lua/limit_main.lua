@@ -1,4 +1,5 @@
 -- Replace what one tenant may do. ARGV: now or '', the queue's name, the tenant's, its limit (msgpack: {running, rate}; '' : none).
+-- Answers whether something is still to be done bit by bit.
 clock(ARGV[1])
 local qid = qid_of(ARGV[2])
 rule().govern(qid)
@@ -8,5 +9,6 @@ if ARGV[4] ~= '' or turns().known(qid, ARGV[3]) then
     turns().change(t)
 end
 wake(qid, SIGNALS)
+local more = rule().is_going_on(qid)
 settle()
-return 1
+return more and 1 or 0

@@ -1,25 +1,17 @@
 -- The lines that a job can stand in.
 
--- Where claims look.
+-- Where claims look, or will when it is due.
 local function put_ready(id, j)
     if is_governed(j.qid) then
         turns().put(id, j)
-        return
-    end
-    local key = base .. ':r:' .. j.qid .. ':' .. j.priority
-    if call('ZADD', key, number(j.run_at), id) == 1 and call('ZCARD', key) == 1 then
-        call('ZADD', base .. ':p:' .. j.qid, j.priority, j.priority)
+    else
+        ready.enter(id, j.qid, j.priority, j.run_at)
     end
 end
 
 local function leave_ready(id, j)
-    if is_governed(j.qid) and turns().drop(id, j) then
-        return
-    end
-    local key = base .. ':r:' .. j.qid .. ':' .. j.priority
-    call('ZREM', key, id)
-    if call('EXISTS', key) == 0 then
-        call('ZREM', base .. ':p:' .. j.qid, j.priority)
+    if not (is_governed(j.qid) and turns().drop(id, j)) then
+        ready.exit(id, j.qid, j.priority)
     end
 end
 

@@ -1,5 +1,5 @@
 -- Replace a policy. ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY),
--- how many groups are called anew. Answers whether it was done, and whether there are more groups to be called.
+-- Answers whether it was done, and whether something is still to be done bit by bit.
 local now = clock(ARGV[1])
 local qid = ARGV[2] == '' and 0 or qid_of(ARGV[2])
 local was = policy_of(qid)
@@ -25,17 +25,24 @@ if is_governed(qid) then
     if not is_same(was[RULE.rate], policy[RULE.rate]) then
         call('HDEL', rates, 'q')
     end
+    local changed = {}
     for task, rate in pairs(was[RULE.task_rates]) do
         if not is_same(rate, policy[RULE.task_rates][task]) then
-            call('HDEL', rates, 'k' .. task)
+            changed[#changed + 1] = 'k' .. task
         end
     end
-    rule().rouse_all(qid)
+    many('HDEL', rates, changed)
 end
 wake(qid, SIGNALS)
 if was[RULE.group_running] ~= policy[RULE.group_running] then
     begin_recall(qid)
 end
-local more = recall(qid, tonumber(ARGV[5]))
+local more
+if is_governed(qid) then
+    rule().rouse_all(qid)
+    more = rule().is_going_on(qid)
+else
+    more = recall(qid, CALLED)
+end
 settle()
 return {1, more and 1 or 0}

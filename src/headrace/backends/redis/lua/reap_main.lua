@@ -6,14 +6,15 @@ local now = clock(ARGV[1])
 local LOOK_AT = 10
 -- Of how many leases, at either end, it is asked whose they are.
 local HOLDERS = 500
+-- How many workers are taken off the list that have gone.
+local GONE = 1000
 
 local steady = is_steady(now, 8)
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now))) do
-    call('HDEL', base .. ':W', holder)
-    call('ZREM', base .. ':X', holder)
-end
+local holders = call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now), 'LIMIT', 0, GONE)
+many('HDEL', base .. ':W', holders)
+many('ZREM', base .. ':X', holders)
 
 -- A few queues, of which those go that have no job any more; their number is not given to another.
 for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', base .. ':q', LOOK_AT) or {}) do
@@ -34,7 +35,7 @@ end
 -- Some groups that are still to be called anew, as who began that was interrupted.
 local calling = call('HRANDFIELD', base .. ':ir')
 if calling then
-    recall(tonumber(calling), STEP)
+    recall(tonumber(calling), CALLED)
 end
 
 local over = steady and call('ZCOUNT', base .. ':l', '-inf', number(now)) or 0

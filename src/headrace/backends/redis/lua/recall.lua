@@ -1,5 +1,8 @@
 -- The groups of a queue are called anew, as the number of their turns has changed.
 
+-- How many in one go.
+local CALLED = 250
+
 -- From the first on.
 local function begin_recall(qid)
     call('HSET', base .. ':ir', qid, '[' .. qid .. ':')

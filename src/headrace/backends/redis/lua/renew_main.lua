@@ -42,11 +42,17 @@ for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
 end
 many('HSET', base .. ':s', saved)
 many('ZADD', base .. ':l', leases)
-local paused = {}
-for _, name in ipairs(worker[2]) do
-    local qid = call('HGET', base .. ':q', name)
-    if qid and tonumber(call('ZSCORE', base .. ':z', qid) or 0) > now then
-        paused[#paused + 1] = name
+local paused, known, names = {}, {}, {}
+if call('EXISTS', base .. ':z') == 1 then
+    for i, qid in ipairs(ask('HMGET', base .. ':q', worker[2])) do
+        if qid then
+            known[#known + 1], names[#names + 1] = qid, worker[2][i]
+        end
+    end
+    for i, till in ipairs(ask('ZMSCORE', base .. ':z', known)) do
+        if till and tonumber(till) > now then
+            paused[#paused + 1] = names[i]
+        end
     end
 end
 local held = {}

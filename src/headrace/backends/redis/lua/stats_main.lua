@@ -1,86 +1,100 @@
--- The store in numbers. ARGV: now or '', how far to count, and, where only some of its queues are meant, their names (msgpack).
+-- The store in numbers, some queues and some workers at a time. ARGV: now or '', how far to count, queue names (msgpack; '' : all of them), from
+-- where on all are looked at ('' : no further), the worker to begin with ('' : none further). Answers for each queue: name, whether it is
+-- paused, jobs that are available, scheduled, running, paused, completed, cancelled, failed, how long the first is due (-1: none is), the end of the
+-- pause (-1: none), and the level from which on it is still to be asked for what is due ('' : none); from where on to go on with queues
+-- ('0': these were all); holders and their workers; the worker to go on with (-1: these were all); jobs and bytes of each end; ticks; keys that
+-- outlive their jobs.
+
+-- How many queues, levels and bytes of workers are looked at in one go, about.
+local QUEUES, LEVELS, MOST_READ = 200, 1000, 1024 * 1024
+
 local now = clock(ARGV[1])
 local cap = tonumber(ARGV[2])
-local queues = {}
-local function queue(qid)
-    qid = tostring(qid)
-    if not queues[qid] then
-        queues[qid] = {name_of(tonumber(qid)), 0, 0, 0, 0, 0, 0, 0, 0, -1, -1}
+local at = number(now)
+
+local titles, qids, cursor = {}, {}, '0'
+if ARGV[3] ~= '' then
+    titles = cmsgpack.unpack(ARGV[3])
+    qids = ask('HMGET', base .. ':q', titles)
+elseif ARGV[4] ~= '' then
+    local found = call('HSCAN', base .. ':q', ARGV[4], 'COUNT', QUEUES)
+    cursor = found[1]
+    for i = 1, #found[2], 2 do
+        titles[#titles + 1], qids[#qids + 1] = found[2][i], found[2][i + 1]
     end
-    return queues[qid]
-end
-local COLUMN = {[0] = 3, [1] = 5, [2] = 6, [3] = 7, [4] = 8, [5] = 9}
-local function pause(qid, ends)
-    queue(qid)[2] = 1
-    queue(qid)[11] = tonumber(ends) < FOREVER and ends or -1
 end
 
-local function read_all()
-    local counts = call('HGETALL', base .. ':n')
-    for i = 1, #counts, 2 do
-        local qid, state = string.match(counts[i], '^(%d+):(%d)$')
-        if qid then
-            queue(qid)[COLUMN[tonumber(state)]] = tonumber(counts[i + 1])
+-- How long the first job is due, of those by run_at in a line; -1: it is not.
+local function age_of(key)
+    local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    return first and first <= now and now - first or -1
+end
+
+local left = LEVELS
+
+-- The same of all levels of a queue from one on, and the one to go on with.
+local function age_in(qid, from)
+    local age = -1
+    local levels = call('ZRANGEBYSCORE', base .. ':p:' .. qid, from, '+inf', 'LIMIT', 0, math.max(1, left) + 1)
+    for i, priority in ipairs(levels) do
+        if left <= 0 then
+            return age, priority
         end
+        age, left = math.max(age, age_of(base .. ':r:' .. qid .. ':' .. priority)), left - 1
     end
-    local paused = call('ZRANGEBYSCORE', base .. ':z', '(' .. number(now), '+inf', 'WITHSCORES')
-    for i = 1, #paused, 2 do
-        pause(paused[i], paused[i + 1])
-    end
+    return age, ''
 end
 
-local function read_one(name)
-    local qid = call('HGET', base .. ':q', name)
-    if not qid then
-        return
-    end
-    for state, column in pairs(COLUMN) do
-        local jobs = call('HGET', base .. ':n', qid .. ':' .. state)
-        if jobs then
-            queue(qid)[column] = tonumber(jobs)
-        end
-    end
-    local ends = call('ZSCORE', base .. ':z', qid)
-    if ends and tonumber(ends) > now then
-        pause(qid, ends)
-    end
-end
-
-if ARGV[3] then
-    for _, name in ipairs(cmsgpack.unpack(ARGV[3])) do
-        read_one(name)
-    end
-else
-    read_all()
-end
-
--- Of jobs by run_at: how many are to come, and how long the first is due.
-local function look_at(stats, key, heads)
-    stats[4] = math.min(cap, stats[4] + call('ZCOUNT', key, '(' .. number(now), '+inf'))
-    local first = tonumber(call('ZRANGE', heads or key, 0, 0, 'WITHSCORES')[2])
-    if first and first <= now then
-        stats[10] = math.max(stats[10], now - first)
-    end
-end
-
-local told = {}
-for qid, stats in pairs(queues) do
-    for _, priority in ipairs(call('ZRANGE', base .. ':p:' .. qid, 0, -1)) do
-        look_at(stats, base .. ':r:' .. qid .. ':' .. priority)
-    end
+local function look_at(name, qid, counts, pause)
+    local scheduled = call('ZCOUNT', base .. ':f:' .. qid, '(' .. at, '+inf')
+    local age, rest = age_in(qid, '-inf')
+    age = math.max(age, age_of(base .. ':f:' .. qid))
     if is_governed(qid) then
-        look_at(stats, base .. ':F:' .. qid, base .. ':H:' .. qid)
+        scheduled = scheduled + call('ZCOUNT', base .. ':F:' .. qid, '(' .. at, '+inf')
+        age = math.max(age, age_of(base .. ':H:' .. qid), age_of(base .. ':F:' .. qid))
     end
-    stats[10] = number(stats[10])
-    told[#told + 1] = stats
+    return {
+        name, pause > now and 1 or 0, counts[1], math.min(cap, scheduled), counts[2], counts[3], counts[4], counts[5], counts[6], number(age),
+        pause > now and pause < FOREVER and number(pause) or -1, rest,
+    }
 end
-local workers = {}
-for _, holder in ipairs(call('ZRANGEBYSCORE', base .. ':X', '(' .. number(now), '+inf')) do
-    workers[#workers + 1] = {holder, call('HGET', base .. ':W', holder)}
+
+local told, known, asked = {}, {}, {}
+for i, qid in ipairs(qids) do
+    if qid then
+        known[#known + 1] = {titles[i], qid}
+        for state = AVAILABLE, FAILED do
+            asked[#asked + 1] = qid .. ':' .. state
+        end
+    end
+end
+local found = ask('HMGET', base .. ':n', asked), {}
+for i, one in ipairs(known) do
+    local counts, any = {}, false
+    for state = AVAILABLE, FAILED do
+        local jobs = tonumber(found[6 * (i - 1) + state + 1] or 0)
+        counts[state + 1], any = jobs, any or jobs > 0
+    end
+    local pause = tonumber(call('ZSCORE', base .. ':z', one[2]) or 0)
+    if any or pause > now then
+        told[#told + 1] = look_at(one[1], one[2], counts, pause)
+    end
+end
+
+local workers, next_worker, bytes = {}, tonumber(ARGV[5]) or -1, 0
+while next_worker >= 0 and bytes < MOST_READ do
+    local holder = call('ZRANGEBYSCORE', base .. ':X', '(' .. at, '+inf', 'LIMIT', next_worker, 1)[1]
+    if not holder then
+        next_worker = -1
+        break
+    end
+    local worker = call('HGET', base .. ':W', holder)
+    workers[#workers + 1] = {holder, worker}
+    next_worker, bytes = next_worker + 1, bytes + #worker + 1000
 end
 local places = {}
 for state = COMPLETED, FAILED do
     places[#places + 1] = call('ZCARD', base .. ':d:' .. state)
     places[#places + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
 end
-return {told, workers, places, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}
+return {told, cursor, workers, next_worker, places, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}

@@ -22,16 +22,13 @@ else
 end
 local told = {}
 for i, t in ipairs(found) do
-    local waiting, workers = 0, {}
-    for _, k in pairs(t.lanes) do
-        waiting = waiting + call('ZCARD', turns().key(t, k))
-    end
+    local workers = {}
     for holder in pairs(t.holders) do
         local listed = call('ZSCORE', base .. ':X', holder)
         if listed and tonumber(listed) > now then
             workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
         end
     end
-    told[i] = {call('HGET', base .. ':M', number(t.n)), math.min(waiting, cap), workers}
+    told[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.later, cap), workers}
 end
 return {number(now), call('HGET', base .. ':P', qid) or '', told}

@@ -1,6 +1,7 @@
 local now = clock(ARGV[1])
 local answers = finish_all(now, 8)
 settle_counts()
+ready.settle()
 local claimed = answer_claim(now, 2)
 settle()
 return {answers, claimed}

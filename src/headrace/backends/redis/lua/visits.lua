@@ -2,155 +2,12 @@
 
 local function open_visits()
     local own = turns()
+    local pick = open_pick(own)
 
-    -- Task and priority of a lane.
-    local KIND = '^(.*)%z(-?%d+)$'
     -- How many of those who are awake are looked at together, at most.
     local WINDOW = 16
     -- What a tenant gets when it is its turn, where the policy does not say.
     local CHUNK = 10
-    local NOTHING = {}
-    local kinds = {}
-    -- What is next, of one line: made once, as there are many visits.
-    local next_ids, next_scores, next_places = {}, {}, {}
-
-    local function kind_of(kind)
-        local known = kinds[kind]
-        if not known then
-            local task, priority = string.match(kind, KIND)
-            known = {task = task, priority = tonumber(priority)}
-            kinds[kind] = known
-        end
-        return known
-    end
-
-    -- The due jobs of a tenant, line by line, but for tasks that are closed. Of each line what this claim has passed over is known.
-    local function lines_of(b, q, t)
-        local lines, open = {}, own.is_open(q)
-        for kind, k in pairs(t.lanes) do
-            local key = own.key(t, k)
-            local line = b.lines[key]
-            if not line or line.kind ~= kind then
-                local known = kind_of(kind)
-                line = {
-                    key = key, qid = t.qid, kind = kind, task = known.task, priority = known.priority, tenant = t, passed = false,
-                    at = 0, items = NOTHING, next = 1, over = false,
-                }
-                b.lines[key] = line
-            end
-            if open or own.closed_until(q, line.task, b.now) == 0 then
-                line.at, line.items, line.next, line.over = line.passed or 0, NOTHING, 1, false
-                lines[#lines + 1] = line
-            end
-        end
-        return lines
-    end
-
-    local function refill(b, line, most)
-        line.items = call('ZRANGEBYSCORE', line.key, '-inf', b.till_now, 'WITHSCORES', 'LIMIT', line.at, most + 1)
-        line.at, line.over, line.next = line.at + most + 1, #line.items < 2 * (most + 1), 1
-    end
-
-    -- The next jobs of a line that nothing holds back; good until the next are asked for.
-    local function next_in(b, line, most)
-        local ids, scores, places, n = next_ids, next_scores, next_places, 0
-        while n < most do
-            if line.next > #line.items and not line.over then
-                refill(b, line, most)
-            end
-            local items, first = line.items, line.next
-            local last = math.min(#items, first + 2 * (most - n) - 1)
-            if last < first then
-                break
-            end
-            for i = first, last, 2 do
-                n = n + 1
-                ids[n], scores[n], places[n] = items[i], items[i + 1], line
-            end
-            line.next = last + 1
-        end
-        for i = n + 1, #ids do
-            ids[i], scores[i], places[i] = nil, nil, nil
-        end
-        return ids, scores, places
-    end
-
-    -- The next jobs of some lines, in their order: by (priority, run_at, id), or with ageing by (run_at + priority * ageing, id). A task
-    -- whose rate may be used up by them ends the piece.
-    local function merged(b, q, lines, most)
-        if #lines == 1 and own.is_open(q) then
-            return next_in(b, lines[1], most)
-        end
-        local ids, scores, places, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
-        while #ids < most do
-            local best, best_id, best_level, best_at
-            for i = 1, #lines do
-                local line = lines[i]
-                if line.next > #line.items and not line.over then
-                    refill(b, line, most)
-                end
-                local id = line.items[line.next]
-                if id then
-                    local run_at, level = tonumber(line.items[line.next + 1]), line.priority
-                    if ageing then
-                        run_at, level = run_at + level * ageing, 0
-                    end
-                    if not best or level < best_level or (level == best_level
-                        and (run_at < best_at or (run_at == best_at and before(id, best_id)))) then
-                        best, best_id, best_level, best_at = line, id, level, run_at
-                    end
-                end
-            end
-            if not best then
-                break
-            end
-            local bucket = own.task_bucket(q, best.task)
-            if bucket then
-                rest[best.task] = (rest[best.task] or own.free(bucket, b.now)) - 1
-                if rest[best.task] < 0 then
-                    break
-                end
-            end
-            local n = #ids + 1
-            ids[n], scores[n], places[n] = best_id, best.items[best.next + 1], best
-            best.next = best.next + 2
-        end
-        return ids, scores, places
-    end
-
-    -- Lease up to ``most`` jobs of a tenant; how many it were.
-    local function take_of(b, q, t, most)
-        local taken = 0
-        local lines = lines_of(b, q, t)
-        while #lines > 0 and taken < most and b.left() > 0 and not b.tired() do
-            local ids, scores, places = merged(b, q, lines, most - taken)
-            if #ids == 0 then
-                break
-            end
-            local some, gone, stale = b.take(ids, scores, places, most - taken, t.n)
-            taken = taken + some
-            local again = stale or some < #ids
-            local as_read = not again
-            for place, list in pairs(gone) do
-                local first = as_read and not place.passed and place.items[place.next + 1]
-                if first then
-                    own.begin_with(t, place.key, first)
-                else
-                    own.tidy(t, place.kind, place.key)
-                end
-                for _, id in ipairs(q.coming and list or {}) do
-                    q.taken[#q.taken + 1] = id
-                end
-                local bucket = own.task_bucket(q, place.task)
-                own.spend(bucket, b.now, #list)
-                again = again or bucket
-            end
-            if again and taken < most then
-                lines = lines_of(b, q, t)
-            end
-        end
-        return taken
-    end
 
     -- How many jobs a tenant may be given; 0: none, and then it takes part no more.
     local function allowed_to(b, q, t)
@@ -168,20 +25,6 @@ local function open_visits()
             return 0
         end
         return math.min(q.policy[RULE.chunk] or CHUNK, most and most - t.running or FOREVER, free or FOREVER)
-    end
-
-    -- The instant at which a tenant that has nothing more to give now may have something again.
-    local function next_of(b, q, t)
-        local till = FOREVER
-        for kind, k in pairs(t.lanes) do
-            local key = own.key(t, k)
-            local at = b.lines[key] and b.lines[key].passed or 0
-            local first = call('ZRANGE', key, at, at, 'WITHSCORES')[2]
-            if first then
-                till = math.min(till, math.max(tonumber(first), own.closed_until(q, kind_of(kind).task, b.now)))
-            end
-        end
-        return till
     end
 
     local function comes_first(t, other)
@@ -249,7 +92,8 @@ local function open_visits()
         if allowed <= 0 then
             return 0
         end
-        local taken = take_of(b, q, t, allowed)
+        local rising = own.promote(t)
+        local taken = pick.take(b, q, t, allowed)
         local was = t.status
         if was == BOUND then
             own.unlist(t)
@@ -259,12 +103,12 @@ local function open_visits()
             own.spend(own.queue_bucket(q), b.now, taken)
             own.spend(own.tenant_bucket(q, t), b.now, taken)
         end
-        local rests = taken < allowed and b.left() > 0 and not b.tired()
+        local rests = taken < allowed and not rising and b.left() > 0 and not b.tired()
         if was == AWAKE and (rests or own.is_bound(t)) then
             own.unlist(t)
         end
         if rests then
-            local till = next_of(b, q, t)
+            local till = pick.next_of(b, q, t)
             t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
         end
         if t.status == AWAKE and was == AWAKE and not own.is_bound(t) then
@@ -285,12 +129,13 @@ local function open_visits()
     -- Lease up to ``most`` jobs of a governed queue; how many it were.
     local function take_turns(b, qid, most)
         local q = own.queue(qid)
-        rule().go_on(qid)
-        own.wake(q, b.now)
-        q.window, q.taken, q.coming = {}, {}, own.has_coming(q.qid)
+        if rule().go_on(qid) and rule().is_counting(qid) then
+            return 0
+        end
+        own.wake(q, b.now, most)
+        q.window = {}
         -- As many as it takes if each has something, and more where that was not enough.
         q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
-        b.till_now = number(b.now)
         local total = 0
         while total < most and b.left() > 0 and not b.tired() do
             local room = math.min(most - total, room_of(b, q))
@@ -301,9 +146,6 @@ local function open_visits()
             total = total + visit(b, q, t, room)
         end
         own.write_places(q)
-        if q.coming then
-            own.left(q.qid, q.taken)
-        end
         b.flush()
         return total
     end
@@ -332,7 +174,13 @@ local function open_visits()
         return coming, awake or coming == 0
     end
 
-    return {take = take_turns, coming = turns_in}
+    local function coming(qid, b)
+        local till, more = turns_in(qid, b)
+        own.fix(tonumber(qid), more and 0 or till and b.now + till or nil)
+        return till, more
+    end
+
+    return {take = take_turns, coming = coming}
 end
 
 local made_visits

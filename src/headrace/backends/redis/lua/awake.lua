@@ -1,0 +1,215 @@
+-- Governed queues: which tenants are awake, and who sleeps until when.
+
+local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
+-- How many tenants a claim wakes, at least and at most: twice as many as it may take jobs.
+local FEWEST, MOST = 100, 1000
+
+-- For ``self``, the turns.
+local function open_awake(self)
+    -- From when on something may be had of queues, as far as this script has found out.
+    local soon = {}
+
+    local function awake_as(t)
+        return struct.pack('>I8', t.since) .. self.title(t)
+    end
+
+    function self.is_bound(t)
+        local most = policy_of(t.qid)[RULE.holders]
+        if not most then
+            return false
+        end
+        local held = 0
+        for _ in pairs(t.holders) do
+            held = held + 1
+        end
+        return held >= most
+    end
+
+    -- Of those who are awake and have been given something: to be put where they belong.
+    function self.place_later(q, t)
+        q.places[t.n] = t
+        self.note(t)
+    end
+
+    function self.write_places(q)
+        local places = {}
+        for _, t in pairs(q.places) do
+            places[#places + 1], places[#places + 2] = number(t.count), awake_as(t)
+        end
+        many('ZADD', base .. ':A:' .. q.qid, places)
+        q.places = {}
+    end
+
+    function self.unlist(t)
+        if t.status == AWAKE then
+            self.queue(t.qid).places[t.n] = nil
+            call('ZREM', base .. ':A:' .. t.qid, awake_as(t))
+        elseif t.status == BOUND then
+            for holder in pairs(t.holders) do
+                call('ZREM', base .. ':O:' .. t.qid .. ':' .. holder, awake_as(t))
+            end
+        elseif t.wake_at >= 0 then
+            call('ZREM', base .. ':B:' .. t.qid, t.digits)
+        end
+    end
+
+    -- Something may be had of a queue from an instant on, for all that is known.
+    function self.lower(qid, at)
+        soon[qid] = math.min(soon[qid] or at, at)
+    end
+
+    -- The same, by a claim, which knows all of it; nil: something must happen first. Where holders count, others may find more.
+    function self.fix(qid, at)
+        if not policy_of(qid)[RULE.holders] then
+            soon[qid] = nil
+            if at then
+                call('ZADD', base .. ':fq', number(at), qid)
+            else
+                call('ZREM', base .. ':fq', qid)
+            end
+        end
+    end
+
+    function self.write_soon()
+        for qid, at in pairs(soon) do
+            call('ZADD', base .. ':fq', 'LT', number(at), qid)
+        end
+        soon = {}
+    end
+
+    function self.list(t)
+        self.note(t)
+        if t.status == AWAKE or t.status == BOUND then
+            self.lower(t.qid, 0)
+            t.status = self.is_bound(t) and BOUND or AWAKE
+            if t.status == AWAKE then
+                call('ZADD', base .. ':A:' .. t.qid, number(t.count), awake_as(t))
+            else
+                self.queue(t.qid).owned = nil
+                for holder in pairs(t.holders) do
+                    call('ZADD', base .. ':O:' .. t.qid .. ':' .. holder, number(t.count), awake_as(t))
+                end
+            end
+        elseif t.wake_at >= 0 then
+            call('ZADD', base .. ':B:' .. t.qid, number(t.wake_at), t.digits)
+            self.lower(t.qid, t.wake_at)
+        end
+    end
+
+    -- Something may be had of it from then on.
+    function self.expect(t, till)
+        if t.status == ASLEEP and (t.wake_at < 0 or till < t.wake_at) then
+            t.wake_at = till
+            self.list(t)
+        end
+    end
+
+    function self.fall_asleep(t, till)
+        self.unlist(t)
+        t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
+        self.list(t)
+    end
+
+    -- The rules have changed.
+    function self.rouse(t, at)
+        local bucket = t.bucket
+        if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
+            self.note(t)
+        end
+        if t.status == FULL then
+            t.status, t.wake_at = ASLEEP, -1
+            self.note(t)
+        end
+        if t.status ~= ASLEEP then
+            self.unlist(t)
+            self.list(t)
+        elseif t.count > 0 or t.running > 0 or t.bucket or t.due + t.later > 0 then
+            self.expect(t, at)
+        end
+    end
+
+    -- -- jobs that run
+
+    -- Jobs of a tenant run.
+    function self.start(t, holder, jobs)
+        if t.holders[holder] then
+            t.holders[holder] = t.holders[holder] + jobs
+        else
+            local listed = t.status == AWAKE or t.status == BOUND
+            if listed then
+                self.unlist(t)
+            end
+            t.holders[holder] = jobs
+            if listed then
+                self.list(t)
+            end
+        end
+        t.running = t.running + jobs
+        self.note(t)
+    end
+
+    -- Jobs of a tenant run no more.
+    function self.stop(n, holder, jobs)
+        local t = self.by_number(n)
+        t.running = t.running - jobs
+        local left = t.holders[holder] - jobs
+        if left > 0 then
+            t.holders[holder] = left
+        else
+            local bound = t.status == BOUND
+            if bound then
+                self.unlist(t)
+            end
+            t.holders[holder] = nil
+            if bound then
+                self.list(t)
+            end
+        end
+        if t.status == FULL then
+            t.status, t.wake_at = ASLEEP, -1
+            self.expect(t, instant)
+        end
+        self.forget(t)
+        local policy = policy_of(t.qid)
+        if policy[RULE.running] or policy[RULE.holders] or policy[RULE.tenant_running] or (t.limit and t.limit[1]) then
+            wake(t.qid, jobs)
+            self.lower(t.qid, 0)
+        end
+    end
+
+    -- A job has come, running, from another queue, and ends its run at once.
+    function self.pass(qid, id)
+        local t = self.known(qid, described(call('HGET', base .. ':j', id))[3])
+        if t then
+            if t.status == FULL then
+                t.status, t.wake_at = ASLEEP, -1
+                self.expect(t, instant)
+            end
+            self.forget(t)
+        end
+    end
+
+    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them.
+    function self.wake(q, now, wanted)
+        local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
+        local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)
+        local awake, gone, due = {}, {}, {}
+        for i = 1, #flat, 2 do
+            due[#due + 1] = tonumber(flat[i])
+        end
+        self.take_in_all(due)
+        for i = 1, #flat, 2 do
+            local t = self.by_number(tonumber(flat[i]))
+            t.status, t.since, t.wake_at, t.count = AWAKE, t.wake_at, -1, math.max(t.count, q.round)
+            gone[#gone + 1] = flat[i]
+            self.note(t)
+            if self.is_bound(t) then
+                self.list(t)
+            else
+                awake[#awake + 1], awake[#awake + 2] = number(t.count), awake_as(t)
+            end
+        end
+        many('ZREM', base .. ':B:' .. q.qid, gone)
+        many('ZADD', base .. ':A:' .. q.qid, awake)
+    end
+end

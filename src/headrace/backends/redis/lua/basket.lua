@@ -1,0 +1,147 @@
+-- What a claim takes.
+
+local CHUNK = 1000
+-- How many jobs a claim looks at, and how many of them it cancels, at most.
+local LOOK, CANCELS = 2000, 1000
+-- How many bodies are read before it is known how large they are.
+local FIRST = 8
+
+-- What a claim has taken so far, and what it may still take.
+local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
+    local ids, jobs, states, expired = {}, {}, {}, {}
+    local saved, leases = {}, {}
+    local read, weight = 0, 0
+    local dying = call('EXISTS', base .. ':y') == 1
+    local till = number(now + lease_for)
+    -- What the state of every job begins with that is leased for the first time.
+    local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
+    local b = {
+        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, looked = 0,
+        lines = {}, qids = {},
+    }
+
+    function b.left()
+        return b.room > 0 and limit - #ids or 0
+    end
+
+    -- Whether it has met so many jobs that it leaves the rest to the next.
+    function b.tired()
+        return b.looked >= LOOK or #expired >= CANCELS
+    end
+
+    -- The bodies of as many jobs of a piece, from one on, as there may be room for.
+    local function read_bodies(piece, from, bodies, most)
+        local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(b.room * read / weight)))
+        local last = math.min(#piece, from + math.min(count_most, most) - 1)
+        local wanted = from == 1 and last == #piece and piece or {unpack(piece, from, last)}
+        for i, job in ipairs(ask('HMGET', base .. ':j', wanted)) do
+            bodies[from + i - 1] = job
+            read, weight = read + 1, weight + (job and #job or 0)
+        end
+    end
+
+    -- Write down what was leased.
+    function b.flush()
+        many('HSET', base .. ':s', saved)
+        many('ZADD', base .. ':l', leases)
+        saved, leases = {}, {}
+    end
+
+    -- Lease up to ``most`` jobs of a piece, of a tenant (0: none), in its order. Answers how many, by place too, and whether others may
+    -- have come where claims look: then what is left of the piece was not looked at.
+    function b.take(piece, scores, places, most, tenant)
+        b.looked = b.looked + #piece
+        local was = ask('HMGET', base .. ':s', piece)
+        local dies = dying and ask('ZMSCORE', base .. ':y', piece)
+        local begins = tenant == 0 and leased or struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, tenant, 0)
+        local taken, gone, bodies, stale, aside = 0, {}, {}, false, false
+        for i = 1, #piece do
+            if taken >= most or b.room <= 0 or #expired >= CANCELS or stale then
+                break
+            end
+            local id, place = piece[i], places[i]
+            local packed, size
+            if dies and dies[i] and tonumber(dies[i]) <= now then
+                b.flush()
+                local j, calls = find(id), calls_made
+                leave(id, j)
+                finish(id, j, CANCELLED, now, 'expired')
+                expired[#expired + 1] = id
+                b.qids[j.qid] = true
+                place.at = place.at - 1
+                stale = calls_made > calls
+            elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
+                b.passed[read_state(was[i]).qid] = true
+                place.passed = (place.passed or 0) + 1
+                place.passed_at = place.passed_at or tonumber(scores[i])
+            else
+                if bodies[i] == nil then
+                    read_bodies(piece, i, bodies, most - taken)
+                end
+                local j = was[i] and read_state(was[i])
+                local whole, weighs, qid = is_whole_job(bodies[i])
+                if whole then
+                    weighs, qid = struct.unpack('>I4I4', bodies[i], JOB_SIZE_AT)
+                end
+                if not whole or (j and (j.unreadable or j.epoch >= FOREVER)) or (not j and qid ~= place.qid) then
+                    call('ZREM', place.key, id)
+                    place.at, place.aside = place.at - 1, (place.aside or 0) + 1
+                    gone[place] = gone[place] or {}
+                    count(place.qid, AVAILABLE, #id == 16 and -1 or 0)
+                    set_aside(id, place.qid)
+                    aside = true
+                elseif j then
+                    j.state, j.epoch = RUNNING, math.max(j.epoch + 1, now)
+                    j.cancel, j.instant, j.text = 0, now + lease_for, holder
+                    j.held_until = tenant
+                    size, packed = j.size, write_state(j)
+                else
+                    size = weighs
+                    packed = begins .. string.sub(bodies[i], JOB_SIZE_AT, JOB_SIZE)
+                        .. struct.pack('>I8I8', tonumber(scores[i]), now) .. holder
+                end
+                if packed then
+                    local n = #ids + 1
+                    b.room, taken = b.room - size, taken + 1
+                    ids[n], jobs[n], states[n] = id, bodies[i], packed
+                    n = #saved
+                    saved[n + 1], saved[n + 2] = id, packed
+                    leases[n + 1], leases[n + 2] = till, id
+                    local list = gone[place]
+                    if not list then
+                        list = {}
+                        gone[place] = list
+                    end
+                    list[#list + 1] = id
+                    place.at = place.at - 1
+                end
+            end
+        end
+        if dying and taken > 0 then
+            many('ZREM', base .. ':y', {unpack(ids, #ids - taken + 1)})
+        end
+        local emptied = {}
+        for place, list in pairs(gone) do
+            if place.over and not place.early and place.at == 0 and place.next > #place.items and not stale then
+                emptied[#emptied + 1] = place.key
+            else
+                many('ZREM', place.key, list)
+            end
+            b.qids[place.qid] = true
+            count(place.qid, AVAILABLE, -#list)
+            count(place.qid, RUNNING, #list)
+        end
+        if #emptied > 0 then
+            call('DEL', unpack(emptied))
+        end
+        if aside then
+            local calls = calls_made
+            call_groups()
+            stale = stale or calls_made > calls
+        end
+        return taken, gone, stale
+    end
+
+    return b
+end
+

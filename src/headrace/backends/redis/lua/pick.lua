@@ -1,0 +1,217 @@
+-- What a tenant of a governed queue gives when it is visited: its first jobs by (priority, run_at, id), or with ageing by
+-- (run_at + priority * ageing, id). However many lanes it has, a visit looks at the first of them, and at more only if their tasks are
+-- closed; with ageing at some of the others too, from another place each time.
+
+local function open_pick(own)
+    -- How many lanes are looked at together, and how many of closed tasks may lie before the others.
+    local WIDTH, CLOSED = 64, 2000
+    local NOTHING = {}
+    -- What is next, of one lane: made once, as there are many visits.
+    local next_ids, next_scores, next_places = {}, {}, {}
+
+    local function add(b, q, view, found, is_open)
+        for _, lane in ipairs(found) do
+            lane.at, lane.items, lane.next, lane.over, lane.early = lane.passed or 0, NOTHING, 1, false, false
+            b.lines[lane.key] = lane
+            local shut = not is_open and own.closed_until(q, lane.task, b.now) > 0
+            local of = shut and view.closed or view.lanes
+            of[#of + 1] = lane
+            view.fresh = view.fresh + (shut and 0 or lane.passed and 0 or 1)
+        end
+    end
+
+    -- The first lanes of a tenant, up to some of which nothing was passed over: those that are open, and those that are closed; and the last that was looked at, if there are more.
+    local function look(b, q, t)
+        local view, is_open, from = {lanes = {}, closed = {}, fresh = 0}, own.is_open(q), 0
+        repeat
+            local found, all = own.lanes_from(t, from, WIDTH)
+            add(b, q, view, found, is_open)
+            from, view.horizon = from + #found, not all and found[#found] or nil
+        until all or view.fresh > 0 or from >= CLOSED
+        if view.horizon and q.policy[RULE.ageing] then
+            add(b, q, view, own.lanes_from(t, from + b.now % math.max(1, own.count_lanes(t) - from), WIDTH), is_open)
+            view.horizon = nil
+        end
+        if view.horizon then
+            view.till = {priority = view.horizon.priority, at = view.horizon.bound_at, id = view.horizon.bound_id}
+        end
+        t.view = view
+        return view
+    end
+
+    -- One more than are wanted, so that it is known which will be the first that is left.
+    local function refill(b, lane, want)
+        local items = call('ZRANGE', lane.key, lane.at, lane.at + want, 'WITHSCORES')
+        lane.over = #items < 2 * (want + 1)
+        while #items > 0 and tonumber(items[#items]) > b.now do
+            items[#items], items[#items - 1] = nil, nil
+            lane.over, lane.early = true, true
+        end
+        lane.items, lane.next = items, 1
+    end
+
+    -- The next jobs of the only lane, which nothing holds back; good until the next are asked for.
+    local function next_in(b, lane, most)
+        local ids, scores, places, n = next_ids, next_scores, next_places, 0
+        while n < most do
+            if lane.next > #lane.items and not lane.over then
+                refill(b, lane, most - n)
+            end
+            local items, first = lane.items, lane.next
+            local last = math.min(#items, first + 2 * (most - n) - 1)
+            if last < first then
+                break
+            end
+            for i = first, last, 2 do
+                n = n + 1
+                ids[n], scores[n], places[n] = items[i], items[i + 1], lane
+            end
+            lane.at, lane.next = lane.at + (last + 1 - first) / 2, last + 1
+        end
+        for i = n + 1, #ids do
+            ids[i], scores[i], places[i] = nil, nil, nil
+        end
+        return ids, scores, places
+    end
+
+    -- Where a lane's next job stands in the order: level, instant, id; nil: it has none. One that was not read is no later than that.
+    local function stands(lane, ageing)
+        local id, at = lane.items[lane.next], tonumber(lane.items[lane.next + 1])
+        if not id and not lane.over then
+            id, at = lane.bound_id, lane.bound_at
+        end
+        if not id then
+            return nil
+        elseif ageing then
+            return 0, at + lane.priority * ageing, id
+        end
+        return lane.priority, at, id
+    end
+
+    local function comes_before(level, at, id, other_level, other_at, other_id)
+        if level ~= other_level then
+            return level < other_level
+        elseif at ~= other_at then
+            return at < other_at
+        end
+        return before(id, other_id)
+    end
+
+    -- The next jobs of some lanes, in their order, as far as the view goes. A task whose rate may be used up by them ends the piece.
+    local function merged(b, q, view, most)
+        local lanes, till = view.lanes, view.till
+        if #lanes == 1 and not till and own.is_open(q) then
+            return next_in(b, lanes[1], most)
+        end
+        local ids, scores, places, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
+        while #ids < most do
+            local best, best_level, best_at, best_id
+            local i = 1
+            while i <= #lanes do
+                local lane = lanes[i]
+                local level, at, id = stands(lane, ageing)
+                if level and (not best or comes_before(level, at, id, best_level, best_at, best_id)) then
+                    if lane.next > #lane.items and not lane.over then
+                        refill(b, lane, most)
+                        i = i - 1
+                    else
+                        best, best_level, best_at, best_id = lane, level, at, id
+                    end
+                end
+                i = i + 1
+            end
+            if not best or (till and comes_before(till.priority, till.at, till.id, best_level, best_at, best_id)) then
+                view.ended = till ~= nil
+                break
+            end
+            local bucket = own.task_bucket(q, best.task)
+            if bucket then
+                rest[best.task] = (rest[best.task] or own.free(bucket, b.now)) - 1
+                if rest[best.task] < 0 then
+                    break
+                end
+            end
+            local n = #ids + 1
+            ids[n], scores[n], places[n] = best_id, best.items[best.next + 1], best
+            best.bound_at, best.bound_id = tonumber(best.items[best.next + 1]), best_id
+            best.at, best.next = best.at + 1, best.next + 2
+        end
+        return ids, scores, places
+    end
+
+    -- What a piece has taken out of lanes; whether a rate was spent.
+    local function leave_lanes(b, q, t, gone, as_read)
+        local spent = false
+        for lane, list in pairs(gone) do
+            t.due = t.due - #list - (lane.aside or 0)
+            lane.aside = nil
+            if as_read and not lane.passed then
+                own.first_is(lane, lane.items[lane.next], lane.items[lane.next + 1])
+            else
+                own.first_is(lane)
+            end
+            local bucket = own.task_bucket(q, lane.task)
+            own.spend(bucket, b.now, #list)
+            spent = spent or bucket
+        end
+        own.note(t)
+        return spent
+    end
+
+    -- Lease up to ``most`` jobs of a tenant; how many it were.
+    local function take(b, q, t, most)
+        local taken = 0
+        while taken < most and b.left() > 0 and not b.tired() do
+            local known = t.view
+            local view = known or look(b, q, t)
+            view.ended = false
+            local ids, scores, places = merged(b, q, view, most - taken)
+            if #ids == 0 and not (known and view.ended) then
+                break
+            end
+            local some, gone, stale = 0, NOTHING, false
+            if #ids > 0 then
+                some, gone, stale = b.take(ids, scores, places, most - taken, t.n)
+            end
+            taken = taken + some
+            local as_read = not stale and some == #ids
+            if leave_lanes(b, q, t, gone, as_read) or not as_read or view.ended then
+                t.view = nil
+            end
+        end
+        for _, lane in ipairs(t.view and t.view.lanes or NOTHING) do
+            if lane.early then
+                own.demote(lane)
+            end
+        end
+        return taken
+    end
+
+    -- The instant at which a tenant that has nothing more to give now may have something again.
+    local function next_of(b, q, t)
+        local till, view = FOREVER, t.view or look(b, q, t)
+
+        local function consider(at, task)
+            till = math.min(till, math.max(at, own.closed_until(q, task, b.now)))
+        end
+
+        for _, lanes in ipairs({view.lanes, view.closed}) do
+            for _, lane in ipairs(lanes) do
+                local first = call('ZRANGE', lane.key, lane.passed or 0, lane.passed or 0, 'WITHSCORES')[2]
+                if first then
+                    consider(tonumber(first), lane.task)
+                end
+            end
+        end
+        local later = own.first_later(t, WIDTH)
+        for i = 1, #later, 2 do
+            if later[i] >= till then
+                break
+            end
+            consider(later[i], later[i + 1])
+        end
+        return till
+    end
+
+    return {take = take, next_of = next_of}
+end

@@ -1,0 +1,154 @@
+-- Queues that are not governed: jobs that are due stand in levels, one for each priority; what is to come waits apart, by run_at, until a
+-- claim promotes it. Which queues have levels, and from where on, and when the next of what is to come is due, is known of all together,
+-- so that a claim from many queues asks once.
+
+local ready = {}
+
+do
+    -- How many jobs a claim promotes, and what a queue among them counts for.
+    local PROMOTED, PER_QUEUE = 1000, 4
+
+    -- Queues whose first level has come down, or may be another; queues of which the first of those to come has, or may.
+    local lower_levels, other_levels, lower_coming, other_coming = {}, {}, {}, {}
+
+    function ready.level_key(qid, priority)
+        return base .. ':r:' .. qid .. ':' .. priority
+    end
+
+    function ready.coming_key(qid)
+        return base .. ':f:' .. qid
+    end
+
+    -- Under what name a job waits until it is due.
+    function ready.coming_as(priority, id)
+        return struct.pack('>I2', priority + 32768) .. id
+    end
+
+    -- Put jobs (instant, id, ...) into a level.
+    function ready.fill_level(qid, priority, line)
+        many('ZADD', ready.level_key(qid, priority), line)
+        if call('ZADD', base .. ':p:' .. qid, priority, priority) == 1 then
+            lower_levels[qid] = math.min(lower_levels[qid] or priority, priority)
+        end
+    end
+
+    -- Put jobs (instant, name, ...) where they wait until they are due; ``first`` is the lowest instant.
+    function ready.fill_coming(qid, line, first)
+        many('ZADD', ready.coming_key(qid), line)
+        lower_coming[qid] = math.min(lower_coming[qid] or first, first)
+    end
+
+    -- Levels are empty.
+    function ready.drop_levels(qid, priorities)
+        many('ZREM', base .. ':p:' .. qid, priorities)
+        other_levels[qid] = true
+    end
+
+    function ready.enter(id, qid, priority, run_at)
+        if run_at <= instant then
+            ready.fill_level(qid, priority, {number(run_at), id})
+        else
+            ready.fill_coming(qid, {number(run_at), ready.coming_as(priority, id)}, run_at)
+        end
+    end
+
+    function ready.exit(id, qid, priority)
+        local key = ready.level_key(qid, priority)
+        if call('ZREM', key, id) == 1 then
+            if call('EXISTS', key) == 0 then
+                ready.drop_levels(qid, {priority})
+            end
+        elseif call('ZREM', ready.coming_key(qid), ready.coming_as(priority, id)) == 1 then
+            other_coming[qid] = true
+        end
+    end
+
+    -- A queue that has become governed tells itself when something may come.
+    local function rewrite(key, lower, other, first_of)
+        for qid in pairs(other) do
+            local first = call('ZRANGE', base .. first_of .. qid, 0, 0, 'WITHSCORES')[2]
+            if key == ':fq' and is_governed(qid) then
+                other[qid] = nil
+            elseif first then
+                call('ZADD', base .. key, first, qid)
+            else
+                call('ZREM', base .. key, qid)
+            end
+        end
+        local lowered = {}
+        for qid, first in pairs(lower) do
+            if not other[qid] then
+                lowered[#lowered + 1], lowered[#lowered + 2] = number(first), qid
+            end
+        end
+        for at = 1, #lowered, MANY do
+            call('ZADD', base .. key, 'LT', unpack(lowered, at, math.min(at + MANY - 1, #lowered)))
+        end
+    end
+
+    function ready.settle()
+        if next(lower_levels) or next(other_levels) then
+            rewrite(':pq', lower_levels, other_levels, ':p:')
+            lower_levels, other_levels = {}, {}
+        end
+        if next(lower_coming) or next(other_coming) then
+            rewrite(':fq', lower_coming, other_coming, ':f:')
+            lower_coming, other_coming = {}, {}
+        end
+    end
+
+    -- Bring jobs of a queue that have become due into their levels, the first by run_at, no more than ``most``; how many it were.
+    local function promote(qid, most)
+        local key = ready.coming_key(qid)
+        local flat = call('ZRANGEBYSCORE', key, '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, most)
+        local gone, levels = {}, {}
+        for i = 1, #flat, 2 do
+            local priority = struct.unpack('>I2', flat[i]) - 32768
+            local line = levels[priority]
+            if not line then
+                line = {}
+                levels[priority] = line
+            end
+            line[#line + 1], line[#line + 2] = flat[i + 1], string.sub(flat[i], 3)
+            gone[#gone + 1] = flat[i]
+        end
+        many('ZREM', key, gone)
+        for priority, line in pairs(levels) do
+            ready.fill_level(qid, priority, line)
+        end
+        other_coming[qid] = true
+        return #gone
+    end
+
+    -- The same with some queues {qid, instant of the first}, in the order of these; no more than one script should. Whether any is left that
+    -- is due.
+    function ready.promote_all(queues)
+        table.sort(queues, function(one, other) return one[2] < other[2] or (one[2] == other[2] and one[1] < other[1]) end)
+        local left, more = PROMOTED, false
+        for _, queue in ipairs(queues) do
+            local done = left > 0 and promote(queue[1], left)
+            more = more or not done or done == left
+            left = left - (done or 0) - PER_QUEUE
+        end
+        ready.settle()
+        return more
+    end
+
+    -- A level has jobs that are not due: the clock was ahead. They wait again.
+    function ready.demote(qid, priority)
+        local key = ready.level_key(qid, priority)
+        local flat = call('ZRANGEBYSCORE', key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, PROMOTED)
+        local gone, line = {}, {}
+        for i = 1, #flat, 2 do
+            gone[#gone + 1] = flat[i]
+            line[#line + 1], line[#line + 2] = flat[i + 1], ready.coming_as(priority, flat[i])
+        end
+        if #gone > 0 then
+            many('ZREM', key, gone)
+            ready.fill_coming(qid, line, tonumber(line[1]))
+            if call('EXISTS', key) == 0 then
+                ready.drop_levels(qid, {priority})
+            end
+        end
+    end
+end

@@ -1,0 +1,201 @@
+"""What claims and inserts cost a Valkey server does not depend on what users choose: priorities, tasks, tenants,
+queues. Counted in commands, which no neighbour can make slower."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from headrace.backends.redis import RedisBackend
+from headrace.policy import Policy, TenantLimit
+from headrace.records import Beat, Claim, Configure, Row, Selector
+from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, number, row
+from tests.backends.test_redis_audit import problems
+from tests.backends.test_redis_costs import commands
+from tests.valkey import stores
+
+FEW, MANY = 10, 4_000
+FIRST = 100_000
+"""The number of the first job that is put beside the others."""
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[RedisBackend]:
+    backend = stores.connect(tmp_path)
+    await backend.open()
+    yield backend
+    await backend.close()
+
+
+async def put(store: RedisBackend, rows: Sequence[Row]) -> None:
+    for first in range(0, len(rows), 1_000):
+        await store.insert(rows[first : first + 1_000], T0)
+
+
+async def cost(call: Callable[[], Awaitable[object]]) -> int:
+    """The commands of the longest script."""
+    with commands() as asked:
+        await call()
+    return max(script.count() for script in asked.calls())
+
+
+async def costs(store: RedisBackend, kinds: int, make: Callable[[int, int], Row], numbers: int) -> tuple[int, ...]:
+    """Of a claim and of inserts beside jobs of so many kinds."""
+    await put(store, [make(n, kinds) for n in range(numbers)])
+    rows = [make(FIRST + kinds + n, kinds) for n in range(20)]
+    claim = Claim("w1", ("q",), 10, LEASE)
+    return (
+        await cost(lambda: store.claim(claim, T0)),
+        await cost(lambda: store.insert(rows[:1], T0)),
+        await cost(lambda: store.insert(rows[1:], T0)),
+    )
+
+
+def due(n: int, kinds: int) -> Row:
+    return row(n, priority=n % kinds - 1_000)
+
+
+def coming(n: int, kinds: int) -> Row:
+    return row(n, priority=n % kinds - 1_000, delay=HOUR)
+
+
+def of_tenant(n: int, kinds: int) -> Row:
+    return row(n, tenant="t", priority=n % kinds - 1_000)
+
+
+def of_tasks(n: int, kinds: int) -> Row:
+    return row(n, tenant="t", task=f"task-{n % kinds}")
+
+
+@pytest.mark.parametrize(("make", "governed"), [(due, False), (coming, False), (of_tenant, True), (of_tasks, True)])
+async def test_a_claim_and_an_insert_cost_the_same_beside_any_number_of_priorities_and_tasks(
+    store: RedisBackend, make: Callable[[int, int], Row], governed: bool
+) -> None:
+    found = []
+    for kinds in (FEW, MANY):
+        queue = store.sibling()
+        await queue.open()
+        await stores_blank(queue)
+        if governed:
+            await queue.policies.save(Policy(queue="q", chunk=10), T0)
+        found.append(await costs(queue, kinds, make, MANY))
+        assert problems() == []
+        await queue.close()
+    few, many = found
+    assert all(other <= 1.5 * one + 30 for one, other in zip(few, many, strict=True)), found
+
+
+async def stores_blank(store: RedisBackend) -> None:
+    await store._lines.call(store._base, "FLUSHALL")
+
+
+@pytest.mark.parametrize("delay", [0, HOUR])
+async def test_a_claim_that_names_very_many_queues_asks_for_all_of_them_at_once(
+    store: RedisBackend, delay: int
+) -> None:
+    names = tuple(f"queue-{n}" for n in range(MANY))
+    await put(store, [row(n, queue=name, delay=delay) for n, name in enumerate(names)])
+    with commands() as asked:
+        claimed = await store.claim(Claim("w1", names, 10, LEASE), T0)
+    assert len(claimed.jobs) == (10 if delay == 0 else 0)
+    assert claimed.next_in == (None if delay == 0 else HOUR)
+    assert asked.count() < 700
+    assert problems() == []
+
+
+async def test_of_many_queues_with_due_jobs_none_is_left(store: RedisBackend) -> None:
+    names = tuple(f"queue-{n}" for n in range(1_500))
+    await put(store, [row(n, queue=name, priority=n % 3) for n, name in enumerate(names)])
+    found = []
+    while jobs := (await store.claim(Claim("w1", names, 400, LEASE), T0)).jobs:
+        assert [job.priority for job in jobs] == sorted(job.priority for job in jobs)
+        found += map(number, jobs)
+    assert sorted(found) == [*range(1_500)]
+    assert problems() == []
+
+
+async def test_of_very_many_governed_queues_a_claim_visits_some_and_the_next_others(store: RedisBackend) -> None:
+    names = tuple(f"queue-{n}" for n in range(300))
+    for name in names:
+        await store.policies.save(Policy(queue=name, chunk=10), T0)
+    await put(store, [row(n, queue=name) for n, name in enumerate(names)])
+    found: list[int] = []
+    at = T0
+    for _ in range(60):
+        claimed = await store.claim(Claim("w1", names, 1_000, LEASE), at)
+        found += map(number, claimed.jobs)
+        at += 7_777
+        if claimed.next_in is None:
+            break
+        assert claimed.next_in > 0
+    assert sorted(found) == [*range(300)]
+    with commands() as asked:
+        assert (await store.claim(Claim("w1", names, 1_000, LEASE), at)).next_in is None
+    assert asked.count() < 1_500
+    assert problems() == []
+
+
+async def test_numbers_of_very_many_queues_and_levels_are_asked_for_in_several_steps(store: RedisBackend) -> None:
+    await put(store, [row(n, queue=f"queue-{n}", delay=HOUR) for n in range(2_000)])
+    await put(store, [row(10_000 + n, priority=n, run_at=T0 - n) for n in range(3_000)])
+    with commands() as asked:
+        stats = await store.stats(T0)
+    assert len(stats.queues) == 2_001
+    assert [queue.oldest_due_age for queue in stats.queues if queue.queue == "q"] == [2_999]
+    assert sum(queue.scheduled for queue in stats.queues) == 2_000
+    assert max(script.count() for script in asked.calls()) < 4_000
+
+
+async def test_a_change_for_one_tenant_touches_no_other(store: RedisBackend) -> None:
+    await store.policies.save(Policy(queue="q", chunk=1), T0)
+    await put(store, [row(n, tenant=f"t{n}") for n in range(3_000)])
+    assert await cost(lambda: store.policies.limit(TenantLimit("q", "t7", 1), T0)) < 60
+    for paused in (True, False):
+        change = Configure(paused)
+        assert await cost(lambda: store.alter(Selector(queue="q", tenant="t7"), change, T0)) < 60  # noqa: B023
+    assert problems() == []
+
+
+async def test_a_queue_becomes_governed_in_steps_whatever_runs(store: RedisBackend) -> None:
+    """Nothing is given out before all that runs is counted."""
+    await put(store, [row(n, queue="qr"[n % 2], tenant="t") for n in range(4_000)])
+    for _ in range(4):
+        await store.claim(Claim("w1", ("q", "r"), 1_000, LEASE, max_bytes=1 << 30), T0)
+    with commands() as asked:
+        await store.policies.save(Policy(queue="q", tenant_running=2_001), T0)
+    assert len(asked.calls()) > 2
+    assert max(script.count() for script in asked.calls()) < 5_000
+    await put(store, [row(FIRST + n, tenant="t") for n in range(5)])
+    assert [job.id for job in (await store.claim(Claim("w1", ("q",), 5, LEASE), T0)).jobs] == [job_id(FIRST)]
+    assert problems() == []
+
+
+async def test_a_worker_of_very_many_queues_beats_at_the_cost_of_few(store: RedisBackend) -> None:
+    names = tuple(f"queue-{n}" for n in range(MANY))
+    await put(store, [row(n, queue=name) for n, name in enumerate(names)])
+    await store.alter(Selector(queue=names[5]), Configure(paused=True), T0)
+    with commands() as asked:
+        renewed = await store.renew(Beat("h", "w", names, LEASE), T0)
+    assert renewed.paused == [names[5]]
+    assert asked.count() < 60
+
+
+async def test_more_queues_than_one_call_looks_at_are_claimed_from_in_several(
+    store: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.backends.redis.shard._NAMED", 3)
+    names = tuple(f"queue-{n}" for n in range(8))
+    await put(store, [row(n, queue=name) for n, name in enumerate(names)])
+    await put(store, [row(100, queue=names[4], delay=HOUR)])
+    first = await store.claim(Claim("w1", names, 5, LEASE), T0)
+    assert (len(first.jobs), first.next_in) == (5, None)
+    rest = await store.claim(Claim("w1", names, 5, LEASE), T0)
+    assert sorted(map(number, (*first.jobs, *rest.jobs))) == [*range(8)]
+    assert rest.next_in == HOUR
+    heavy = Claim("w1", names, 5, LEASE, max_bytes=1)
+    await put(store, [row(200 + n, queue=name) for n, name in enumerate(names)])
+    claimed = await store.claim(heavy, T0)
+    assert (len(claimed.jobs), claimed.next_in) == (1, 0)
