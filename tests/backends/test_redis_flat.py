@@ -12,7 +12,7 @@ import pytest_asyncio
 from headrace.backends.redis import RedisBackend
 from headrace.policy import Policy, TenantLimit
 from headrace.records import Beat, Claim, Configure, Row, Selector
-from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, number, row
+from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, number, row, settle
 from tests.backends.test_redis_audit import problems
 from tests.backends.test_redis_costs import commands
 from tests.valkey import stores
@@ -199,3 +199,16 @@ async def test_more_queues_than_one_call_looks_at_are_claimed_from_in_several(
     await put(store, [row(200 + n, queue=name) for n, name in enumerate(names)])
     claimed = await store.claim(heavy, T0)
     assert (len(claimed.jobs), claimed.next_in) == (1, 0)
+
+
+async def test_a_turn_finds_what_its_own_settlements_have_made_free(store: RedisBackend) -> None:
+    """In governed queues that had nothing to give before."""
+    names = ("q", "r")
+    for name in names:
+        await store.policies.save(Policy(queue=name, running=1), T0)
+    await put(store, [row(n, queue=names[n % 2]) for n in range(6)])
+    claimed = await store.claim(Claim("w1", names, 10, LEASE), T0)
+    assert len(claimed.jobs) == 2
+    assert (await store.claim(Claim("w1", names, 10, LEASE), T0)).jobs == []
+    _, claimed = await store.turn([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
+    assert sorted(map(number, claimed.jobs)) == [2, 3]

@@ -2,6 +2,7 @@ local now = clock(ARGV[1])
 local answers = finish_all(now, 8)
 settle_counts()
 ready.settle()
+settle_soon()
 local claimed = answer_claim(now, 2)
 settle()
 return {answers, claimed}

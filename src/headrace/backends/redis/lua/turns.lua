@@ -183,6 +183,13 @@ local function turns()
     return made_turns
 end
 
+-- From when on something may be had of queues: before a claim asks.
+local function settle_soon()
+    if made_turns then
+        made_turns.write_soon()
+    end
+end
+
 local function settle_turns()
     if made_turns then
         made_turns.settle()
