@@ -30,6 +30,12 @@ class _Ear:
     def send(self, topics: Iterable[tuple[str, JobId | None]]) -> None:
         self.told += topics
 
+    def count(self, topic: str, jobs: int) -> None:
+        self.told.append((topic, None))
+
+    def hush(self, notes: object, next_in: int | None) -> None:
+        pass
+
     async def flush(self) -> None:
         pass
 
