@@ -21,6 +21,9 @@ class _Silent:
     def send(self, told: Any) -> None:
         pass
 
+    def count(self, topic: str, jobs: int) -> None:
+        pass
+
     async def flush(self) -> None:
         pass
 
