@@ -59,7 +59,7 @@ BETWEEN_TWO = [
         "DELETE FROM keys AS k WHERE k.qid = p_from AND k.key = v_key AND k.id = p_id; RETURN false",
         ("insert with a key elsewhere", "move"),
     ),
-    Fault("claims that nobody counts", "claim_v1", "s.sign * c.jobs", "0", ("insert", "claim")),
+    Fault("claims that nobody counts", "claim_v1", "x.sign * c.jobs", "0", ("insert", "claim")),
     Fault(
         "an insert that takes what is taken",
         "take_key",
