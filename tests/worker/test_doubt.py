@@ -142,3 +142,24 @@ async def test_a_job_that_may_be_started_once_and_was_not_is_given_back(
         infos = [await second.get(row.id) for row in rows]
     assert sorted(runs) == [0, 1]
     assert {info.state for info in infos} == {JobState.COMPLETED}
+
+
+async def test_a_claim_whose_answer_was_lost_begins_nothing() -> None:
+    """Jobs that may be started once are started by the next claim, unless they had begun before that one."""
+    store = Torn()
+    app = app_on(store, lease="6s", concurrency=4)
+    ran: list[int] = []
+
+    @app.task
+    async def once(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        rows = [replace(app.client.packer.pack(once.job(number)), headers=ONCE) for number in range(3)]
+        await (await app.client.backend()).insert(rows)
+        store.lost = 1
+        async with working(app), asyncio.timeout(30):
+            await asyncio.gather(*(app.client.wait(row.id) for row in rows))
+        infos = [await app.get(row.id) for row in rows]
+    assert sorted(ran) == [0, 1, 2]
+    assert {(info.state, info.lost) for info in infos} == {(JobState.COMPLETED, 0)}

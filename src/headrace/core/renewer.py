@@ -162,7 +162,11 @@ class Renewer:
     def _lease_micros(self) -> int:
         return int(self._leases.lease * 1e6)
 
-    def _beat(self, leases: list[tuple[bytes, int]]) -> Beat:
+    def census(self) -> Beat:
+        """A beat that renews nothing, and asks what there is."""
+        return self._beat([], census=True)
+
+    def _beat(self, leases: list[tuple[bytes, int]], *, census: bool = False) -> Beat:
         return Beat(
             self._holder,
             self._worker,
@@ -173,7 +177,7 @@ class Renewer:
             slots=self._slots(),
             busy=self._busy(),
             gap=int(self.gap * 1e6),
-            census=self._leases.now() < self._census_until,
+            census=census or self._leases.now() < self._census_until,
         )
 
 
