@@ -261,12 +261,19 @@ class PostgresBackend:
         claim = (*self._claim_params(req), *marks)
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
-            rows = await self._go_on("turn", at, *shapes.complete_params(ordered), *claim)
-            self._tell(rows)
-            return _completed(batch, ordered, rows), self._claimed(rows, marks, began)
-        rows = await self._go_on("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+            call: tuple[Any, ...] = ("turn", at, *shapes.complete_params(ordered), *claim)
+        else:
+            ordered = []
+            call = ("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+        try:
+            rows = await self._call(*call)
+        except BackendError as error:
+            if not isinstance(error.__cause__, DataError | IntegrityError):
+                raise
+            return await self.finish(batch, at), await self.claim(req, at)  # one of the two is at fault, by itself
         self._tell(rows, batch)
-        return _settled(batch, rows), self._claimed(rows, marks, began)
+        states = _completed(batch, ordered, rows) if ordered else _settled(batch, rows)
+        return states, self._claimed(rows, marks, began)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:

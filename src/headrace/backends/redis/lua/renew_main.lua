@@ -14,7 +14,10 @@ if ARGV[6] == '1' then
     call('HDEL', base .. ':W', holder)
     call('ZREM', base .. ':X', holder)
 else
-    local before = known and cmsgpack.unpack(known)
+    local whole, before = pcall(cmsgpack.unpack, known or '')
+    if not known or not whole or type(before) ~= 'table' or not tonumber(before[6]) then
+        before = nil
+    end
     local started, steady = before and before[5] or number(now), number(now)
     if before and now - tonumber(before[6]) <= tonumber(ARGV[8]) then
         steady = before[7]
