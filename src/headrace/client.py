@@ -386,7 +386,7 @@ class Client:
         if inserted.status is InsertStatus.DONE:
             return inserted.result
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
-        return (await self.wait(inserted.id, left, watch=inserted.state.terminal)).result
+        return (await self.wait(inserted.id, left, watch=inserted.status is not InsertStatus.NEW)).result
 
     async def why(self, job_id: AnyId | JobKey) -> Why:
         """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""

@@ -368,7 +368,8 @@ class Backend(Protocol):
         its range counts as such. What names no job at all is removed. Where nothing is wrong, this costs no trip.
 
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
-        asks for its leases (``Beat.census``) and gives them back, or a reap takes them back and counts a loss for each.
+        asks for its leases (``Beat.census``) and gives them back as they were, or a reap takes them back and counts a
+        loss for each.
 
         **What is not due waits apart**, by ``run_at``, where no claim walks over it. A claim first *promotes* what has
         become due in its queues, in the order of ``run_at``, a bounded number at a time (1,000, say): so the passing of

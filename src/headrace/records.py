@@ -215,7 +215,8 @@ class Beat(Struct, frozen=True):
     gap: int = 10_000_000
     """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
     census: bool = False
-    """Ask for all leases of this holder. After a claim whose answer was lost it has some that it knows nothing of."""
+    """Ask for all leases of this holder, and whether any have run out. After a claim whose answer was lost it has some
+    that it knows nothing of."""
 
 
 class Renewed(Struct, frozen=True):
@@ -230,8 +231,11 @@ class Renewed(Struct, frozen=True):
     busy: Sequence[tuple[JobId, int]] = ()
     """Of the leases named: those that somebody else's transaction has in hand, as a handler's own does that completes
     its job. They were neither extended nor lost; the next beat asks again."""
-    held: Sequence[tuple[JobId, int]] = ()
-    """With ``census``: the leases of this holder, as far as they are among the first of all to expire."""
+    held: Sequence[tuple[JobId, int, bool]] = ()
+    """With ``census``: the leases of this holder, as far as they are among the first of all to expire: (id, epoch,
+    whether the job had begun before)."""
+    overdue: bool = False
+    """With ``census``: whether there are leases that have run out, whosoever they are."""
 
 
 class Reap(Struct, frozen=True):

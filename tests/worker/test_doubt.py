@@ -14,7 +14,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.core.planning import DELIVERY, Delivery
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, Claim, Claimed, Renewed, Stamp
+from headrace.records import Beat, Claim, Claimed, Renewed, Settlement, Stamp
 from tests.worker.conftest import FAST, Told, working
 
 ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
@@ -142,3 +142,92 @@ async def test_a_job_that_may_be_started_once_and_was_not_is_given_back(
         infos = [await second.get(row.id) for row in rows]
     assert sorted(runs) == [0, 1]
     assert {info.state for info in infos} == {JobState.COMPLETED}
+
+
+async def test_a_claim_whose_answer_was_lost_begins_nothing() -> None:
+    """Jobs that may be started once are started by the next claim, unless they had begun before that one."""
+    store = Torn()
+    app = app_on(store, lease="6s", concurrency=4)
+    ran: list[int] = []
+
+    @app.task
+    async def once(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        rows = [replace(app.client.packer.pack(once.job(number)), headers=ONCE) for number in range(3)]
+        await (await app.client.backend()).insert(rows)
+        store.lost = 1
+        async with working(app), asyncio.timeout(30):
+            await asyncio.gather(*(app.client.wait(row.id) for row in rows))
+        infos = [await app.get(row.id) for row in rows]
+    assert sorted(ran) == [0, 1, 2]
+    assert {(info.state, info.lost) for info in infos} == {(JobState.COMPLETED, 0)}
+
+
+async def test_a_handler_whose_job_comes_again_to_the_same_worker_is_told() -> None:
+    """Its lease is over, whatever the heartbeat has heard of it."""
+    store = Torn()
+    app = app_on(store, lease="1h", concurrency=2)
+    runs: list[str] = []
+
+    @app.task
+    async def again(job: Job[Any]) -> None:
+        runs.append("run")
+        if len(runs) > 1:
+            return
+        [entry] = store.store.running.values()
+        await store.finish([Settlement(entry.id, entry.epoch, entry.holder, JobState.AVAILABLE, delay=0)])
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            runs.append("stopped")
+            raise
+
+    async with working(app):
+        handle = await again.enqueue()
+        async with asyncio.timeout(30):
+            await handle.result()
+            while "stopped" not in runs:
+                await asyncio.sleep(0.01)
+    assert sorted(runs) == ["run", "run", "stopped"]
+
+
+async def test_a_handler_is_told_too_when_the_heartbeat_cannot_open_the_store_again() -> None:
+    store = Torn()
+    app = app_on(store, lease="1500ms")
+    opened: list[bool] = []
+    sibling = store.sibling
+
+    def broken() -> Backend:
+        other = sibling()
+
+        async def renew(beat: Beat, at: Stamp = None) -> Renewed:
+            if store.cut:
+                raise RuntimeError("it stumbled")
+            return await MemoryBackend.renew(other, beat, at)  # type: ignore[arg-type]
+
+        async def open_() -> None:
+            opened.append(store.cut)
+            if store.cut:
+                raise Unavailable("the store is away")
+
+        other.renew, other.open = renew, open_  # type: ignore[method-assign]
+        return other
+
+    store.sibling = broken  # type: ignore[method-assign]
+
+    @app.task
+    async def watch(job: Job[Any]) -> None:
+        store.cut = True
+        while not job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+        store.cut = False
+        while job.cancel.doubtful:
+            await asyncio.sleep(0.01)
+
+    async with working(app):
+        handle = await watch.enqueue()
+        async with asyncio.timeout(30):
+            await handle.result()
+    assert True in opened

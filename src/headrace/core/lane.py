@@ -176,9 +176,11 @@ class Lane:
             self._settler.answered([settlement], [state])
 
     def _hopeless(self, error: Exception, hold_out: float) -> bool:
-        """Whether an outcome has been refused for a lease, in which the store took others or said that it is there."""
-        now = asyncio.get_running_loop().time()
-        return now > hold_out and (self._outage.settled > hold_out - self._lease or not isinstance(error, Unavailable))
+        """Whether an outcome has been refused for a lease, in which the store took others and is still there, or said
+        that it is."""
+        if not isinstance(error, Unavailable):
+            return asyncio.get_running_loop().time() > hold_out
+        return self._outage.settled > hold_out - self._lease and self._stumbles(hold_out)
 
     async def _send(
         self, batch: list[Settlement], want: int, *, repeated: bool

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
+
+from msgspec.structs import replace
 
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
@@ -41,12 +44,14 @@ class Reaper:
         overdue: float,
         holder: str,
         gap: float,
+        took: Callable[[], None],
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = every
+        self._took = took
         self._request = Reap(
             holder=holder,
             gap=int(gap * 1e6),
@@ -56,11 +61,11 @@ class Reaper:
             outage_overdue=int(overdue * 1e6),
         )
 
-    async def run(self) -> None:
-        """Reap until cancelled, the first time at once."""
+    async def run(self, *, at_once: bool = False) -> None:
+        """Reap until cancelled, the first time right away."""
         while True:
             try:
-                full = await self.reap() >= self._request.limit
+                full = await self.reap(at_once=at_once) >= self._request.limit
             except Unavailable:
                 full = False
             except Exception:
@@ -70,10 +75,16 @@ class Reaper:
             pace = 0.1 if full else 0.75 + self._rng.random() / 2
             await asyncio.sleep(self._every * pace)
 
-    async def reap(self) -> int:
-        """One batch; how many jobs it took."""
-        reaped = await timed(self._observers, "reap", self._backend.reap(self._request, self._clock.stamp()))
+    async def reap(self, *, at_once: bool = False) -> int:
+        """One batch; how many jobs it took. ``at_once``: they are due right away, and if there are any, ``took``
+        is called."""
+        request, at = self._request, self._clock.stamp()
+        if at_once:  # where time stands still nobody is ever steady, nor late
+            request = replace(request, spread=0, holder=request.holder if at is None else None)
+        reaped = await timed(self._observers, "reap", self._backend.reap(request, at))
         for job in reaped:
             kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
             self._observers.tell(Event(kind, job.id, job.queue, job.task, key=job.key, detail=job.reason))
+        if at_once and reaped:
+            self._took()
         return len(reaped)

@@ -121,10 +121,8 @@ class Renewer:
         try:
             renewed = await self._ask(backend, self._beat(leases))
         except (Unavailable, TimeoutError) as error:
-            self.away = str(error) or f"no answer in {self.patience:.3g} s"
+            self.missed(error)
             log.warning("heartbeat: %s", self.away)
-            self._doubtful = self._leases.in_doubt(self._leases.now())
-            self._call_home(partial(self._doubted, self._doubtful, doubtful=True))
             return
         self.away, self.beat = "", now
         not_renewed = {*renewed.lost, *renewed.busy}
@@ -136,6 +134,12 @@ class Renewer:
             self._doubtful = [lease for lease in self._doubtful if lease in busy]
             self._call_home(partial(self._doubted, kept, doubtful=False))
         self._tell(renewed)
+
+    def missed(self, error: Exception) -> None:
+        """A beat did not get through."""
+        self.away = str(error) or f"no answer in {self.patience:.3g} s"
+        self._doubtful = self._leases.in_doubt(self._leases.now())
+        self._call_home(partial(self._doubted, self._doubtful, doubtful=True))
 
     def _call_home(self, call: Callable[[], None]) -> None:
         """Have it called on the worker's loop."""
@@ -162,7 +166,11 @@ class Renewer:
     def _lease_micros(self) -> int:
         return int(self._leases.lease * 1e6)
 
-    def _beat(self, leases: list[tuple[bytes, int]]) -> Beat:
+    def census(self) -> Beat:
+        """A beat that renews nothing, and asks what there is."""
+        return self._beat([], census=True)
+
+    def _beat(self, leases: list[tuple[bytes, int]], *, census: bool = False) -> Beat:
         return Beat(
             self._holder,
             self._worker,
@@ -173,7 +181,7 @@ class Renewer:
             slots=self._slots(),
             busy=self._busy(),
             gap=int(self.gap * 1e6),
-            census=self._leases.now() < self._census_until,
+            census=census or self._leases.now() < self._census_until,
         )
 
 
@@ -204,9 +212,11 @@ class RenewerThread:
             try:
                 asyncio.run(self._beat())
             except (Unavailable, TimeoutError) as error:
+                self._renewer.missed(error)
                 log.warning("the heartbeat waits for the store: %s", str(error) or "no answer")
                 self._stopping.wait(1.0)
-            except Exception:
+            except Exception as error:
+                self._renewer.missed(error)
                 log.exception("the heartbeat stumbled; it starts again")
                 self._stopping.wait(1.0)
 

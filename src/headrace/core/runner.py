@@ -103,6 +103,9 @@ class Runner:
     def deliver(self, jobs: list[Leased]) -> None:
         """Leased jobs from the claimer."""
         self._drained.clear()
+        for job in jobs:
+            if job.id in self._running:  # under a lease that is over, or it would not have come again
+                self._running[job.id].stop(StopReason.LEASE_LOST)
         self._buffer += jobs
         if self._largest_batch > 1:
             batched = sum(1 for job in jobs if self._attempts.batch_size(job.task) > 1) / len(jobs)

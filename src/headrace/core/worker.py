@@ -35,7 +35,7 @@ from headrace.core.settler import Settler
 from headrace.core.strays import Strays
 from headrace.core.tasks import Tasks
 from headrace.durations import micros
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 from headrace.protocol import Backend
 from headrace.records import Claim, Hint, JobId, Renewed
 from headrace.shown import shown
@@ -178,6 +178,7 @@ class Worker:
             overdue=self._leases.lease,
             holder=holder,
             gap=self._renewer.gap,
+            took=self._claimer.wake,
         )
         self._retention = Retention(
             self._backend,
@@ -273,7 +274,7 @@ class Worker:
                 lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
                 duties = [group.create_task(self._notes.run(), name="headrace-notes")]
                 if not self._guest:
-                    duties.append(group.create_task(self._reaper.run(), name="headrace-reaper"))
+                    duties.append(group.create_task(self._reaper.run(at_once=burst), name="headrace-reaper"))
                     duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
                 if self._planner is not None:
                     duties.append(group.create_task(self._planner.run(), name="headrace-planner"))
@@ -307,13 +308,37 @@ class Worker:
             self._observers.tell(Event(EventKind.WORKER_STOPPED, worker=self.name))
 
     async def _until_stopped(self) -> None:
-        stop = asyncio.ensure_future(self._stop.wait())
-        empty = asyncio.ensure_future(self._claimer.empty.wait())
+        await self._until(self._claimer.empty if self._burst else None)
+        if not self._guest:
+            await self._inherit()
+
+    async def _until(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
+        """Until it is told to stop, something has come about, or the time is over."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._stop, event) if one is not None]
         try:
-            await asyncio.wait((stop, empty) if self._burst else (stop,), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.cancel()
-            empty.cancel()
+            for wait in waits:
+                wait.cancel()
+
+    async def _inherit(self) -> None:
+        """Nothing is due. Where leases have run out, there may be nobody else who takes those jobs back: stay until
+        this worker may, for one lease at most, and work them too."""
+        until = self._loop.time() + self._leases.lease
+        pause = self._leases.lease / 12
+        while not self._stop.is_set():
+            try:
+                over = (await self._backend.renew(self._renewer.census(), self._clock.stamp())).overdue
+                taken = await self._reaper.reap(at_once=True) if over else 0
+            except Unavailable as error:
+                log.warning("looking for leases that have run out: %s", error)
+                over, taken = True, 0
+            if taken or not self._claimer.empty.is_set():
+                await self._until(self._claimer.empty)
+            elif not over or self._loop.time() >= until:
+                return
+            else:
+                await self._until(None, pause)
 
     async def _wind_down(self) -> None:
         """Claim nothing more, wait for a claim that is under way, give back what waits, finish what runs."""
@@ -414,16 +439,16 @@ class Worker:
             self._runner.cancel(job_id)
         if renewed.paused:
             self._runner.give_back(frozenset(renewed.paused))
-        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease)]:
+        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease[:2])]:
             self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
 
-    async def _give_back(self, unknown: Sequence[tuple[JobId, int]]) -> None:
+    async def _give_back(self, unknown: Sequence[tuple[JobId, int, bool]]) -> None:
         """Leases that no claim has told of, once every claim that was under way has been answered."""
         for lane in self._lanes:
             await lane.landed.wait()
-        for job_id, epoch in unknown:
+        for job_id, epoch, begun in unknown:
             if not self._leases.current(job_id, epoch):
-                self._settler.add(self._judge.give_back(job_id, epoch))
+                self._settler.add(self._judge.give_back(job_id, epoch, unbegun=not begun))
 
 
 def _gone_on(count: int) -> str:

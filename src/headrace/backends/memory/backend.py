@@ -272,8 +272,8 @@ class MemoryBackend:
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
             paused = [queue for queue in beat.queues if store.paused(queue, now)]
             first = nsmallest(CENSUS, store.running.values(), key=lambda e: e.lease_until) if beat.census else []
-            held = [(e.id, e.epoch) for e in first if e.holder == beat.holder]
-            return Renewed(lost, cancels, paused, held=held)
+            held = [(e.id, e.epoch, e.begun_before) for e in first if e.holder == beat.holder]
+            return Renewed(lost, cancels, paused, held=held, overdue=bool(first) and first[0].lease_until <= now)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         with self.store.lock:

@@ -162,6 +162,7 @@ class Claiming:
     def _lease(self, entry: Entry, req: Claim, now: int) -> Leased:
         entry.epoch = max(entry.epoch + 1, now)
         begun, entry.begun = entry.begun, True
+        entry.begun_before = begun
         entry.holder = req.holder
         entry.lease_until = now + req.lease_for
         self._store.move(entry, JobState.RUNNING)

@@ -14,6 +14,7 @@ class Entry:
     __slots__ = (
         "attempt",
         "begun",
+        "begun_before",
         "cancel_requested",
         "cells",
         "enqueued_at",
@@ -62,6 +63,7 @@ class Entry:
         self.state = JobState.AVAILABLE
         self.epoch = 0
         self.begun = False
+        self.begun_before = False
         self.attempt = 0
         self.lost = 0
         self.holder = ""

@@ -140,6 +140,7 @@ class PostgresBackend:
         self._way = Way()
         self.migrator = Migrator(self._connections, schema)
         self._opened = False
+        self._confined = False
         self._served: set[str] = set()
         """Calls that went through once, here or on a sibling: what the server refuses of these was there before, and
         may be there again."""
@@ -180,6 +181,7 @@ class PostgresBackend:
             if isinstance(error, NotLetIn) and not self._served:
                 raise ConfigError(str(error)) from error.__cause__
             raise
+        self._confined = found.confined
         if found.confined:
             self._sql = _statements(self._schema, confined=True)
         self._opened = True
@@ -283,14 +285,20 @@ class PostgresBackend:
         notes = self._crowd.looks(req.queues)
         if shapes.are_plain(batch):
             ordered = sorted(batch, key=_ID)
-            rows = await self._go_on("turn", at, *shapes.complete_params(ordered), *claim)
-            await self._seal(rows)
-            self._tell(rows)
-            return _completed(batch, ordered, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
-        rows = await self._go_on("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+            call: tuple[Any, ...] = ("turn", at, *shapes.complete_params(ordered), *claim)
+        else:
+            ordered = []
+            call = ("finish_and_claim", at, *shapes.finish_params(batch), at, *claim)
+        try:
+            rows = await self._call(*call)
+        except BackendError as error:
+            if not isinstance(error.__cause__, DataError | IntegrityError):
+                raise
+            return await self.finish(batch, at), await self.claim(req, at)  # one of the two is at fault, by itself
         await self._seal(rows)
         self._tell(rows, batch)
-        return _settled(batch, rows), self._hushed(req, notes, self._claimed(rows, marks, began))
+        states = _completed(batch, ordered, rows) if ordered else _settled(batch, rows)
+        return states, self._hushed(req, notes, self._claimed(rows, marks, began))
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if not batch:
@@ -305,13 +313,14 @@ class PostgresBackend:
         return _settled(batch, rows)
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        [[lost, busy, cancels, paused, held, epochs]] = await self._call(
+        [[lost, busy, cancels, paused, held, epochs, begun, overdue]] = await self._call(
             "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
             uuids([job_id for job_id, _ in beat.leases]), bigints([epoch for _, epoch in beat.leases]),
             beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, CENSUS if beat.census else 0,
         )  # fmt: skip
         lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
-        return Renewed(lost, cancels or (), paused or (), busy, list(zip(held or (), epochs or (), strict=True)))
+        mine = list(zip(held or (), epochs or (), begun or (), strict=True))
+        return Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         rows = await self._go_on(
@@ -343,6 +352,8 @@ class PostgresBackend:
         kind = _PUT_AT if at_instant else _KINDS[type(change)]
         if isinstance(change, Cancel | Watch):
             rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
+            if self._confined and isinstance(change, Watch):  # who did not see the watch has ended the job after this
+                rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
         else:
             states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
             rows = await self._call(

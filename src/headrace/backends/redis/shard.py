@@ -170,6 +170,7 @@ class Shard:
                 next_in=min(times, default=None),
                 expired=[*claimed.expired, *more.expired],
                 passed_over=claimed.passed_over or more.passed_over,
+                chosen=claimed.chosen or more.chosen,
             )
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
@@ -211,7 +212,7 @@ class Shard:
 
     async def _renew(self, beat: Beat, at: Stamp) -> Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
-        lost, cancels, paused, held = await self._run(
+        lost, cancels, paused, held, over = await self._run(
             "renew",
             at_arg(at),
             beat.holder,
@@ -223,8 +224,9 @@ class Shard:
             beat.gap,
             CENSUS if beat.census else 0,
         )
-        mine = [(held[i], int(held[i + 1])) for i in range(0, len(held), 2)]
-        return Renewed([beat.leases[i - 1] for i in lost], cancels, [name.decode() for name in paused], held=mine)
+        mine = [(held[i], int(held[i + 1]), held[i + 2] == 1) for i in range(0, len(held), 3)]
+        names = [name.decode() for name in paused]
+        return Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         told, queues = await self._run(

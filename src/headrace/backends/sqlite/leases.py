@@ -45,8 +45,11 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
         tx.execute(_SQL["extend"], (apsw.carray(kept), now + beat.lease_for))
     cancels = [row[0] for row in tx.rows(_SQL["cancels"], (beat.holder,))]
     stopped = {row[0] for row in tx.rows(_QUEUE["stopped"], (now,))}
-    census = [(row[0], row[1]) for row in tx.rows(_SQL["census"], (beat.holder, CENSUS))] if beat.census else []
-    return Renewed(lost, cancels, [queue for queue in beat.queues if queue in stopped], held=census)
+    paused = [queue for queue in beat.queues if queue in stopped]
+    if not beat.census:
+        return Renewed(lost, cancels, paused)
+    census = [(row[0], row[1], bool(row[2])) for row in tx.rows(_SQL["census"], (beat.holder, CENSUS))]
+    return Renewed(lost, cancels, paused, held=census, overdue=tx.first(_SQL["any_over"], (now,)) is not None)
 
 
 def nothing_over(session: Session, now: int) -> list[Reaped] | None:

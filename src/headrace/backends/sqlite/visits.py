@@ -380,7 +380,7 @@ class Visits:
             for priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, *_ in rows:
                 self._leases.append((
                     seq, self._qid, next_epoch(epoch, self._now), attempt, lost, size, until, req.holder, gid,
-                    tenant.tid,
+                    tenant.tid, epoch > 0,
                 ))  # fmt: skip
                 self._places.append((lane, priority, run_at, job_id))
 

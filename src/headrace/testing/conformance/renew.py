@@ -103,10 +103,30 @@ class RenewTests(ConformanceBase):
         await store.finish([settle(two)], T0)
         now = T0 + 2 * SECOND
         renewed = await store.renew(beat((one.id, one.epoch), census=True), now)
-        assert sorted(renewed.held) == sorted((job.id, job.epoch) for job in (three, stray, one))
-        assert list((await store.renew(beat(holder="w2", census=True), now)).held) == [(other.id, other.epoch)]
+        assert sorted(renewed.held) == sorted((job.id, job.epoch, False) for job in (three, stray, one))
+        assert list((await store.renew(beat(holder="w2", census=True), now)).held) == [(other.id, other.epoch, False)]
         assert list((await store.renew(beat(), now)).held) == []
         assert list((await store.renew(beat(holder="w3", census=True), now)).held) == []
+
+    async def test_a_census_tells_which_jobs_had_begun_before(self, store: Backend) -> None:
+        await self.put(store, row(1), row(2), row(3))
+        once, twice, back = await self.take(store, 3)
+        again = [settle(job, JobState.AVAILABLE, delay=None, unbegun=job is back) for job in (twice, back)]
+        await store.finish(again, T0)
+        epochs = {job.id: job.epoch for job in [once, *await self.take(store, 2, at=T0 + 1)]}
+        renewed = await store.renew(beat(census=True), T0 + 1)
+        begun = {once.id: False, twice.id: True, back.id: False}
+        assert sorted(renewed.held) == [(name, epochs[name], begun[name]) for name in sorted(epochs)]
+
+    async def test_a_census_tells_whether_leases_have_run_out(self, store: Backend) -> None:
+        await self.put(store, row(1))
+        job = await self.take_one(store, holder="w2")
+        end = T0 + LEASE
+        assert not (await store.renew(beat(census=True), end - 1)).overdue
+        assert (await store.renew(beat(census=True), end)).overdue
+        assert not (await store.renew(beat(), end)).overdue
+        await store.finish([settle(job, holder="w2")], end)
+        assert not (await store.renew(beat(census=True), end)).overdue
 
     async def test_a_record_names_the_worker_and_never_the_holder(self, store: Backend) -> None:
         await self.put(store, row(1))

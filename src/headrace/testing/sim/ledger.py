@@ -139,7 +139,7 @@ class Ledger:
         if life.state is not JobState.RUNNING:
             self.put(life, JobState.RUNNING)
         life.epoch = epoch
-        life.begun = True
+        life.begun_before, life.begun = life.begun, True
         life.holder = holder
         life.node = self.node
         life.lease_until = until

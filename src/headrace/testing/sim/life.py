@@ -22,6 +22,7 @@ class Life:
         self.state = JobState.AVAILABLE
         self.epoch = 0
         self.begun = False
+        self.begun_before = False
         self.attempt = 0
         self.lost = 0
         self.holder = ""

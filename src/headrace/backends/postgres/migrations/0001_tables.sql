@@ -123,12 +123,14 @@ CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 461168601842738790
 CREATE INDEX ready_asleep ON ready (lane, run_at, id) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 CREATE INDEX ready_asleep_qid ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 
--- RUNNING. ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
+-- RUNNING. ``begun``: a handler may have been called for it before this lease. ``tid`` is the number of its tenant where that is counted,
+-- as it is in a governed queue. The order of the columns leaves no gap.
 CREATE TABLE leased (
     lease_until bigint NOT NULL,
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT leased_pkey PRIMARY KEY,
     qid integer NOT NULL,
+    begun boolean NOT NULL DEFAULT false,
     epoch bigint NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
@@ -146,6 +148,11 @@ CREATE INDEX leased_until ON leased (lease_until);
 CREATE INDEX leased_cancel ON leased (holder) WHERE cancel;
 CREATE INDEX leased_group ON leased (gid) WHERE gid IS NOT NULL;
 CREATE INDEX leased_tenant ON leased (tid, holder) WHERE tid IS NOT NULL;
+
+-- Running jobs that are to be cancelled, where whoever asks must not touch ``leased``: a transaction that may last. Nothing is unique
+-- here, so that no two wait for each other. A job that is no longer RUNNING is cancelled by a reap.
+CREATE TABLE asks (id uuid NOT NULL);
+CREATE INDEX asks_id ON asks (id);
 
 CREATE TABLE paused (
     run_at bigint NOT NULL,
@@ -382,7 +389,7 @@ SELECT
     coalesce(y.attempt, l.attempt, p.attempt, e.attempt) AS attempt, coalesce(y.lost, l.lost, p.lost, e.lost) AS lost,
     coalesce(y.size, l.size, p.size, e.size) AS size, coalesce(y.keyed, l.keyed, p.keyed, e.keyed) AS keyed,
     coalesce(y.error, l.error, p.error, e.error) AS error,
-    l.lease_until, l.holder, coalesce(l.cancel, false) AS cancel,
+    l.lease_until, l.holder, coalesce(l.cancel OR EXISTS (SELECT 1 FROM asks AS a WHERE a.id = l.id), false) AS cancel,
     e.finished_at, e.held_until, e.reason, e.result
 FROM jobs AS j
 LEFT JOIN patches AS c ON c.id = ANY (ARRAY[j.id])

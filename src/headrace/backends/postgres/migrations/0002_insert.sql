@@ -489,7 +489,9 @@ BEGIN
         v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
         p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
     );
-    v_losers := take_keys(v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, p_reply_tos, v_known);
+    v_losers := take_keys(
+        v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
+    );
     IF v_losers.ords <> '{}' OR NOT p_new THEN
         RETURN QUERY SELECT * FROM insert_others(
             v_losers, v_known, v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,

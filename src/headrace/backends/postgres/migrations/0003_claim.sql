@@ -410,8 +410,8 @@ BEGIN
         ), gone AS (
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
-            INSERT INTO leased (lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, holder, error)
-            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.size, g.priority, g.keyed,
+            INSERT INTO leased (lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, holder, error)
+            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch > 0, greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.size, g.priority, g.keyed,
                 g.gid, p_holder, g.error
             FROM gone AS g
         ), counted AS (

@@ -158,6 +158,7 @@ DECLARE
     v_spawned_gids bigint[];
     v_spawned_ids uuid[];
     v_spawned_ords integer[];
+    v_asked uuid[];
     l leased;
 BEGIN
     WITH asked AS MATERIALIZED (
@@ -223,6 +224,7 @@ BEGIN
         PERFORM tell_stopped(v_now, v_ruled_qids, v_tids);
     END IF;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
+    v_asked := ARRAY(SELECT a.id FROM asks AS a WHERE a.id = ANY (p_ids));  -- asks_id
     FOR i IN 1..cardinality(p_ids) LOOP
         IF v_plain[v_next] = i THEN
             v_next := v_next + 1;
@@ -235,7 +237,7 @@ BEGIN
         END IF;
         v_state := p_states[i];
         v_reason := p_reasons[i];
-        IF l.cancel AND v_state IN (0, 2) THEN
+        IF (l.cancel OR l.id = ANY (v_asked)) AND v_state IN (0, 2) THEN
             v_state := 4;
             v_reason := 'cancelled';
             RETURN NEXT settled(p_ids[i], i, 4);

@@ -1,10 +1,11 @@
 -- A worker's sign of life. Answers: the numbers of the leases that are lost, and of those that some transaction has in
--- hand; the jobs to cancel; the queues that are paused; the worker's own leases among the first ``p_census`` that expire. The clock
+-- hand; the jobs to cancel; the queues that are paused; the worker's own leases among the first ``p_census`` that expire, and
+-- whether any have. The clock
 -- is read once what is written is locked: a beat that had to wait tells of the moment in which it got through.
 CREATE FUNCTION renew_v1(
     p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs bigint[],
     p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_census integer
-) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[]) LANGUAGE plpgsql VOLATILE
+) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[], held_begun boolean[], overdue boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
@@ -36,12 +37,16 @@ BEGIN
     INTO lost, busy
     FROM unnest(p_ids, p_epochs) WITH ORDINALITY AS n (id, epoch, ord)
     LEFT JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) AND l.epoch = n.epoch AND l.holder = p_holder;
-    SELECT array_agg(l.id) INTO cancels FROM leased AS l WHERE l.holder = p_holder AND l.cancel;  -- leased_cancel
+    SELECT array_agg(x.id) INTO cancels FROM (  -- leased_cancel; leased_pkey, for each that is asked for
+        SELECT l.id FROM leased AS l WHERE l.holder = p_holder AND l.cancel
+        UNION SELECT l.id FROM asks AS a JOIN leased AS l ON l.id = ANY (ARRAY[a.id]) WHERE l.holder = p_holder
+    ) AS x;
     SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until > v_now;
     IF p_census > 0 THEN  -- leased_until, from its head
-        SELECT array_agg(f.id), array_agg(f.epoch) INTO held, held_epochs FROM (
-            SELECT l.id, l.epoch, l.holder FROM leased AS l ORDER BY l.lease_until LIMIT p_census
+        SELECT array_agg(f.id), array_agg(f.epoch), array_agg(f.begun) INTO held, held_epochs, held_begun FROM (
+            SELECT l.id, l.epoch, l.begun, l.holder FROM leased AS l ORDER BY l.lease_until LIMIT p_census
         ) AS f WHERE f.holder = p_holder;
+        overdue := EXISTS (SELECT 1 FROM leased AS l WHERE l.lease_until <= v_now);
     END IF;
     RETURN NEXT;
 END $$;
@@ -117,6 +122,7 @@ BEGIN
     PERFORM lock_keys(v_keyed, v_qids);
     FOREACH l IN ARRAY coalesce(v_leases, '{}') LOOP
         DELETE FROM leased AS x WHERE x.id = l.id;
+        l.cancel := l.cancel OR asked_for(l.id);
         INSERT INTO deltas (qid, state, jobs) VALUES (l.qid, 1, -1);
         IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
             v_ruled_qids := v_ruled_qids || l.qid;
@@ -174,11 +180,45 @@ BEGIN
             v_now, v_ruled_qids, v_gids, v_tids, false, true, v_changes, v_kept, v_keeps
         ) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
+    IF EXISTS (SELECT 1 FROM asks) THEN
+        RETURN QUERY SELECT x.* FROM cancel_asked(v_now, p_limit) AS x;
+    END IF;
     -- Groups that somebody has left to others, as in queues that nobody claims from.
     IF EXISTS (SELECT 1 FROM looks) THEN
         RETURN QUERY SELECT w.* FROM call_looks(NULL) AS q CROSS JOIN LATERAL woken(q) AS w;
     END IF;
     PERFORM fold_deltas();
+END $$;
+
+-- Asks for jobs that do not run any more: those that wait again are cancelled, but for what somebody has in hand; for the others it
+-- is too late. Rows of kind 4 and 5.
+CREATE FUNCTION cancel_asked(p_now bigint, p_limit integer) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_over uuid[] := ARRAY(  -- asks_id, leased_pkey
+        SELECT DISTINCT a.id FROM asks AS a WHERE NOT EXISTS (SELECT 1 FROM leased AS l WHERE l.id = a.id) ORDER BY a.id LIMIT p_limit
+    );
+    v_wait uuid[];
+    v_mine uuid[];
+BEGIN
+    v_wait := ARRAY(  -- ready_id, paused_pkey
+        SELECT y.id FROM unnest(v_over) AS n (id) JOIN ready AS y ON y.id = ANY (ARRAY[n.id])
+        UNION ALL SELECT p.id FROM unnest(v_over) AS n (id) JOIN paused AS p ON p.id = ANY (ARRAY[n.id])
+    );
+    IF v_wait <> '{}' THEN
+        v_mine := ARRAY(
+            SELECT y.id FROM unnest(v_wait) AS n (id) JOIN ready AS y ON y.id = ANY (ARRAY[n.id]) ORDER BY y.id
+            FOR UPDATE OF y SKIP LOCKED
+        ) || ARRAY(
+            SELECT p.id FROM unnest(v_wait) AS n (id) JOIN paused AS p ON p.id = ANY (ARRAY[n.id]) ORDER BY p.id
+            FOR UPDATE OF p SKIP LOCKED
+        );
+        RETURN QUERY SELECT x.* FROM alter_v1(
+            p_now, v_mine, 1, 'cancelled', NULL, '{0,2}'::smallint[], true, NULL, NULL, true
+        ) AS x WHERE x.kind <> 6;
+    END IF;
+    DELETE FROM asks AS a WHERE a.id = ANY (v_over) AND (a.id = ANY (v_mine) OR a.id <> ALL (v_wait));  -- asks_id
 END $$;
 
 -- Add up what transactions have counted, and note which queues they used. One at a time; whoever finds it under way leaves it to

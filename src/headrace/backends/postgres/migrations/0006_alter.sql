@@ -17,8 +17,8 @@ BEGIN
             y.lane, y.gid
         INTO v_place FROM ready AS y WHERE y.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
-        SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, l.lost, l.size, l.keyed, l.error, l.holder, l.cancel,
-            NULL, NULL, NULL, l.gid
+        SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, l.lost, l.size, l.keyed, l.error, l.holder,
+            l.cancel OR asked_for(l.id), NULL, NULL, NULL, l.gid
         INTO v_place FROM leased AS l WHERE l.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
         SELECT 2, p.id, p.qid, p.priority, p.run_at, p.epoch, p.attempt, p.lost, p.size, p.keyed, p.error, NULL, false, NULL, NULL,
@@ -38,6 +38,71 @@ BEGIN
         RAISE EXCEPTION 'job % lies in no place', p_id USING ERRCODE = 'serialization_failure';
     END IF;
     RETURN v_place;
+END $$;
+
+-- The job's place, and nothing is locked.
+CREATE FUNCTION find_place(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_place place;
+BEGIN
+    SELECT e.state, e.id, e.qid, e.priority, e.run_at, e.epoch, e.attempt, e.lost, e.size, e.keyed, NULL, e.holder, e.cancel,
+        e.held_until, NULL, NULL, NULL
+    INTO v_place FROM entries AS e WHERE e.id = p_id;
+    RETURN v_place;
+END $$;
+
+-- The job's place, locked if it waits. Whoever ends, keeps or sweeps it must not wait for a transaction that may last.
+CREATE FUNCTION lock_waiting(p_id uuid) RETURNS place LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_place place;
+BEGIN
+    LOOP
+        v_place := find_place(p_id);
+        IF v_place.id IS NULL OR v_place.state NOT IN (0, 2) THEN
+            RETURN v_place;
+        END IF;
+        PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE;  -- ready_id
+        IF NOT FOUND THEN
+            PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE;  -- paused_pkey
+        END IF;
+        IF FOUND THEN
+            RETURN lock_place(p_id);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Whether this running job is to be cancelled by the word of somebody who has not touched it.
+CREATE FUNCTION asked_for(p_id uuid) RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS
+    'SELECT EXISTS (SELECT 1 FROM asks AS a WHERE a.id = p_id)';  -- asks_id
+
+-- Whoever is ending these jobs just now is waited for, and none of them is kept: what is locked in here is let go at once.
+CREATE FUNCTION let_pass(p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    c_let_go CONSTANT text := 'LL000';
+    v_free uuid[];
+    v_id uuid;
+BEGIN
+    BEGIN
+        v_free := ARRAY(  -- leased_pkey
+            SELECT l.id FROM unnest(p_ids) AS n (id) JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) FOR KEY SHARE OF l SKIP LOCKED
+        );
+        RAISE EXCEPTION USING ERRCODE = c_let_go;
+    EXCEPTION WHEN SQLSTATE 'LL000' THEN
+        NULL;
+    END;
+    FOREACH v_id IN ARRAY ARRAY(
+        SELECT l.id FROM unnest(p_ids) AS n (id) JOIN leased AS l ON l.id = ANY (ARRAY[n.id]) WHERE l.id <> ALL (v_free)
+    ) LOOP
+        BEGIN
+            PERFORM 1 FROM leased AS l WHERE l.id = v_id FOR KEY SHARE;
+            RAISE EXCEPTION USING ERRCODE = c_let_go;
+        EXCEPTION WHEN SQLSTATE 'LL000' THEN
+            NULL;
+        END;
+    END LOOP;
 END $$;
 
 -- The job lies nowhere now.
@@ -77,7 +142,9 @@ END $$;
 -- Change jobs one by one, in order. Kinds of change: 1 cancel, 2 pause, 3 resume, 4 requeue, 5 move, 6 reprioritise, 7 watch,
 -- 8 hold, 9 delete, 10 put off, 11 put to an instant. Answers, as rows of kind 6: the state before in ``epoch``, that after in ``attempt`` (none: gone),
 -- whether it changed in ``lost``; and rows of kind 4, 5, and 7: a holder to be told. What the jobs were chosen for is looked
--- at again once they are locked. ``p_bound``: more follows in this transaction, so groups are left to be looked at.
+-- at again once they are locked. ``p_bound``: this transaction may last, so groups are left to be looked at, and nothing is locked that
+-- others wait for: jobs that run are only asked to be cancelled, and those that are watched not locked at all. A watch then takes two
+-- calls, each in a transaction of its own: whoever ended the job without seeing the first has been waited for by the second.
 CREATE FUNCTION alter_v1(
     p_at bigint, p_ids uuid[], p_kind integer, p_text text, p_number bigint, p_applies smallint[], p_strict boolean,
     p_queue text, p_states smallint[], p_bound boolean DEFAULT false, p_reason text DEFAULT NULL
@@ -105,15 +172,18 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     v_to := CASE WHEN p_kind = 5 THEN (queue_ids(ARRAY[p_text]))[1] END;
-    IF cardinality(p_ids) > 1 OR p_kind = 5 THEN
-        v_places := ARRAY(SELECT lock_place(n.id) FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id));
-        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid), array_agg(v_to)) FROM unnest(v_places) AS x;
+    IF p_bound AND p_kind = 7 THEN
+        PERFORM let_pass(p_ids);
+    ELSIF cardinality(p_ids) > 1 OR p_kind = 5 THEN
+        v_places := ARRAY(SELECT CASE WHEN p_bound THEN lock_waiting(n.id) ELSE lock_place(n.id) END FROM (SELECT DISTINCT m FROM unnest(p_ids) AS m ORDER BY m) AS n (id));
+        PERFORM lock_keys(array_agg(x.id), array_agg(x.qid), array_agg(v_to)) FROM unnest(v_places) AS x
+        WHERE NOT p_bound OR x.state IN (0, 2);
         IF p_kind IN (10, 11) THEN  -- these are called one after the other
             PERFORM lock_groups(array_agg(x.gid)) FROM unnest(v_places) AS x;
         END IF;
     END IF;
     FOREACH v_id IN ARRAY p_ids LOOP
-        p := lock_place(v_id);
+        p := CASE WHEN NOT p_bound THEN lock_place(v_id) WHEN p_kind = 7 THEN find_place(v_id) ELSE lock_waiting(v_id) END;
         CONTINUE WHEN p IS NULL OR p.id IS NULL;
         CONTINUE WHEN p_queue IS NOT NULL AND p.qid IS DISTINCT FROM qid_of(p_queue);
         CONTINUE WHEN p.state <> ALL (p_states);
@@ -133,7 +203,11 @@ BEGIN
         IF NOT v_changed THEN
             NULL;
         ELSIF p_kind = 1 AND p.state = 1 THEN
-            UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
+            IF p_bound THEN
+                INSERT INTO asks (id) SELECT v_id WHERE NOT asked_for(v_id);
+            ELSE
+                UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
+            END IF;
             RETURN NEXT noted(7, v_id, p.holder);
         ELSIF p_kind = 1 THEN
             PERFORM leave_place(v_now, p);
@@ -161,6 +235,7 @@ BEGIN
             IF v_changed THEN
                 PERFORM leave_place(v_now, p);
                 UPDATE jobs AS j SET expires_at = NULL WHERE j.id = v_id AND j.expires_at IS NOT NULL;
+                DELETE FROM asks AS a WHERE a.id = v_id;
                 p.size := p.size - coalesce(octet_length(p.result), 0) - coalesce(octet_length(p.error), 0);
                 p.error := NULL;
                 p.attempt := 0;

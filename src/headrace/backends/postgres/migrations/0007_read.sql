@@ -56,7 +56,7 @@ BEGIN
         SELECT x.id FROM (
             SELECT y.id, y.qid FROM ready AS y WHERE v_live AND (p_states IS NULL OR 0 = ANY (p_states))
             UNION ALL SELECT l.id, l.qid FROM leased AS l
-                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND (l.cancel OR asked_for(l.id)))
             UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE v_live AND (p_states IS NULL OR 2 = ANY (p_states))
             UNION ALL SELECT e.id, e.qid FROM ended AS e
                 WHERE (p_states IS NULL OR e.state = ANY (p_states)) AND (p_reason IS NULL OR e.reason = p_reason)
@@ -70,7 +70,7 @@ BEGIN
         SELECT x.id FROM (
             SELECT y.id, y.qid FROM ready AS y WHERE v_live AND (p_states IS NULL OR 0 = ANY (p_states))
             UNION ALL SELECT l.id, l.qid FROM leased AS l
-                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND l.cancel)
+                WHERE v_live AND (p_states IS NULL OR 1 = ANY (p_states)) AND NOT (p_unasked AND (l.cancel OR asked_for(l.id)))
             UNION ALL SELECT p.id, p.qid FROM paused AS p WHERE v_live AND (p_states IS NULL OR 2 = ANY (p_states))
             UNION ALL SELECT e.id, e.qid FROM ended AS e
                 WHERE (p_states IS NULL OR e.state = ANY (p_states)) AND (p_reason IS NULL OR e.reason = p_reason)

@@ -744,9 +744,9 @@ BEGIN
                 WHERE y.ctid = n.place RETURNING y.*, n.tid, n.ord
             ), held AS (
                 INSERT INTO leased (
-                    lease_until, run_at, id, qid, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
+                    lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
                 )
-                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.size,
+                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch > 0, greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.size,
                     g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
                 FROM gone AS g
             ), counted AS (

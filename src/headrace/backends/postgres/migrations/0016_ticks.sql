@@ -22,6 +22,22 @@ SET search_path FROM CURRENT SET enable_seqscan = off AS $$
         OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id)
 $$;
 
+-- Lock the place of a job that waits; false if somebody has it in hand, and none if it does not wait.
+CREATE FUNCTION try_waiting(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE SKIP LOCKED;  -- ready_id
+    IF NOT FOUND THEN
+        PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE SKIP LOCKED;  -- paused_pkey
+    END IF;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    RETURN CASE
+        WHEN EXISTS (SELECT 1 FROM ready AS y WHERE y.id = p_id) OR EXISTS (SELECT 1 FROM paused AS p WHERE p.id = p_id) THEN false
+    END;
+END $$;
+
 -- A row of kind 8: a plan, by its number in ``epoch``, was not carried out; or of kind 9: a tick did not come to what it was
 -- planned for, but to the outcome in ``attempt``, or to nothing, as its slot has fired.
 CREATE FUNCTION unplanned(p_kind integer, p_ord integer, p_outcome integer) RETURNS claim_row
@@ -84,12 +100,10 @@ BEGIN
                 v_tick := v_tick + p_ticks[i];
             END LOOP;
             v_tick := 0;
-            PERFORM lock_keys(array_agg(x.id), array_agg((x.place).qid)) FROM (
-                SELECT n.id, lock_place(n.id) AS place FROM (
-                    SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
-                    JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
-                ) AS n (id)
-            ) AS x;
+            PERFORM lock_keys(array_agg(n.id), array_agg((find_place(n.id)).qid)) FROM (
+                SELECT DISTINCT a.last_job FROM unnest(v_cancelling) AS c (name)
+                JOIN agenda AS a ON a.name = ANY (ARRAY[c.name]) WHERE a.last_job IS NOT NULL ORDER BY a.last_job
+            ) AS n (id) WHERE try_waiting(n.id);
         END IF;
     END IF;
     FOR i IN 1..cardinality(p_names) LOOP
@@ -100,6 +114,9 @@ BEGIN
             WHERE a.name = p_names[i] AND a.uid = p_uids[i] AND a.version = p_versions[i] FOR UPDATE SKIP LOCKED;
         END IF;
         v_known := FOUND;
+        IF v_known AND p_versions[i] IS NOT NULL AND 2 = ANY (t_overlaps[v_tick + 1:v_tick + p_ticks[i]]) THEN
+            v_known := try_waiting(s.last_job) IS NOT FALSE;
+        END IF;
         v_fired := 0;
         IF NOT v_known THEN
             RETURN NEXT unplanned(8, i, NULL);

@@ -41,7 +41,7 @@ async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
     lost = [lease for lease in gone if not found.away or fleet.leased_in(*lease) in found.there]
     paused = [queue for queue in beat.queues if queue in found.paused]
     busy = [lease for lease in gone if lease not in lost]
-    return Renewed(lost, found.cancels, paused, busy, list(found.held))
+    return Renewed(lost, found.cancels, paused, busy, list(found.held), found.overdue)
 
 
 class _Found:
@@ -51,7 +51,8 @@ class _Found:
         self._fleet = fleet
         self.kept: set[Lease] = set()
         self.cancels: list[JobId] = []
-        self.held: dict[Lease, None] = {}
+        self.held: dict[tuple[JobId, int, bool], None] = {}
+        self.overdue = False
         self.paused: set[str] = set()
         self.there: set[int] = set()
         """Shards that have answered."""
@@ -74,6 +75,7 @@ class _Found:
             self.cancels += [job_id for job_id in answer.cancels if job_id not in self.cancels]
             self.paused.update(answer.paused)
             self.held |= dict.fromkeys(answer.held)
+            self.overdue |= answer.overdue
         if not self.there:
             raise problem
 

@@ -1,6 +1,7 @@
 -- A worker's sign of life. ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether
 -- it leaves, (id, epoch) of its leases, the longest gap between beats, of how many leases it is asked whether they are its own. Answers: numbers
--- of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch).
+-- of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch, whether it had begun before),
+-- whether any have expired.
 
 local LEASE = '>c16I8'
 local LEASE_SIZE = 24
@@ -13,7 +14,10 @@ if ARGV[6] == '1' then
     call('HDEL', base .. ':W', holder)
     call('ZREM', base .. ':X', holder)
 else
-    local before = known and cmsgpack.unpack(known)
+    local whole, before = pcall(cmsgpack.unpack, known or '')
+    if not known or not whole or type(before) ~= 'table' or not tonumber(before[6]) then
+        before = nil
+    end
     local started, steady = before and before[5] or number(now), number(now)
     if before and now - tonumber(before[6]) <= tonumber(ARGV[8]) then
         steady = before[7]
@@ -55,14 +59,17 @@ if call('EXISTS', base .. ':z') == 1 then
         end
     end
 end
-local held = {}
+local held, over = {}, 0
 if ARGV[9] ~= '0' then
+    over = #call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, 1)
     local first = call('ZRANGE', base .. ':l', 0, tonumber(ARGV[9]) - 1)
     for i, packed in ipairs(ask('HMGET', base .. ':s', first)) do
         if is_whole_state(packed) and string.sub(packed, STATE_SIZE + 1) == holder then
+            local j = read_state(packed)
             held[#held + 1] = first[i]
-            held[#held + 1] = number(read_state(packed).epoch)
+            held[#held + 1] = number(j.epoch)
+            held[#held + 1] = j.begun and 1 or 0
         end
     end
 end
-return {lost, call('SMEMBERS', base .. ':x:' .. holder), paused, held}
+return {lost, call('SMEMBERS', base .. ':x:' .. holder), paused, held, over}

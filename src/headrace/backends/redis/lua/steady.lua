@@ -9,6 +9,9 @@ local function is_steady(now, given)
     if not packed then
         return false
     end
-    local worker = cmsgpack.unpack(packed)
+    local whole, worker = pcall(cmsgpack.unpack, packed)
+    if not whole or type(worker) ~= 'table' or not tonumber(worker[6]) or not tonumber(worker[7]) then
+        return false
+    end
     return tonumber(worker[6]) >= now - tonumber(ARGV[given + 1]) and tonumber(worker[7]) <= now - tonumber(ARGV[given + 2])
 end

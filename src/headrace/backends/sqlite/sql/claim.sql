@@ -72,8 +72,8 @@ LIMIT ?4
 
 -- name: lease
 -- PRIMARY KEY of ready: one lane up to the last job taken.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
+SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0, epoch > 0 FROM ready
 WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
 
 -- name: leave
@@ -83,8 +83,8 @@ WHERE lane = ?1 AND (priority, run_at, id) <= (?4, ?5, ?6) AND (dies_at IS NULL 
 
 -- name: lease_alike
 -- PRIMARY KEY of ready: one priority of a lane up to the last job taken. As ``lease``, for less where all have it.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0 FROM ready
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
+SELECT seq, lane, max(abs(epoch) + 1, ?2), attempt, lost, size, ?7, 0, ?8, gid, 0, epoch > 0 FROM ready
 WHERE lane = ?1 AND priority = ?4 AND (run_at, id) <= (?5, ?6) AND (dies_at IS NULL OR dies_at > ?2) AND lost < ?3
 
 -- name: leave_alike

@@ -24,8 +24,8 @@ WHERE r.cancel AND r.holder = ?1
 
 -- name: census
 -- Index running_lease, from its head; INTEGER PRIMARY KEY of jobs.
-SELECT j.id, some.epoch
-FROM (SELECT seq, epoch, holder FROM running INDEXED BY running_lease ORDER BY lease_until LIMIT ?2) AS some
+SELECT j.id, some.epoch, some.begun
+FROM (SELECT seq, epoch, begun, holder FROM running INDEXED BY running_lease ORDER BY lease_until LIMIT ?2) AS some
 CROSS JOIN jobs AS j ON j.seq = some.seq
 WHERE some.holder = ?1
 

@@ -106,8 +106,8 @@ LIMIT ?5
 
 -- name: lease_head
 -- PRIMARY KEY of ready: the first jobs of one priority of a lane; INTEGER PRIMARY KEY of running.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, ?5, max(abs(epoch) + 1, ?9), attempt, lost, size, ?6, 0, ?7, gid, ?8 FROM ready
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
+SELECT seq, ?5, max(abs(epoch) + 1, ?9), attempt, lost, size, ?6, 0, ?7, gid, ?8, epoch > 0 FROM ready
 WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
 
 -- name: leave_head
@@ -116,8 +116,8 @@ DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) <= (?3, ?4)
 
 -- name: lease_run
 -- PRIMARY KEY of ready: jobs that follow each other in one priority of a lane; INTEGER PRIMARY KEY of running.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-SELECT seq, ?7, max(abs(epoch) + 1, ?11), attempt, lost, size, ?8, 0, ?9, gid, ?10 FROM ready
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
+SELECT seq, ?7, max(abs(epoch) + 1, ?11), attempt, lost, size, ?8, 0, ?9, gid, ?10, epoch > 0 FROM ready
 WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4) AND (run_at, id) <= (?5, ?6)
 
 -- name: leave_run
@@ -126,8 +126,8 @@ DELETE FROM ready WHERE lane = ?1 AND priority = ?2 AND (run_at, id) >= (?3, ?4)
 
 -- name: lease
 -- INTEGER PRIMARY KEY of running.
-INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid)
-VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)
+INSERT INTO running (seq, qid, epoch, attempt, lost, size, lease_until, cancel, holder, gid, tid, begun)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)
 
 -- name: served
 -- INTEGER PRIMARY KEY; tenants_awake and tenants_idle: one that stays awake, and whose rate has nothing to remember.

@@ -34,9 +34,11 @@ def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
         book.blame("I14", job_id, f"a cancel request: the holder {verb}")
     if asked:
         book.reach("cancel request told")
-    mine = {(life.id, life.epoch) for life in running.values() if life.holder == beat.holder}
+    mine = {(life.id, life.epoch, life.begun_before) for life in running.values() if life.holder == beat.holder}
     if beat.census and len(mine) <= CENSUS and mine != set(renewed.held):
         book.blame("I4", None, f"{beat.holder} asked for its leases and was told {len(renewed.held)} of {len(mine)}")
+    if renewed.overdue != (beat.census and any(life.lease_until <= now for life in running.values())):
+        book.blame("I4", None, f"leases that have run out were told as {renewed.overdue}")
     if frozenset(renewed.paused) != book.paused.intersection(beat.queues):
         book.blame("I26", None, f"paused queues were told as {list(renewed.paused)}, not {sorted(book.paused)}")
 
