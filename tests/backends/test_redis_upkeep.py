@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 import uvloop
 
 from headrace.backends.redis import RedisBackend
-from headrace.records import Cancel, Claim, Configure, Delete, Reap, Selector
+from headrace.records import Beat, Cancel, Claim, Configure, Delete, Reap, Selector
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
 from tests.valkey import every_operation, server, stores
 
@@ -48,6 +49,18 @@ async def test_a_paused_queue_is_not_forgotten(store: RedisBackend) -> None:
     await store.reap(Reap(), T0)
     await store.insert([row(1)], T0)
     assert not (await store.claim(Claim("w1", ("q",), 1, LEASE), T0)).jobs
+
+
+@pytest.mark.parametrize("entry", ["", "\xc1", "x", "\x91\x01"])
+async def test_a_worker_whose_entry_cannot_be_read_is_listed_anew(store: RedisBackend, entry: str) -> None:
+    await store.insert([row(1)], T0)
+    await store.claim(Claim("w1", ("q",), 1, LEASE), T0)
+    server().call("HSET", "headrace{jobs}:W", "w2", entry.encode("latin-1"))
+    late = T0 + LEASE + 1
+    assert await store.reap(Reap(holder="w2"), late) == []
+    await store.renew(Beat("w2", "w2", ("q",), LEASE, ttl=60 * LEASE), late)
+    [taken] = await store.reap(Reap(holder="w2", gap=LEASE, steady=LEASE), late + LEASE)
+    assert taken.id == job_id(1)
 
 
 async def test_a_tenants_jobs_are_found_without_a_look_at_the_others(store: RedisBackend) -> None:
