@@ -318,7 +318,7 @@ async def test_those_who_run_beside_it_are_renewed_and_end(poison: Poison, tmp_p
         beat = Beat("w1", "worker", ("q",), LEASE, [(job.id, job.epoch) for job in jobs], census=True)
         renewed = await store.renew(beat, T0)
         assert {job for job, _ in renewed.lost} <= {job_id(1)}
-        assert {job_id(2), job_id(3)} <= {job for job, _ in renewed.held}
+        assert {job_id(2), job_id(3)} <= {job for job, _, _ in renewed.held}
         assert await store.finish([settle(job) for job in jobs[1:]], T0) == [JobState.COMPLETED] * 2
 
 
