@@ -34,8 +34,9 @@ LOOKED_THROUGH = {
 SORTED = {
     "lease.over": ["USE TEMP B-TREE FOR count(DISTINCT)"],
     "claim.first_queues": ["USE TEMP B-TREE FOR ORDER BY"],
+    "insert.make_room": ["USE TEMP B-TREE FOR ORDER BY"],
 }
-"""Statements that may sort: what has run out, and one job of each of the queues that a claim names."""
+"""Statements that may sort: what has run out, one job of each queue that a claim names, those who wait for one job."""
 SMALL = ("queues", "workers", "places", "l", "m", "level", "mine", "one", "some", "(subquery-1)", "(subquery-3)")
 
 

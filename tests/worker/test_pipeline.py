@@ -271,6 +271,7 @@ async def test_every_worker_keeps_what_has_ended_within_bounds(make_app: Callabl
     kept = Settings.load(
         {
             "worker": {"name": "random"},
+            "patience": "10ms",
             "retention": {"every": "20ms", "completed": bounds, "failed": bounds},
         },
         env={},
