@@ -510,7 +510,7 @@ async def test_a_worker_is_listed_everywhere(store: ClusterBackend) -> None:
     """A shard lets it take back leases only if it has had its beats."""
     source, target = parts(store)
     await store.renew(Beat("w1", "pod", (HERE,), LEASE), T0)
-    listed = {part.number: list((await part.numbers(T0))[1]) for part in (source, target)}
+    listed = {part.number: list((await part.numbers(T0, None))[1]) for part in (source, target)}
     assert listed == {source.number: [b"w1"], target.number: [b"w1"]}
     assert [worker.worker for worker in (await store.stats(T0)).workers] == ["pod"]
     await store.renew(Beat("w1", "pod", (HERE,), LEASE, leaving=True), T0)

@@ -256,7 +256,7 @@ async def test_a_job_may_move_as_it_ends(store: ClusterBackend, end: JobState) -
     [queue] = (await store.stats(T0)).queues
     assert queue.queue == THERE
     places = {place.place: place.count for place in (await store.stats(T0)).places}
-    nothing = {"completed": 0, "cancelled": 0, "failed": 0, "ticks": 0}
+    nothing = {"completed": 0, "cancelled": 0, "failed": 0, "keys": 0, "ticks": 0}
     assert places == nothing | ({end.value: 1} if end.terminal else {})
 
 

@@ -324,7 +324,7 @@ async def test_planners_that_contend_and_are_killed_leave_one_job_for_each_slot(
         assert connection.execute(planned, (T0,)).fetchall() == [
             (name, count, count, count, count) for name, count in sorted(counts.items())
         ]
-        assert connection.execute("SELECT count FROM places WHERE state = 6").get == len(stored)
+        assert connection.execute("SELECT count FROM places WHERE state = 7").get == len(stored)
         assert connection.execute("SELECT available FROM queues").get == len(stored)
 
 

@@ -238,7 +238,7 @@ class TestClaimer:
         claimer = Claimer(
             Claim("w", ("q",), 0, 10_000_000), leases, settler, Random(1), slots=1, prefetch=0, poll=60.0,
             deliver=lambda jobs: None, alone=lambda: False, stuck=lambda: False, companions=lambda: 0,
-            nudge=lambda: None,
+            busy=lambda: 0, nudge=lambda: None,
         )  # fmt: skip
         pauses: list[float] = []
         claimer._sleep = pauses.append  # type: ignore[method-assign]

@@ -82,7 +82,7 @@ async def test_what_has_ended_is_cleared_away_though_nobody_asks_for_it(store: S
     """P23: and jobs are told apart by their ids, not by what they carry."""
     bounds = {"age": "0s", "count": 10, "bytes": 10**6}
     kept = {"every": "20ms", "completed": bounds, "failed": bounds, "cancelled": bounds}
-    app, events = store.app(retention=kept, result_ttl="10ms"), Events()
+    app, events = store.app(retention=kept, result_ttl="10ms", patience="10ms"), Events()
     app.observe(events)
 
     @app.task

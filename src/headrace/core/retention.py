@@ -169,6 +169,11 @@ class _Step:
 
 
 def _clause(place: Place, keep: Keep, spare: int = 0) -> SweepClause:
+    """Whoever keeps none keeps none, not even for a moment."""
     return SweepClause(
-        place=place, older_than=micros(keep.age), max_count=keep.count, max_bytes=keep.bytes, spare=spare
+        place=place,
+        older_than=micros(keep.age),
+        max_count=keep.count,
+        max_bytes=keep.bytes,
+        spare=spare if keep.count else 0,
     )
