@@ -69,11 +69,17 @@ BETWEEN_TWO = [
     ),
 ]
 
-CAS = "(p_versions[i] IS NULL OR a.version = p_versions[i])"
+CAS = "AND a.version = p_versions[i]"
 
 ON_SCHEDULES = [
-    Fault("a plan under any version", "plan_v1", CAS, "true", ("plan", "plan, skipping")),
-    Fault("a plan that does not look again", "plan_v1", f"{CAS} FOR UPDATE", CAS, ("plan", "plan, skipping")),
+    Fault(
+        "a plan that waits and takes any version",
+        "plan_v1",
+        f"{CAS} {LOCK}",
+        "FOR UPDATE",
+        ("plan", "plan, skipping"),
+    ),
+    Fault("a plan that does not look again", "plan_v1", f"{CAS} {LOCK}", CAS, ("plan", "plan, skipping")),
     Fault(
         "a ledger that takes a slot twice",
         "plan_v1",
@@ -86,7 +92,7 @@ ON_SCHEDULES = [
 ]
 
 ALONE = [
-    Fault("a plan under any version", "plan_v1", CAS, "true", ("test_a_plan_by_an_old_version_does_nothing",)),
+    Fault("a plan under any version", "plan_v1", CAS, "", ("test_a_plan_by_an_old_version_does_nothing",)),
     Fault(
         "a ledger that takes a slot twice",
         "plan_v1",
