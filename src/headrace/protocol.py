@@ -195,7 +195,7 @@ class TickStore(Protocol):
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
         """Carry out plans, each in one atomic step; answer each, in order, with what became of its ticks, or None: the
         schedule is not there any more, or not with that version, and nothing was done. A plan that names a version may
-        also be answered so while another step has the schedule in hand.
+        also be answered so while another step has the schedule in hand, or the waiting job that the plan would cancel.
 
         For each tick, in order: a slot that has FIRED stays as it is (None); another entry of that slot on the ledger
         is replaced, so that what was missed can be made up for. One without a row is MISSED. One

@@ -19,7 +19,10 @@ MANY = 100
 def _entries_read() -> int:
     """Of the index of keys, by connections that are closed."""
     with psycopg.connect(postgres.server().url(), autocommit=True) as connection:
-        [[found]] = connection.execute("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'keys_pkey'")
+        [[found]] = connection.execute(
+            "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = 'keys_pkey'",
+            (postgres.SCHEMA,),
+        )
     return int(found)
 
 

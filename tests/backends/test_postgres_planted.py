@@ -67,13 +67,33 @@ BETWEEN_TWO = [
         "true",
         ("fail", "insert with a key that a failed job holds"),
     ),
+    Fault(
+        "keys that outlive their jobs, and that nobody counts",
+        "forget_jobs",
+        "SELECT a.qid, 7, count(*)",
+        "SELECT a.qid, 7, 0",
+        ("insert", "sweep completed by bytes"),
+    ),
+    Fault(
+        "a sweep that frees the key of a result still held",
+        "sweep_v1",
+        "forget_jobs(v_ids, v_qids, v_now)",
+        "forget_jobs(v_ids, v_qids)",
+        ("insert", "sweep completed by bytes"),
+    ),
 ]
 
-CAS = "(p_versions[i] IS NULL OR a.version = p_versions[i])"
+CAS = "AND a.version = p_versions[i]"
 
 ON_SCHEDULES = [
-    Fault("a plan under any version", "plan_v1", CAS, "true", ("plan", "plan, skipping")),
-    Fault("a plan that does not look again", "plan_v1", f"{CAS} FOR UPDATE", CAS, ("plan", "plan, skipping")),
+    Fault(
+        "a plan that waits and takes any version",
+        "plan_v1",
+        f"{CAS} {LOCK}",
+        "FOR UPDATE",
+        ("plan", "plan, skipping"),
+    ),
+    Fault("a plan that does not look again", "plan_v1", f"{CAS} {LOCK}", CAS, ("plan", "plan, skipping")),
     Fault(
         "a ledger that takes a slot twice",
         "plan_v1",
@@ -82,11 +102,25 @@ ON_SCHEDULES = [
         ("plan", "plan out of turn"),
     ),
     Fault("a save over any version", "save_schedules", "AND a.version = n.expect", "", ("plan", "save schedules")),
+    Fault(
+        "a plan that passes over all that it would cancel",
+        "plan_v1",
+        "try_waiting(s.last_job) IS NOT FALSE",
+        "false",
+        ("note ticks", "plan, cancelling"),
+    ),
+    Fault(
+        "a plan that asks for the end of no job",
+        "alter_v1",
+        "INSERT INTO asks (id) SELECT v_id WHERE NOT asked_for(v_id)",
+        "NULL",
+        ("note ticks", "plan, cancelling"),
+    ),
     Fault("ticks that nobody counts", "plan_v1", "v_count * 100", "0", ("plan", "note ticks")),
 ]
 
 ALONE = [
-    Fault("a plan under any version", "plan_v1", CAS, "true", ("test_a_plan_by_an_old_version_does_nothing",)),
+    Fault("a plan under any version", "plan_v1", CAS, "", ("test_a_plan_by_an_old_version_does_nothing",)),
     Fault(
         "a ledger that takes a slot twice",
         "plan_v1",

@@ -318,7 +318,7 @@ def _plain(answer: object) -> object:
     """Lists as lists, and in one order where the protocol leaves it open."""
     match answer:
         case Renewed():
-            return replace(answer, cancels=sorted(answer.cancels))
+            return replace(answer, cancels=sorted(answer.cancels), held=list(answer.held))
         case Claimed():
             return replace(answer, expired=list(answer.expired))
         case [list(), Claimed()]:

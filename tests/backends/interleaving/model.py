@@ -69,6 +69,7 @@ async def _in_order(scene: Scene, statements: tuple[Run, ...]) -> Outcome:
         [listed.stats.worker for listed in store.workers.values() if listed.until > NOW],
         list(store.paused_queues),
         list({one.uid for one in store.ledger.schedules.values()} | store.ledger.slots.keys()),
+        [(JobKey(*name), job_id, until) for name, (job_id, until) in store.outlived.items()],
     )
     return Outcome(tuple(told), await view(memory, traces))
 

@@ -155,8 +155,10 @@ class Stage:
         return Outcome(tuple(told), await view(self.watch.store, traces)), wrong
 
     async def look(self) -> tuple[list[str], Traces]:
-        """What is wrong with the store, and what it keeps beside the records."""
-        [[wrong, jobs, keys, waiters, workers, paused, uids]] = await self.watch.ask(self._sql["truth"])
+        """What is wrong with the store, and what it keeps beside the records. What was asked of jobs that run no more
+        is done before, as by a reap."""
+        await self.watch.ask(self._sql["asked"])
+        [[wrong, jobs, keys, waiters, workers, paused, uids, outlived]] = await self.watch.ask(self._sql["truth"])
         return wrong, Traces(
             jobs,
             [(JobKey(queue, key), bytes.fromhex(name)) for queue, key, name in keys],
@@ -164,6 +166,7 @@ class Stage:
             workers,
             paused,
             uids,
+            [(JobKey(queue, key), bytes.fromhex(name), int(until)) for queue, key, name, until in outlived],
         )
 
 

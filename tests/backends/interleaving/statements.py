@@ -87,6 +87,9 @@ class Statement(NamedTuple):
     upon: Callable[[tuple[JobId, ...]], Run] | None = None
     """The same on given jobs, as far as it still applies to them: it meets each in a step of its own, and has found out
     before which they are."""
+    asking: tuple[Run, Run] | None = None
+    """Where it only asks for the end of jobs that run: what is left of it if they run no more by then, and what a reap
+    does for it later."""
 
 
 async def _nothing(store: Backend, scene: Scene) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.protocol import Backend, TickStore
-from headrace.records import Claim, Pause, Place, Selector, Settlement, SweepClause
+from headrace.records import Cancel, Claim, Pause, Place, Selector, Settlement, SweepClause
 from headrace.testing.conformance.ticks import uid
 from headrace.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.types import JobState
@@ -82,7 +82,7 @@ async def _overdue(store: Backend, number: int) -> None:
 
 async def _failed(store: Backend, number: int) -> None:
     await _overdue(store, number)
-    await store.finish([Settlement(job_id(number), 1, WORKER, JobState.FAILED)], START)
+    await store.finish([Settlement(job_id(number), START, WORKER, JobState.FAILED)], START)
 
 
 async def _nothing(store: Backend, number: int) -> None:
@@ -99,6 +99,10 @@ _ALL = (
     Strand(27, "is not there", _nothing, ()),
 )
 
+_LAST_RUNS = (22, 23)
+_LAST_WAITS = (24, 25)
+"""Their last jobs do not run: who has one in hand may start it, and a plan that would cancel it comes another time."""
+
 SCHEDULES = Scene("schedules, all together", _ALL)
 SINGLE_SCHEDULES = tuple(Scene(f"a schedule: {strand.name}", (strand,)) for strand in _ALL)
 
@@ -106,7 +110,7 @@ SINGLE_SCHEDULES = tuple(Scene(f"a schedule: {strand.name}", (strand,)) for stra
 # -- statements
 
 
-def _plan(overlap: Overlap, offset: int) -> Run:
+def _plan(overlap: Overlap, offset: int, passed_over: tuple[int, ...] = ()) -> Run:
     async def run(store: Backend, scene: Scene) -> Facts:
         plans = [
             Plan(
@@ -118,11 +122,18 @@ def _plan(overlap: Overlap, offset: int) -> Run:
                 NOW + HOUR,
             )
             for strand in scene.strands
+            if strand.number not in passed_over
         ]
-        answers = await ticks_of(store).plan(plans, NOW)
-        return list(zip(scene.numbers, answers, strict=True))
+        answers = iter(await ticks_of(store).plan(plans, NOW))
+        return [(number, None if number in passed_over else next(answers)) for number in scene.numbers]
 
     return run
+
+
+async def _cancel_asked(store: Backend, scene: Scene) -> Facts:
+    asked = [job_id(number) for number in scene.numbers if number in _LAST_RUNS]
+    await store.alter(Selector(ids=asked), Cancel(), NOW)
+    return []
 
 
 async def _out_of_turn(store: Backend, scene: Scene) -> Facts:
@@ -176,7 +187,12 @@ async def _swept_nothing(store: Backend, scene: Scene) -> Facts:
 PLANS = (
     Statement("plan", _plan(Overlap.ALLOW, 100)),
     Statement("plan, skipping", _plan(Overlap.SKIP, 200)),
-    Statement("plan, cancelling", _plan(Overlap.CANCEL, 300)),
+    Statement(
+        "plan, cancelling",
+        _plan(Overlap.CANCEL, 300),
+        passing=_plan(Overlap.CANCEL, 300, _LAST_WAITS),
+        asking=(_plan(Overlap.ALLOW, 300), _cancel_asked),
+    ),
     Statement("plan out of turn", _out_of_turn),
 )
 TICKING = (

@@ -119,4 +119,15 @@ def _lawful(scene: Scene, first: Statement, second: Statement, *, commit: bool) 
             lawful[f"{name}, then the first"] = in_order(scene, run, first.run).swapped()
         else:
             lawful[f"{name}, alone"] = in_order(scene, run)
+    if commit and first.asking is not None:
+        lawful["the second, then the first, which has only asked"] = _heard(
+            in_order(scene, second.run, *first.asking)
+        ).swapped()
+    if commit and second.asking is not None:
+        lawful["the first, then the second, which has only asked"] = _heard(in_order(scene, first.run, *second.asking))
     return lawful
+
+
+def _heard(outcome: Outcome) -> Outcome:
+    """What is done later tells nobody here."""
+    return outcome._replace(told=outcome.told[:2])

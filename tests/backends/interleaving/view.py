@@ -30,17 +30,21 @@ class Traces(NamedTuple):
     paused: list[str]
     uids: list[bytes]
     """Of schedules, and of those that ticks are left of."""
+    outlived: list[tuple[JobKey, JobId, int]]
+    """Keys that outlive the records of their jobs, and until when."""
 
 
 async def view(store: Backend, traces: Traces) -> Strands:
-    """The records, whom each key leads to, who waits, and the schedules with their ticks; and for no strand: the
-    workers, and the queues that are paused."""
+    """The records, whom each key leads to or outlives, who waits, and the schedules with their ticks; and for no
+    strand: the workers, and the queues that are paused."""
     seen: defaultdict[int, list[Any]] = defaultdict(list)
     jobs = sorted(traces.jobs)
     for name, record in zip(jobs, await store.fetch(jobs, _EVERYTHING, NOW), strict=True):
         seen[strand_of(name)].append(record or ("not to be found", name))
     for key, name in sorted(traces.keys, key=lambda led: (led[1], led[0].queue, led[0].key)):
         seen[strand_of(name)].append((key, name))
+    for key, name, until in sorted(traces.outlived, key=lambda led: (led[1], led[0].queue, led[0].key)):
+        seen[strand_of(name)].append((key, name, until))
     for name, inbox in sorted(traces.waiters):
         seen[strand_of(name)].append((name, inbox))
     if traces.uids and store.ticks is not None:

@@ -1,6 +1,9 @@
 -- What does not hold, and must at rest, whatever has happened; and what a store keeps beside the records: the jobs'
--- ids, whom each key leads to, who waits for which job, the workers that are listed, the queues that are paused, and the
--- schedules' uids.
+-- ids, whom each key leads to, who waits for which job, the workers that are listed, the queues that are paused, the
+-- schedules' uids, and the keys that outlive the records of their jobs.
+
+-- name: asked
+SELECT FROM cancel_asked({now}, 1000)
 
 -- name: truth
 WITH places AS (
@@ -17,6 +20,8 @@ WITH places AS (
     SELECT p.qid, p.state, count(*) AS jobs, sum(p.bytes) AS bytes FROM places AS p GROUP BY p.qid, p.state
     UNION ALL
     SELECT 0, 6, count(*), 100 * count(*) FROM ticks HAVING count(*) > 0
+    UNION ALL
+    SELECT k.qid, 7, count(*), 0 FROM keys AS k WHERE k.alone_until IS NOT NULL GROUP BY k.qid
 ), wrong (what) AS (
     SELECT 'job ' || j.id || ' lies in ' || count(p.id) || ' places'
     FROM jobs AS j LEFT JOIN places AS p ON p.id = j.id GROUP BY j.id HAVING count(p.id) <> 1
@@ -31,7 +36,15 @@ WITH places AS (
     UNION ALL
     SELECT 'key ' || k.key || ' of queue ' || k.qid || ' leads to job ' || k.id || ', which is not there under that key'
     FROM keys AS k LEFT JOIN places AS p ON p.id = k.id AND p.qid = k.qid AND p.keyed
-    LEFT JOIN jobs AS j ON j.id = p.id AND j.key = k.key WHERE j.id IS NULL
+    LEFT JOIN jobs AS j ON j.id = p.id AND j.key = k.key WHERE j.id IS NULL AND k.alone_until IS NULL
+    UNION ALL
+    SELECT 'key ' || k.key || ' of queue ' || k.qid || ' outlives job ' || k.id || ', which is there under that key'
+    FROM keys AS k JOIN places AS p ON p.id = k.id AND p.qid = k.qid AND p.keyed
+    JOIN jobs AS j ON j.id = p.id AND j.key = k.key WHERE k.alone_until IS NOT NULL
+    UNION ALL
+    SELECT 'key ' || k.key || ' outlives its job until ' || k.alone_until || ', but is held until '
+        || coalesce(k.held_until::text, 'its job ends') || CASE WHEN k.failed THEN ', as that failed' ELSE '' END
+    FROM keys AS k WHERE k.alone_until IS NOT NULL AND (k.held_until IS DISTINCT FROM k.alone_until OR k.failed)
     UNION ALL
     SELECT 'live job ' || p.id || ' has key ' || coalesce(j.key, '-') || ', which is not held for it'
     FROM places AS p JOIN jobs AS j ON j.id = p.id
@@ -41,7 +54,7 @@ WITH places AS (
     SELECT 'key ' || k.key || ' is held until ' || coalesce(k.held_until::text, 'its job ends') || ', job ' || p.id || ' until '
         || p.held_until || ', in state ' || p.state
     FROM keys AS k JOIN places AS p ON p.id = k.id
-    WHERE p.state > 2 AND (k.held_until IS DISTINCT FROM p.held_until OR k.failed <> (p.state = 5))
+    WHERE p.state > 2 AND k.alone_until IS NULL AND (k.held_until IS DISTINCT FROM p.held_until OR k.failed <> (p.state = 5))
     UNION ALL
     SELECT 'queue ' || coalesce(c.qid, t.qid) || ' has ' || coalesce(t.jobs, 0) || ' jobs of ' || coalesce(t.bytes, 0)
         || ' bytes in state ' || coalesce(c.state, t.state) || ', but counts ' || coalesce(c.jobs, 0) || ' of '
@@ -51,6 +64,9 @@ WITH places AS (
     UNION ALL
     SELECT 'inbox ' || w.inbox || ' waits for job ' || w.id || ', which does not live'
     FROM waiters AS w LEFT JOIN places AS p ON p.id = w.id AND p.state < 3 WHERE p.id IS NULL
+    UNION ALL
+    SELECT 'job ' || a.id || ' is asked to end, and does not run'
+    FROM asks AS a LEFT JOIN leased AS l ON l.id = a.id WHERE l.id IS NULL
     UNION ALL
     SELECT 'job ' || y.id || ' dies at ' || coalesce(y.dies_at::text, 'no time')
     FROM ready AS y JOIN jobs AS j ON j.id = y.id
@@ -66,8 +82,11 @@ WITH places AS (
 SELECT
     ARRAY(SELECT w.what FROM wrong AS w),
     ARRAY(SELECT j.id FROM jobs AS j),
-    ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN all_queues AS q ON q.qid = k.qid),
+    ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', '')] FROM keys AS k JOIN all_queues AS q ON q.qid = k.qid
+        WHERE k.alone_until IS NULL),
     ARRAY(SELECT ARRAY[replace(w.id::text, '-', ''), w.inbox] FROM waiters AS w),
     ARRAY(SELECT w.worker FROM workers AS w WHERE w.listed_until > {now}),
     ARRAY(SELECT q.name FROM queues AS q WHERE q.paused_until > 0),
-    ARRAY(SELECT a.uid FROM agenda AS a UNION SELECT t.uid FROM ticks AS t)
+    ARRAY(SELECT a.uid FROM agenda AS a UNION SELECT t.uid FROM ticks AS t),
+    ARRAY(SELECT ARRAY[q.name, k.key, replace(k.id::text, '-', ''), k.alone_until::text]
+        FROM keys AS k JOIN all_queues AS q ON q.qid = k.qid WHERE k.alone_until IS NOT NULL)
