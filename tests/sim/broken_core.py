@@ -18,7 +18,7 @@ def _never_sleeps(self: Claimer, next_in: int | None) -> None:
     """Relies on hints alone."""
 
 
-async def _reaps_nothing(self: Reaper) -> int:
+async def _reaps_nothing(self: Reaper, *, at_once: bool = False) -> int:
     return 0
 
 

@@ -105,8 +105,11 @@ class Tale:
     def insert(self, *rows: Row, **how: Any) -> Any:
         return self.call("p", "insert", rows, **how)
 
-    def claim(self, node: str = "w1", limit: int = 1, queues: tuple[str, ...] = ("q",), **how: Any) -> list[Leased]:
-        claimed: Claimed = self.call(node, "claim", Claim(node, queues, limit, LEASE), **how)
+    def claim(
+        self, node: str = "w1", limit: int = 1, queues: tuple[str, ...] = ("q",), *, lost_below: int | None = None,
+        **how: Any,
+    ) -> list[Leased]:  # fmt: skip
+        claimed: Claimed = self.call(node, "claim", Claim(node, queues, limit, LEASE, lost_below=lost_below), **how)
         for held in claimed.jobs:
             self.leased[node, int.from_bytes(held.id, "big")] = held
         return claimed.jobs

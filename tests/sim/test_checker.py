@@ -87,6 +87,14 @@ def test_there_are_enough_of_both_and_every_invariant_has_its_own() -> None:
 # -- what may happen
 
 
+def _lost_twice(t: Tale) -> None:
+    """Job 1 has been lost twice, and waits."""
+    t.insert(row(1))
+    for _ in range(2):
+        t.lose("w0")
+        t.reap()
+
+
 @legal
 def nothing_at_all(t: Tale) -> None:
     t.look(final=True)
@@ -386,6 +394,31 @@ def a_slot_is_skipped_while_the_job_before_it_is_alive(tale: Tale) -> None:
         tale.wait(10)
         tale.plan()
     tale.look()
+
+
+@legal
+def a_job_on_its_last_chance_runs_alone(t: Tale) -> None:
+    _lost_twice(t)
+    t.insert(row(2), row(3))
+    t.claim("w1", limit=2, lost_below=2)
+    t.claim("w2", lost_below=2)
+    for number in (2, 3):
+        t.start("w1", number)
+        t.end("w1", number)
+        t.finish("w1", number)
+    t.run("w1", 1)
+    t.look(final=True)
+
+
+@legal
+def another_worker_makes_room_when_the_first_does_not(t: Tale) -> None:
+    _lost_twice(t)
+    t.claim("w1", lost_below=2)
+    t.wait(4)
+    t.claim("w1", lost_below=2)
+    t.claim("w2", lost_below=2)
+    t.run("w2", 1)
+    t.look(final=True)
 
 
 # -- what may not
@@ -825,6 +858,40 @@ def a_paused_job_is_given_out(t: Tale) -> None:
     [held] = t.claim()
     t.finish(state=P)
     t.grant("w2", replace(held, epoch=2))
+
+
+@illegal("I28")
+def a_job_on_its_last_chance_runs_beside_another(t: Tale) -> None:
+    _lost_twice(t)
+    t.insert(row(2))
+    t.claim("w1", lost_below=2)
+    t.start("w1", 2)
+    t.claim("w1")
+    t.start("w1", 1)
+
+
+@illegal("I28")
+def another_runs_beside_a_job_on_its_last_chance(t: Tale) -> None:
+    _lost_twice(t)
+    t.claim("w1", lost_below=2)
+    t.claim("w1")
+    t.start("w1", 1)
+    t.insert(row(2))
+    t.claim("w1", lost_below=2)
+    t.start("w1", 2)
+
+
+@illegal("I28")
+def two_workers_make_room(t: Tale) -> None:
+    _lost_twice(t)
+    t.claim("w1", lost_below=2)
+    t.claim("w2", lost_below=2, lie=Claimed([], passed_over=True, chosen=True))
+
+
+@illegal("I28")
+def nobody_makes_room(t: Tale) -> None:
+    _lost_twice(t)
+    t.claim("w1", lost_below=2, lie=Claimed([], passed_over=True))
 
 
 # -- schedules

@@ -190,7 +190,7 @@ ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
 CREATE INDEX ended_age ON ended (state, finished_at);
 CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
 -- What may still be held when its day goes.
-CREATE INDEX ended_held ON ended (held_until) WHERE held_until > finished_at + 86400000000;
+CREATE INDEX ended_held ON ended (held_until) WHERE held_until - 86400000000 > finished_at;
 
 -- Who last took a key. ``held_until`` is NULL while that job lives; ``failed``: it ended FAILED. ``alone_until`` is the same
 -- again once the key outlives the record of its job, and NULL before: so the end of a job writes to no index.

@@ -299,7 +299,7 @@ BEGIN
     RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
         'SELECT late.id FROM unnest(ARRAY[3, 4, 5]::smallint[]) AS s (state) CROSS JOIN LATERAL ('
         ' SELECT e.id FROM %1$I AS e WHERE e.state = s.state AND e.finished_at > CASE WHEN s.state = $1 THEN $2 ELSE -1 END LIMIT 10001'
-        ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until > e.finished_at + 86400000000 AND e.held_until > $3'
+        ') AS late UNION (SELECT e.id FROM %1$I AS e WHERE e.held_until - 86400000000 > e.finished_at AND e.held_until > $3'
         ' AND e.state = 3 LIMIT 10001)', 'ended_' || to_char(p_day, 'YYYYMMDD')
     ) USING p_state, p_before, p_now;
 END $$;
