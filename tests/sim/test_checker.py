@@ -795,6 +795,15 @@ def a_dry_run_tells_something_else(t: Tale) -> None:
     t.call("j", "sweep", SweepClause(place=Place.COMPLETED, older_than=0, dry_run=True), lie=Swept(0, 0, 1, more=False))
 
 
+@illegal("I17")
+def a_job_is_swept_that_has_just_ended(t: Tale) -> None:
+    t.insert(row(1))
+    t.run()
+    t.wait(2)
+    clause = SweepClause(place=Place.COMPLETED, older_than=SECOND, max_count=0, spare=60 * SECOND)
+    t.removed([job(1)], clause, Swept(1, 0, 0, more=False))
+
+
 @illegal("I21")
 def a_counter_is_wrong(t: Tale) -> None:
     t.insert(row(1))

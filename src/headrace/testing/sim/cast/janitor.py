@@ -29,11 +29,12 @@ class Janitor:
                 continue
             limit = self._rng.choice((3, 1_000))
             bound = None if place in (Place.RESULTS, Place.KEYS) else self._rng.choice(("age", "age", "count"))
+            count = self._rng.choice((10, 60))
             for dry_run in (True, False):
                 clause = SweepClause(
                     place=place,
                     older_than=self._keep if bound == "age" else None,
-                    max_count=60 if bound == "count" else None,
+                    max_count=count if bound == "count" else None,
                     limit=limit,
                     dry_run=dry_run,
                 )

@@ -68,7 +68,8 @@ def _condemned(book: Ledger, clause: SweepClause, now: int) -> list[Life]:
     return [
         life
         for rank, life in enumerate(place.values())
-        if rank < excess or (clause.older_than is not None and _old(life, clause.older_than, now))
+        if _ended(life) <= now - clause.spare
+        and (rank < excess or (clause.older_than is not None and _old(life, clause.older_than, now)))
     ]
 
 
