@@ -46,27 +46,29 @@ CREATE FUNCTION name_queue(p_name text, p_bound boolean) RETURNS integer LANGUAG
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_qid integer;
-    v_try integer := 0;
 BEGIN
     IF (octet_length(p_name) BETWEEN 1 AND 1024) IS NOT TRUE THEN
         PERFORM refuse(format('queue: expected a name of 1 to 1024 bytes in UTF-8, got %s', coalesce(octet_length(p_name), 0)));
     END IF;
-    LOOP
+    FOR v_try IN 0..99 LOOP  -- of two billion numbers: a second try is rare
         SELECT q.qid INTO v_qid FROM queues AS q WHERE q.name = p_name;  -- queues_name_key
-        EXIT WHEN FOUND;
+        IF FOUND THEN
+            RETURN v_qid;
+        END IF;
         v_qid := queue_number(p_name, v_try);
-        v_try := v_try + 1;
         CONTINUE WHEN name_of(v_qid) <> p_name;
         IF NOT p_bound THEN
             INSERT INTO queues (qid, name) VALUES (v_qid, p_name) ON CONFLICT DO NOTHING;
-            EXIT WHEN FOUND;
+            IF FOUND THEN
+                RETURN v_qid;
+            END IF;
         ELSE
             INSERT INTO named (qid, name) SELECT v_qid, p_name
             WHERE NOT EXISTS (SELECT 1 FROM named AS n WHERE n.qid = v_qid AND n.name = p_name);
-            EXIT;
+            RETURN v_qid;
         END IF;
     END LOOP;
-    RETURN v_qid;
+    PERFORM refuse('queue: no number is free for this name', 'Try another name.');
 END $$;
 
 -- Names that transactions of their own have left come into ``queues``: these, or a bounded number of all; whether there were some.
