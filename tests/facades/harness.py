@@ -24,7 +24,7 @@ from tests import postgres, valkey
 
 T = TypeVar("T")
 
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds after which a test gives up on something that should have happened: a guard, never a pace."""
 
 

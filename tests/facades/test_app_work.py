@@ -561,7 +561,7 @@ class TestThreads:
         assert names == [False] * 5
 
     async def test_side_by_side(self, memory: Store) -> None:
-        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=20)
+        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=60)
 
         @app.task
         def meet() -> int:
@@ -607,7 +607,7 @@ class TestProcesses:
         app.client = Client(Store("memory", Path()).backend(), settings())
         async with app:
             handle = await task.enqueue(*args, **kwargs)
-            await within(app.drain(), 25)
+            await within(app.drain())
             return await handle.info()
 
     async def test_run_elsewhere(self) -> None:
@@ -639,7 +639,7 @@ class TestProcesses:
             from tests.facades import processes
 
             async def main():
-                async with processes.app, asyncio.timeout(15):
+                async with processes.app, asyncio.timeout(60):
                     gone = await processes.leave.options(max_attempts=1).enqueue({how!r})
                     await processes.app.drain()
                     print((await gone.info()).state.value)
@@ -672,7 +672,7 @@ class TestProcesses:
 
 async def _eventually(true: Callable[[], bool]) -> None:
     """Another process has no way to tell us: look until it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 
