@@ -54,7 +54,7 @@ def sessions(backend: PostgresBackend) -> int:
 
 async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: Postgres) -> None:
     """C19: leases are renewed and outcomes stored on connections that the worker had before, and keeps."""
-    worker = {"concurrency": HANDLERS, "lease": "1s", "reap": "1h", "name": "random"}
+    worker = {"concurrency": HANDLERS, "lease": "3s", "reap": "1h", "name": "random"}
     app = App(crowded.url(), worker=FAST | worker)
     told = Told()
     app.observe(told)
@@ -96,7 +96,7 @@ async def test_handlers_that_take_every_connection_cost_nobody_a_lease(crowded: 
 
 async def test_calls_that_wait_for_the_server_do_not_hold_up_the_heartbeat(store: PostgresBackend) -> None:
     """It has connections of its own, so it goes on while every one of the others waits behind a lock."""
-    settings = Settings.load({"worker": FAST | {"name": "random", "lease": "1s", "reap": "1h"}}, env={}, toml={})
+    settings = Settings.load({"worker": FAST | {"name": "random", "lease": "3s", "reap": "1h"}}, env={}, toml={})
     app = App(Client(store.sibling(), settings))
     told = Told()
     app.observe(told)

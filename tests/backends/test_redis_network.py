@@ -89,10 +89,12 @@ async def lost(line: Proxy, call: Awaitable[Any]) -> None:
 
 async def cut(line: Proxy, call: Awaitable[Any]) -> None:
     """The request never gets there."""
-    before = ran()
+    before, taken = ran(), line.taken
     line.blackhole(up=True, down=True)
     asking = asyncio.ensure_future(call)
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while line.taken == taken:
+            await asyncio.sleep(0.002)
     line.heal()
     with pytest.raises(Unavailable):
         await asking

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from servers.process import free_ports
 from servers.sentinel import Sentinel
-from servers.valkey import free_ports
 
 from headrace import App, EventKind, JobState
 from headrace.connection import open_backend

@@ -313,7 +313,7 @@ async def test_nobody_waits_for_the_open_transactions_of_handlers_that_were_give
     app.observe(told)
     in_hand, go_on = threading.Semaphore(0), threading.Event()
 
-    @app.task(timeout="2s", retry=never())
+    @app.task(timeout="5s", retry=never())
     def publish(job: Job[None]) -> None:
         with psycopg.connect(shop.url) as connection:
             app.bind(connection).complete(job)
@@ -327,9 +327,9 @@ async def test_nobody_waits_for_the_open_transactions_of_handlers_that_were_give
         slow = await app.enqueue_many([publish.job() for _ in range(4)])
         for _ in slow:
             assert await asyncio.to_thread(in_hand.acquire, timeout=60)
-        await asyncio.sleep(2.1)  # past their timeout
+        await asyncio.sleep(5.1)  # past their timeout
         for _ in range(5):
-            await quick.options(wait="10s").call()
+            await quick.options(wait="60s").call()
         go_on.set()
         await told.wait_for(EventKind.COMPLETED, 9)
         assert {(await handle.info()).state for handle in slow} == {JobState.COMPLETED}

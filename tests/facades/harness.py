@@ -262,7 +262,7 @@ class Tapped:
         return type(self)(self.inner.sibling())
 
 
-def script(code: str, *, seconds: float = 20) -> list[str]:
+def script(code: str, *, seconds: float = 100) -> list[str]:
     """The words that a program of its own prints; for what would take a test process down with it."""
     program = [sys.executable, "-c", textwrap.dedent(code)]
     root = Path(__file__).parents[2]

@@ -573,12 +573,12 @@ class TestThreads:
 
     async def test_a_blocked_loop_costs_no_lease(self, memory: Store) -> None:
         """5.3-3: a handler that blocks the loop for many leases is still run once."""
-        app, runs = memory.app(worker={"lease": "50ms", "reap": "20ms"}), []
+        app, runs = memory.app(worker={"lease": "300ms", "reap": "20ms"}), []
 
         @app.task
         async def blocks() -> str:
             runs.append(1)
-            time.sleep(0.4)  # noqa: ASYNC251 - blocking the loop is the point
+            time.sleep(1)  # noqa: ASYNC251 - blocking the loop is the point
             return "done"
 
         handle = await blocks.enqueue()
@@ -595,7 +595,7 @@ class TestThreads:
         await app.drain()
         for thread in threading.enumerate():
             if thread.name.startswith("headrace"):
-                thread.join(5)
+                thread.join(60)
                 assert not thread.is_alive()
 
 

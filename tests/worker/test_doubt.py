@@ -57,7 +57,7 @@ def app_on(store: Torn, **worker: Any) -> App:
 
 async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_without_a_loss() -> None:
     store = Torn()
-    app = app_on(store, lease="10m", concurrency=4)
+    app = app_on(store, lease="30s", concurrency=4)
     ran: list[int] = []
 
     @app.task
@@ -68,7 +68,7 @@ async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_without_a_lo
         handles = [await count.enqueue(number) for number in range(3)]
         store.lost = 2
         async with working(app):
-            async with asyncio.timeout(60):  # before any lease runs out
+            async with asyncio.timeout(25):  # before any lease runs out
                 for handle in handles:
                     await handle.result()
         assert sorted(ran) == [0, 1, 2]
