@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait for servers and leases as much as they compute, so there is one process more than cores.
+PROCESSES = $(shell $(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench chaos docs format clean
@@ -27,10 +31,10 @@ demo: $(STAMP) ## a small pipeline on SQLite; leaves a project in ./demo to play
 	@$(BIN)/python examples/pipeline/run.py
 
 test: check ## check, then the tests against real stores; of combinations, a sample
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 test-all: check ## the same with every combination
-	$(BIN)/python -m pytest -n auto --dist worksteal --all
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --all
 
 check: $(STAMP) ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+_PORTS = range(10_000, 32_000)
+"""Below those that the system gives to whoever connects: such a port is not taken before its server has started."""
+_CHANCE = random.SystemRandom()
+"""Not what tests seed, or all of their processes would draw the same."""
+
 
 def free_port() -> int:
     """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    [port] = free_ports(1)
+    return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now, no two of them the same."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = _CHANCE.choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.add(port)
+    return [*found]
 
 
 def unprivileged() -> dict[str, Any]:

@@ -8,7 +8,6 @@ import socket
 import struct
 from types import TracebackType
 
-from servers.process import free_port
 from servers.thread import LoopThread
 
 _CHUNK = 65_536
@@ -26,7 +25,6 @@ class Proxy:
     """
 
     def __init__(self, upstream: int) -> None:
-        self.port = free_port()
         self._upstream = upstream
         self._thread = LoopThread("proxy")
         self._links: set[_Link] = set()
@@ -36,7 +34,10 @@ class Proxy:
         self._swallow = 0
         self.swallowed = 0
         """Replies that the server gave and no client got."""
-        self._server = self._thread.run(asyncio.start_server(self._serve, "127.0.0.1", self.port))
+        self.taken = 0
+        """Times that a blackhole took what a client sent."""
+        self._server = self._thread.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port: int = self._server.sockets[0].getsockname()[1]
 
     def __enter__(self) -> Proxy:
         return self
@@ -128,6 +129,7 @@ class Proxy:
     async def _up(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK):
             if self._lost_up or link.silent:
+                self.taken += 1
                 continue
             await asyncio.sleep(self._delay + len(data) / self._pace)
             if self._swallow and not link.swallowing and data[:1] != _GOODBYE:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from servers.valkey import Refused, Valkey, free_ports, wait_until
+from servers.process import free_ports
+from servers.valkey import Refused, Valkey, wait_until
 
 MASTER = "jobs"
 _PATIENCE = 60.0

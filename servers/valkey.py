@@ -135,18 +135,6 @@ class Valkey:
         return Path(self.directory, "log").read_text(errors="replace")
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now, no two of them the same."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 def wait_until(done: Callable[[], bool], seconds: float, what: str) -> None:
     """Look again and again, also where somebody hangs up on the question; raises when it takes too long."""
     deadline = time.monotonic() + seconds

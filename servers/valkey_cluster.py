@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from servers.valkey import Valkey, free_ports, wait_until
+from servers.process import free_ports
+from servers.valkey import Valkey, wait_until
 
 SLOTS = 16_384
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 _SETTINGS = {
     "cluster-enabled": "yes",
     "cluster-config-file": "nodes.conf",

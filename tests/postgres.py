@@ -40,10 +40,11 @@ class Stores:
         """A new, unopened backend on the store that belongs to ``place``."""
         if place != self._place:
             self._place = place
-            self._clear()
+            self.blank()
         return PostgresBackend(server().url(), schema=SCHEMA)
 
-    def _clear(self) -> None:
+    def blank(self) -> None:
+        """Forget whatever there is."""
         with psycopg.connect(server().url(), autocommit=True) as connection:
             query = (
                 "SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"

@@ -81,15 +81,15 @@ async def every_operation(store: Backend) -> None:
         answers = await store.insert(rows, T0)
         assert [answer.status for answer in answers].count(InsertStatus.NEW) == 8
         assert (await store.insert(rows[:1], T0))[0].status is InsertStatus.SAME
-        assert (await asyncio.wait_for(anext(queue), 10)).topic == "queue:q"
+        assert (await asyncio.wait_for(anext(queue), 60)).topic == "queue:q"
         [one, three, five] = (await store.claim(Claim("w1", ("q",), 3, LEASE), T0)).jobs
         states, claimed = await turn(
             [settle(one, result=b"r", result_ttl=SECOND)], Claim("w1", ("q",), 1, LEASE), T0 + SECOND
         )
         assert (states, [job.id for job in claimed.jobs]) == ([JobState.COMPLETED], [job_id(4)])
-        assert (await asyncio.wait_for(anext(own), 10)).topic == "inbox:me"
+        assert (await asyncio.wait_for(anext(own), 60)).topic == "inbox:me"
         await store.alter(Selector(ids=[three.id]), Cancel(), T0)
-        assert (await asyncio.wait_for(anext(own), 10)).topic == "holder:w1"
+        assert (await asyncio.wait_for(anext(own), 60)).topic == "holder:w1"
     beat = Beat("w1", "w1", ("q",), LEASE, [(three.id, three.epoch), (five.id, five.epoch)])
     assert (await store.renew(beat, T0)).cancels == [three.id]
     moved = settle(
@@ -130,7 +130,7 @@ async def every_operation_on_ticks(store: Backend) -> None:
     async with hints.listen(["schedules:all"]) as heard:
         saves = [Save(schedule(n, tenant="t", bucket=n, rank=n % 2, look_at=T0 + n), 0) for n in range(4)]
         assert await ticks.save(saves, T0) == [True] * 4
-        assert (await asyncio.wait_for(anext(heard), 10)).topic == "schedules:all"
+        assert (await asyncio.wait_for(anext(heard), 60)).topic == "schedules:all"
     changes = [Save(schedule(0, queue="other", look_at=T0), 1), Save(schedule(3, enabled=False), 1), Drop("s000002", 1)]
     assert await ticks.save([*changes, Drop("s000001", 9)], T0) == [True, True, True, False]
     assert [one.name for one in await ticks.find(ScheduleSelector(tenant="t"), "s000000")] == ["s000001"]

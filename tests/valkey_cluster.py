@@ -10,11 +10,14 @@ from servers.valkey_cluster import ValkeyCluster
 
 from headrace.backends.redis import ClusterBackend, parse
 
+_PATIENT = {"cluster-node-timeout": "30000"}
+"""No test wants a failover of it, and a busy machine makes none."""
+
 
 @functools.cache
 def cluster() -> ValkeyCluster:
     """The cluster of this process."""
-    valkey = ValkeyCluster()
+    valkey = ValkeyCluster(settings=_PATIENT)
     atexit.register(valkey.close)
     return valkey
 

@@ -53,7 +53,8 @@ async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path) -> None:
 
 async def test_a_store_that_answers_before_it_writes_is_found_out(tmp_path: Path) -> None:
     found = []
-    for point, place in kill_everywhere("tests.backends.journal:LazyJournalBackend", tmp_path):
+    points = [point for point in POINTS if point.flow == "work"]
+    for point, place in kill_everywhere("tests.backends.journal:LazyJournalBackend", tmp_path, points=points):
         try:
             await check_kill(LazyJournalBackend, place, point)
         except AssertionError:

@@ -494,7 +494,7 @@ async def test_a_transaction_that_a_confined_role_leaves_open_holds_up_nobody_el
             await connection.execute(one.text.encode())
             done = [Settlement(job.id, job.epoch, "w", JobState.COMPLETED) for job in jobs[20 * number :][:20]]
             new = range(4_000 + 100 * number, 4_040 + 100 * number)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await store.finish(done) == [JobState.COMPLETED] * 20
                 await store.insert([row(n, queue="grouped", tenant="other", group=f"o{n}") for n in new])
             await connection.rollback()
@@ -510,7 +510,7 @@ async def test_a_schedule_that_a_confined_role_has_in_hand_keeps_nobody_s_else_f
     own = call("own_plan_v1", p_names="'{first}'", p_uids=f"ARRAY['{UUID(bytes=job_id(910))}']::uuid[]")
     async with await psycopg.AsyncConnection.connect(url("hostile acme")) as connection:
         await connection.execute(own.text.encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert [outcomes is not None for outcomes in await store.ticks.plan(plans)] == [False, True]
         await connection.rollback()
     assert [outcomes is not None for outcomes in await store.ticks.plan(plans[:1])] == [True]

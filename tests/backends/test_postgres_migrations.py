@@ -196,7 +196,7 @@ async def test_opening_a_current_store_waits_for_no_lock(schema: str) -> None:
     await up(schema)
     with connection() as other, other.transaction():
         other.execute(sql.SQL("LOCK TABLE {}.migrations IN SHARE MODE").format(sql.Identifier(schema)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await runs(backend(schema))
 
 

@@ -164,7 +164,7 @@ async def test_no_call_hangs(
     answers = await asyncio.gather(*(call(far) for call in CALLS.values()), return_exceptions=True)
     took = asyncio.get_running_loop().time() - began
     assert {type(answer) for answer in answers} == {Unavailable}, answers
-    assert took < 8
+    assert took < 25
     line.heal()
     assert (await far.insert([row(2)], T0))[0].status is InsertStatus.NEW
 
@@ -197,7 +197,7 @@ async def test_a_call_that_is_broken_off_ends_at_once_and_takes_its_connection_a
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await far.stats(T0)
-    assert loop.time() - began < 5
+    assert loop.time() - began < 25
     line.heal()
     assert (await far.insert([row(1)], T0))[0].status is InsertStatus.NEW
 
@@ -316,7 +316,7 @@ async def test_a_heartbeat_on_a_silent_connection_gets_through_on_another(store:
         await started.wait()
         line.stall()
         leases = {await lease_until(store, answer.id)}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(leases) < 4:
                 leases.add(await lease_until(store, answer.id))
                 await asyncio.sleep(0.05)

@@ -81,7 +81,7 @@ async def test_nobody_waits(store: PostgresBackend, what: str) -> None:
             connection = await psycopg.AsyncConnection.connect(url("hostile acme"))
             stack.push_async_callback(connection.close)
             assert (await connection.execute(one.text.encode())).rowcount >= 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             renewed = await store.renew(Beat("w", "w", ("open",), LEASE, leases, ttl=LEASE))
             assert (renewed.lost, renewed.busy) == ([], [])
             await store.reap(Reap())

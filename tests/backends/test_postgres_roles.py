@@ -462,7 +462,7 @@ async def test_a_worker_outlasts_that_it_is_not_let_in(queue: str) -> None:
     async def note() -> None: ...
 
     work = asyncio.ensure_future(app.work())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await note.call()
         superuser("ALTER ROLE {} NOLOGIN", role)
         ask("headrace", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role)

@@ -104,7 +104,7 @@ async def test_locks_of_the_application_are_its_own(database: str) -> None:
         with psycopg.connect(server().url(database), autocommit=True) as connection:
             ours = "SELECT c.oid::bigint FROM pg_class AS c WHERE c.relnamespace = 'headrace'::regnamespace"
             connection.execute(f"SELECT pg_advisory_lock(n), pg_advisory_lock(n * 8 + 3) FROM ({ours}) AS x (n)")
-            await asyncio.wait_for(store.insert([row(1)]), 10)
+            await asyncio.wait_for(store.insert([row(1)]), 60)
             await store.sweep(SweepClause(place=Place.COMPLETED, max_count=0))
 
 

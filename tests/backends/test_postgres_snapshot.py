@@ -116,7 +116,7 @@ async def test_what_was_put_in_before_the_mark_is_found(store: Walking, more: di
     for _ in range(_JOBS // 2 // _BATCH - 2):
         await work(store)
     await fill(store, _JOBS, 1, **more)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while id_of(_JOBS) not in [job.id for job in await work(store)]:
             pass
 

@@ -49,7 +49,7 @@ def fires(slot: int, number: int, overlap: Overlap = Overlap.ALLOW, **more: Any)
 async def heard(hints: AsyncIterator[Hint], *topics: str) -> None:
     """Return when all of them have come."""
     missing = set(topics)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while missing:
             missing.discard((await anext(hints)).topic)
 

@@ -43,7 +43,7 @@ from headrace.types import JobState
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 QUEUES = [f"queue {n}" for n in range(40)]
 HERE, THERE = "q", "other"
 """Queues of two shards."""

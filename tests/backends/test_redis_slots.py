@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 T = TypeVar("T")
 MINUTE = 60_000_000
-PATIENCE = 30.0
+PATIENCE = 60.0
 QUEUES = [f"queue {n}" for n in range(12)]
 
 

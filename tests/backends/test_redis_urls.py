@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from servers.valkey import Valkey, free_ports
+from servers.process import free_ports
+from servers.valkey import Valkey
 
 from headrace import connect
 from headrace.backends.redis.place import Address, Mode, Place

@@ -23,7 +23,7 @@ from headrace.testing.conformance.ticks import fires, moved, schedule
 from headrace.ticks import Drop, Look, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 spawn = get_context("spawn")
 
 

@@ -34,7 +34,7 @@ from headrace.testing.conformance.ticks import fires, moved, schedule
 from headrace.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 CLAIM = Claim("w", ("q",), 10, LEASE)
 
 

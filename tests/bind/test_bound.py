@@ -242,7 +242,7 @@ async def test_nobody_waits_for_a_transaction_that_names_a_new_queue(shop: Shop,
     """Not even who names the same queue, nor whoever shares a batch with that one."""
     async with shop.app, await psycopg.AsyncConnection.connect(shop.url) as first:
         await shop.app.bind(first).enqueue(shop.extract.options(queue="new", key="mine"), "first")
-        async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(shop.url) as second:
+        async with asyncio.timeout(60), await psycopg.AsyncConnection.connect(shop.url) as second:
             one = shop.extract.options(queue="new", group="g").job("one")
             two = shop.extract.options(queue="known").job("two")
             await shop.app.enqueue_many([one, two])

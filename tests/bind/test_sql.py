@@ -285,7 +285,7 @@ async def test_workers_are_woken_at_the_commit(shop: Shop) -> None:
                 await bound.enqueue(task.options(queue="ü:rolled back"), "a")
                 await connection.rollback()
                 await bound.enqueue(task.options(queue="ü:committed"), "a")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert (await anext(hints)).topic == "queue:ü:committed"
 
 
@@ -325,7 +325,7 @@ async def test_of_many_transactions_few_notify(shop: Shop) -> None:
             for connection in open_ones:
                 await connection.commit()
             heard = set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(heard) < len(topics):
                     heard.add((await anext(hints)).topic)
             for connection in open_ones:

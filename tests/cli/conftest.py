@@ -23,7 +23,7 @@ from headrace import App
 from headrace.cli.__main__ import cli
 from headrace.cli.loading import load_target
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 HERE = Path(__file__).parent
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.process import free_ports
 from servers.sentinel import Sentinel
-from servers.valkey import Valkey, free_ports
+from servers.valkey import Valkey
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace.backends.redis.checks import examine, slow_scripts

@@ -187,7 +187,7 @@ class Told(logging.Handler):
 
     async def next(self) -> dict[str, Any]:
         """What the next one tells: its fields that are not nought, and its text."""
-        record = await asyncio.wait_for(self._records.get(), 20)
+        record = await asyncio.wait_for(self._records.get(), 60)
         names = ("event", "worker", "completed", "failed", "retried", "snoozed", "cancelled", "lost", "running")
         fields = {name: getattr(record, name) for name in names}
         return {name: value for name, value in fields.items() if value} | {"text": record.getMessage()}

@@ -77,10 +77,10 @@ def test_numbers_that_cannot_be_held_or_shown() -> None:
 
 def test_a_long_text_is_refused_quickly() -> None:
     """Linear, not quadratic: a text of digits is no way to keep a server busy."""
-    before = time.perf_counter()
+    before = time.process_time()
     with pytest.raises(ConfigError) as caught:
         micros("1" * 6_000, "delay")
-    assert time.perf_counter() - before < 0.5
+    assert time.process_time() - before < 0.5
     assert len(str(caught.value)) < 500
 
 

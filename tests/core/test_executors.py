@@ -36,7 +36,7 @@ async def test_a_thread_is_used_again(threads: ThreadExecutor) -> None:
 
 
 async def test_as_many_threads_as_are_needed(threads: ThreadExecutor) -> None:
-    barrier = threading.Barrier(20, timeout=20)
+    barrier = threading.Barrier(20, timeout=60)
     assert sorted(await asyncio.gather(*(threads.run(barrier.wait) for _ in range(20)))) == list(range(20))
 
 
@@ -48,7 +48,7 @@ async def test_errors_that_cannot_travel_are_told_all_the_same(threads: ThreadEx
         raise error
 
     with pytest.raises(Exception, match=type(error).__name__):
-        await asyncio.wait_for(threads.run(broken), 5)
+        await asyncio.wait_for(threads.run(broken), 60)
     assert await threads.run(lambda: 1) == 1
 
 
@@ -61,7 +61,7 @@ async def test_an_exit_in_a_thread_is_an_error_like_any_other(
     def leave() -> None:
         raise kind("leaving")
 
-    came_out = await asyncio.wait_for(_raised(threads, leave), 5)
+    came_out = await asyncio.wait_for(_raised(threads, leave), 60)
     assert isinstance(came_out, Exception)
     assert "leaving" in str(came_out)
 
@@ -93,10 +93,10 @@ async def test_a_thread_that_was_given_up_on_is_not_used_again(threads: ThreadEx
     def blocks() -> None:
         ident.append(threading.get_ident())
         entered.set()
-        release.wait(5)
+        release.wait(60)
 
     running = asyncio.ensure_future(threads.run(blocks))
-    await asyncio.to_thread(entered.wait, 5)
+    await asyncio.to_thread(entered.wait, 60)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -108,7 +108,7 @@ async def test_threads_end_when_closed() -> None:
     threads = ThreadExecutor()
     thread: Any = await threads.run(threading.current_thread)
     await threads.close()
-    await asyncio.to_thread(thread.join, 5)
+    await asyncio.to_thread(thread.join, 60)
     assert not thread.is_alive()
 
 
@@ -120,11 +120,11 @@ def test_a_loop_that_has_gone_is_no_trouble() -> None:
     def blocks() -> None:
         thread.append(threading.current_thread())
         entered.set()
-        release.wait(5)
+        release.wait(60)
 
     async def main() -> None:
         running = asyncio.ensure_future(ThreadExecutor().run(blocks))
-        await asyncio.to_thread(entered.wait, 5)
+        await asyncio.to_thread(entered.wait, 60)
         running.cancel()
 
     asyncio.run(main())

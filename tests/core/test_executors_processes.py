@@ -27,7 +27,7 @@ from headrace.errors import Stop
 from headrace.records import Leased, Limits
 from headrace.types import Again
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 ROOT = Path(__file__).parents[2]
 
 linux_only = pytest.mark.skipif(

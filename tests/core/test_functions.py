@@ -115,7 +115,7 @@ async def test_whatever_can_be_called_may_be_a_task(function: Callable[..., Any]
     async with app:
         handle = await task.enqueue(7)
         await app.drain()
-        assert await handle.result("10s") == result
+        assert await handle.result("60s") == result
         with pytest.raises(ConfigError, match="a task needs a name"):
             app.task(functools.partial(add, 1))
 

@@ -93,7 +93,7 @@ async def test_what_has_ended_is_cleared_away_though_nobody_asks_for_it(store: S
     async with working(app):
         await app.enqueue_many([same.job("the same bytes") for _ in range(20)])
         await events.until(EventKind.COMPLETED, 20)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await store.count() > 1:
                 await asyncio.sleep(0.02)
     assert (await waiting.info()).state is JobState.AVAILABLE

@@ -11,12 +11,6 @@ import pytest
 from tests.facades.harness import STORES, Store
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "facades" in item.nodeid and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(90))
-
-
 @pytest.fixture(params=STORES)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[Store]:
     store = Store(request.param, tmp_path)

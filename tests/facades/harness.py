@@ -24,7 +24,7 @@ from tests import postgres, valkey
 
 T = TypeVar("T")
 
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds after which a test gives up on something that should have happened: a guard, never a pace."""
 
 
@@ -262,7 +262,7 @@ class Tapped:
         return type(self)(self.inner.sibling())
 
 
-def script(code: str, *, seconds: float = 20) -> list[str]:
+def script(code: str, *, seconds: float = 100) -> list[str]:
     """The words that a program of its own prints; for what would take a test process down with it."""
     program = [sys.executable, "-c", textwrap.dedent(code)]
     root = Path(__file__).parents[2]

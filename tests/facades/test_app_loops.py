@@ -162,7 +162,7 @@ class TestFork:
                 return n
 
             async def enqueue(start):
-                async with app, asyncio.timeout(10):
+                async with app, asyncio.timeout(60):
                     for n in range(start, start + 20):
                         await note.enqueue(n)
 

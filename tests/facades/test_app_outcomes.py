@@ -447,7 +447,7 @@ class TestFailures:
                 return "still here"
 
             async def main():
-                async with app, asyncio.timeout(10):
+                async with app, asyncio.timeout(60):
                     first, second = await leaves.enqueue(), await stays.enqueue()
                     await app.drain()
                     print((await first.info()).failures[0].type, await second.result())
@@ -582,7 +582,7 @@ class TestTimeouts:
 
         @app.task(timeout="30ms", retry=never())
         def blocks(job: Job[Any]) -> str:
-            job.cancel.wait(5)
+            job.cancel.wait(60)
             seen.append(job.cancel.reason)
             release.set()
             return "too late"

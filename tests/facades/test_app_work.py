@@ -561,7 +561,7 @@ class TestThreads:
         assert names == [False] * 5
 
     async def test_side_by_side(self, memory: Store) -> None:
-        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=20)
+        app, barrier = memory.app(worker={"concurrency": 4}), threading.Barrier(4, timeout=60)
 
         @app.task
         def meet() -> int:
@@ -573,12 +573,12 @@ class TestThreads:
 
     async def test_a_blocked_loop_costs_no_lease(self, memory: Store) -> None:
         """5.3-3: a handler that blocks the loop for many leases is still run once."""
-        app, runs = memory.app(worker={"lease": "50ms", "reap": "20ms"}), []
+        app, runs = memory.app(worker={"lease": "300ms", "reap": "20ms"}), []
 
         @app.task
         async def blocks() -> str:
             runs.append(1)
-            time.sleep(0.4)  # noqa: ASYNC251 - blocking the loop is the point
+            time.sleep(1)  # noqa: ASYNC251 - blocking the loop is the point
             return "done"
 
         handle = await blocks.enqueue()
@@ -595,7 +595,7 @@ class TestThreads:
         await app.drain()
         for thread in threading.enumerate():
             if thread.name.startswith("headrace"):
-                thread.join(5)
+                thread.join(60)
                 assert not thread.is_alive()
 
 
@@ -607,7 +607,7 @@ class TestProcesses:
         app.client = Client(Store("memory", Path()).backend(), settings())
         async with app:
             handle = await task.enqueue(*args, **kwargs)
-            await within(app.drain(), 25)
+            await within(app.drain())
             return await handle.info()
 
     async def test_run_elsewhere(self) -> None:
@@ -639,7 +639,7 @@ class TestProcesses:
             from tests.facades import processes
 
             async def main():
-                async with processes.app, asyncio.timeout(15):
+                async with processes.app, asyncio.timeout(60):
                     gone = await processes.leave.options(max_attempts=1).enqueue({how!r})
                     await processes.app.drain()
                     print((await gone.info()).state.value)
@@ -672,7 +672,7 @@ class TestProcesses:
 
 async def _eventually(true: Callable[[], bool]) -> None:
     """Another process has no way to tell us: look until it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

@@ -159,7 +159,7 @@ class TestStyles:
     async def test_plain_handlers_run_side_by_side(self, memory: Store) -> None:
         """002-35: each in a thread of its own, up to the concurrency."""
         queue = memory.queue(concurrency=3)
-        together = threading.Barrier(3, timeout=20)
+        together = threading.Barrier(3, timeout=60)
 
         @queue.execute
         def meet(job: Job[int]) -> int:
@@ -177,13 +177,13 @@ class TestStyles:
         @queue.execute
         def patient(job: Job[int]) -> None:
             entered.set()
-            job.cancel.wait(5)
+            job.cancel.wait(60)
             reasons.append(job.cancel.reason)
             left.set()
 
         async with serving(queue):
             await queue.enqueue("a", 1)
-            await asyncio.to_thread(entered.wait, 5)
+            await asyncio.to_thread(entered.wait, 60)
             assert await queue.cancel("a") == "processing"
             assert await asyncio.to_thread(left.wait, 5)
         assert reasons == ["cancelled"]

@@ -58,7 +58,7 @@ class Told:
         return [event.kind for event in self.events]
 
     async def wait_for(self, kind: EventKind, count: int = 1) -> Event:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.kinds().count(kind) < count:
                 self._changed.clear()
                 await self._changed.wait()

@@ -73,7 +73,7 @@ async def test_the_shortest_timeout_of_a_batch_counts(make_app: Callable[..., Ap
     async def many(jobs: list[Job[int]]) -> None:
         await asyncio.Event().wait()
 
-    async with app, asyncio.timeout(20):
+    async with app, asyncio.timeout(60):
         handles = await app.enqueue_many([many.job(1), many.job(2, timeout="20ms")])
         await app.drain()
         assert await states(app, handles) == [JobState.FAILED] * 2
@@ -162,7 +162,7 @@ async def test_a_second_call_of_next_is_an_error_and_hangs_nobody(make_app: Call
     @app.batch(size=10, retry=never())
     async def many(jobs: list[Job[int]]) -> None: ...
 
-    async with app, asyncio.timeout(20):
+    async with app, asyncio.timeout(60):
         [handle] = await app.enqueue_many([many.job(1)])
         await app.drain()
         info = await handle.info()

@@ -15,11 +15,10 @@ async def test_what_a_vanished_worker_left_is_worked(make_app: Callable[..., App
     app = make_app(lease="3s", reap="50ms")
     ran: list[int] = []
 
-    @app.task(name="t")
-    async def t(number: int) -> None:
+    async def run(number: int) -> None:
         ran.append(number)
 
-    loop = asyncio.get_running_loop()
+    t = app.task(name="t")(run)
     async with app:
         handles = [await t.enqueue(number) for number in range(20)]
         backend = await app.client.backend()
@@ -31,9 +30,10 @@ async def test_what_a_vanished_worker_left_is_worked(make_app: Callable[..., App
         assert {info.state for info in infos} == {JobState.COMPLETED}
         await t.enqueue(20)
         await backend.claim(Claim("alive", ("default",), 1, 3_600_000_000))
-        began = loop.time()
-        await app.drain()
-        assert loop.time() - began < 1.5  # nobody's lease has run out
+    patient = make_app(lease="10m", reap="50ms")
+    patient.task(name="t")(run)
+    async with patient, asyncio.timeout(60):  # nobody's lease has run out
+        await patient.drain()
 
 
 async def test_where_time_stands_still_nobody_waits() -> None:
@@ -50,10 +50,10 @@ async def test_where_time_stands_still_nobody_waits() -> None:
         backend = await app.client.backend()
         claim = Claim("vanished", ("default",), 20, 30_000_000)
         assert len((await backend.claim(claim, jobs.clock.stamp())).jobs) == 20
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await app.drain()
         assert ran == []
         jobs.clock.advance("31s")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await app.drain()
         assert sorted(ran) == [*range(20)]

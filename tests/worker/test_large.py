@@ -141,7 +141,7 @@ async def test_a_stop_while_a_result_is_packed_costs_its_size_and_not_the_result
                 await asyncio.sleep(0.01)
         go_on.set()
         assert (await handle.info()).state is JobState.COMPLETED
-        assert await handle.result("10s") == LARGE
+        assert await handle.result("60s") == LARGE
 
 
 async def test_a_stop_while_a_payload_is_unpacked_gives_its_batch_back(

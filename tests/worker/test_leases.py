@@ -139,7 +139,7 @@ async def test_a_worker_whose_lease_was_taken_is_told_and_its_handler_cancelled(
         await backend.reap(Reap(), far)
         taken = await backend.claim(Claim("thief", ("default",), 1, 60_000_000), far)
         assert len(taken.jobs) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await cancelled.wait()
         await told.wait_for(EventKind.LEASE_LOST)
         assert (await handle.info()).state is JobState.RUNNING
@@ -206,13 +206,13 @@ async def test_a_thread_handler_sees_that_it_should_stop(make_app: Callable[...,
     @app.task(timeout="100ms", retry=None)
     def stubborn(job: Job[object]) -> None:
         started.set()
-        if job.cancel.wait(10):
+        if job.cancel.wait(60):
             seen.set()
 
     async with working(app):
         handle = await stubborn.options(max_attempts=1).enqueue()
         await told.wait_for(EventKind.FAILED)
-    assert seen.wait(10)
+    assert seen.wait(60)
     async with app:
         info = await handle.info()
     assert info.failures[-1].type == "TimeoutError"

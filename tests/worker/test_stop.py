@@ -96,7 +96,7 @@ async def test_a_handler_that_will_not_be_cancelled_delays_a_stop_by_a_second_at
 
     async with app:
         handle = await stubborn.enqueue()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with working(app):
             await told.wait_for(EventKind.STARTED)
             loop = asyncio.get_running_loop()
@@ -105,4 +105,4 @@ async def test_a_handler_that_will_not_be_cancelled_delays_a_stop_by_a_second_at
     async with app:
         assert (await handle.info()).state is JobState.AVAILABLE
     released.set()
-    assert took < 10, "it must not wait for the handler"
+    assert took < 30, "it must not wait for the handler"

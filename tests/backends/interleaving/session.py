@@ -126,7 +126,7 @@ class Session:
         return False
 
 
-async def within(work: Awaitable[T], seconds: float = 10) -> T:
+async def within(work: Awaitable[T], seconds: float = 60) -> T:
     """The answer of ``work``, which must come in time."""
     async with asyncio.timeout(seconds):
         return await work

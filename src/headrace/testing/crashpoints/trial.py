@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.protocol import Backend
@@ -37,15 +37,33 @@ async def check_crash(connect: Connect, place: Path, point: CrashPoint) -> None:
         await second.close()
 
 
-def kill_everywhere(connect_name: str, root: Path, *, turn: bool = True) -> list[tuple[CrashPoint, Path]]:
-    """Have a process killed at every point; each point comes with the directory that its process left behind.
+def kill_everywhere(
+    connect_name: str, root: Path, *, turn: bool = True, points: Sequence[CrashPoint] | None = None
+) -> Iterator[tuple[CrashPoint, Path]]:
+    """Have a process killed at every point, or at those given; each point comes with the directory that its process
+    left behind, before the next process starts.
 
     ``connect_name`` is ``"package.module:function"``, for the processes to import.
     """
     command = [sys.executable, "-m", "headrace.testing.crashpoints.victim", connect_name, str(root)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([*command, "turn" if turn else "no turn"], env=environment, check=True)
-    return [(point, root / str(number)) for number, point in enumerate(crash_points(turn=turn))]
+    numbers = {point: number for number, point in enumerate(crash_points(turn=turn))}
+    victim = subprocess.Popen(
+        [*command, "turn" if turn else "no turn"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with victim as processes:
+        assert processes.stdin is not None
+        assert processes.stdout is not None
+        for point in numbers if points is None else points:
+            processes.stdin.write(f"{numbers[point]}\n")
+            if not processes.stdout.readline():
+                raise RuntimeError(f"there was no death at this point, as standard error tells: {point}")
+            yield point, root / str(numbers[point])
 
 
 async def check_kill(connect: Connect, place: Path, point: CrashPoint) -> None:

@@ -1,6 +1,8 @@
 """Processes that die by SIGKILL, one at each crash point: ``python -m headrace.testing.crashpoints.victim``.
 
-Each is forked from one process that has imported everything and started nothing, so that a death costs milliseconds.
+Standard input names points by their numbers, a line each, and standard output repeats the line when a process has died
+there. Each is forked from one process that has imported everything and started nothing, so that a death costs
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from headrace.testing.crashpoints.points import crash_points, flow_of, run_flow
 
 
 def main(connect_name: str, root: Path, *, turn: bool) -> None:
-    """Die at every point, each time in a directory of its own; it is an error to survive."""
+    """Die at every point that is asked for, each time in a directory of its own; it is an error to survive."""
     module, _, function = connect_name.partition(":")
     connect = getattr(import_module(module), function)
-    for number, point in enumerate(crash_points(turn=turn)):
-        place = root / str(number)
+    points = crash_points(turn=turn)
+    for line in sys.stdin:
+        point, place = points[int(line)], root / line.strip()
         (place / "store").mkdir(parents=True)
         pid = os.fork()
         if pid == 0:
@@ -35,6 +38,8 @@ def main(connect_name: str, root: Path, *, turn: bool) -> None:
         _, status = os.waitpid(pid, 0)
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
             raise SystemExit(f"the process should have been killed, and ended with {status}: {point}")
+        sys.stdout.write(line)
+        sys.stdout.flush()
 
 
 async def _die(connect: Callable[[Path], Backend], place: Path, point: CrashPoint) -> None:
