@@ -284,11 +284,10 @@ CREATE FUNCTION make_ready(
     p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_sizes integer[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
+    INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), CASE WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue] ELSE 0 END,
-        n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
-        n.key IS NOT NULL,
+        coalesce(n.run_at, p_now + n.delay), n.id, 0, p_qids[n.queue], 0, 0, n.size, n.priority, n.key IS NOT NULL,
+        CASE WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0 END,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
         AS n (id, queue, priority, delay, run_at, expires, key, size);
@@ -314,8 +313,7 @@ BEGIN
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
                 WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task)
                     + (coalesce(n.run_at, p_now + n.delay) > p_now)::integer
-                WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue]
-                ELSE 0
+                WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0
             END AS lane
         FROM unnest(
             p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes

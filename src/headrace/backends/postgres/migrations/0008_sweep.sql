@@ -293,7 +293,7 @@ DECLARE
     v_from CONSTANT uuid := day_start(p_day);
     v_to CONSTANT uuid := day_start(p_day + 1);
 BEGIN
-    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_id
+    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_pkey
     RETURN QUERY SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to LIMIT 10001;  -- leased_pkey
     RETURN QUERY SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to LIMIT 10001;  -- paused_pkey
     RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day
