@@ -26,6 +26,10 @@ CREATE TABLE queues (
 );
 CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 
+-- A name as an address: no two have the same.
+CREATE FUNCTION address_of(p_name text) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT regexp_replace(left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 32), '(.{4})(?!$)', '\1:', 'g')::inet
+$$;
 CREATE TABLE forgetting (
     waits_for text[]
 );
@@ -36,6 +40,16 @@ CREATE TABLE named (
 );
 CREATE INDEX named_name ON named (name);
 CREATE INDEX named_qid ON named (qid);
+-- Which name has which number, however it came about. It excludes two names under one number, also where the transactions that name them
+-- do not see each other, and nothing else: only GiST knows "differs", and only of addresses.
+CREATE TABLE numbers (
+    qid integer NOT NULL,
+    name text NOT NULL,
+    CONSTRAINT numbers_differ EXCLUDE USING gist (
+        ('0.0.0.0'::inet + qid) inet_ops WITH =, (address_of(name)) inet_ops WITH <>
+    )
+);
+CREATE INDEX numbers_qid ON numbers (qid);
 CREATE VIEW all_queues AS
 SELECT q.qid, q.name, q.paused_until, q.governed FROM queues AS q
 UNION ALL

@@ -41,6 +41,21 @@ $$;
 CREATE FUNCTION queue_number(p_name text, p_try integer) RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT AS
     'SELECT (number_of(''queue '' || p_try || '' '' || p_name) % 2147483646 + 1)::integer';
 
+-- The queue gets this number, unless another has it: whether it does. One that is being named under the same number, in a transaction that
+-- is still open, is waited for a moment.
+CREATE FUNCTION take_number(p_qid integer, p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$
+BEGIN
+    INSERT INTO numbers (qid, name) VALUES (p_qid, p_name);  -- numbers_differ
+    RETURN true;
+EXCEPTION
+    WHEN exclusion_violation THEN
+        RETURN false;
+    WHEN lock_not_available OR deadlock_detected THEN
+        RAISE EXCEPTION 'queue "%": a transaction that is still open names another queue, which has the same number', p_name
+            USING ERRCODE = 'serialization_failure', HINT = 'Try again once it has ended, or give the queue another name.';
+END $$;
+
 -- Make the name of a queue known; its number. ``p_bound`` as for ``insert_v1``.
 CREATE FUNCTION name_queue(p_name text, p_bound boolean) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
@@ -55,8 +70,11 @@ BEGIN
         IF FOUND THEN
             RETURN v_qid;
         END IF;
-        v_qid := queue_number(p_name, v_try);
-        CONTINUE WHEN name_of(v_qid) <> p_name;
+        SELECT n.qid INTO v_qid FROM named AS n WHERE n.name = p_name LIMIT 1;  -- named_name
+        IF NOT FOUND THEN
+            v_qid := queue_number(p_name, v_try);
+            CONTINUE WHEN name_of(v_qid) <> p_name OR NOT take_number(v_qid, p_name);
+        END IF;
         IF NOT p_bound THEN
             INSERT INTO queues (qid, name) VALUES (v_qid, p_name) ON CONFLICT DO NOTHING;
             IF FOUND THEN

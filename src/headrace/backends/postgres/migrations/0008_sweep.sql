@@ -210,6 +210,7 @@ BEGIN
     PERFORM fold_deltas();
     -- What was counted before it was locked is seen now, and nothing more can come.
     DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(p_at, q);
+    DELETE FROM numbers AS n WHERE n.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);  -- numbers_qid
     DELETE FROM totals AS t WHERE t.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = t.qid);
     UPDATE queues AS q SET leaving = false WHERE q.leaving;
     RETURN false;
