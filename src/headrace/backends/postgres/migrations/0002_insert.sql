@@ -117,9 +117,12 @@ DECLARE
 BEGIN
     LOCK TABLE queues IN ROW SHARE MODE;
     FOR attempt IN 1..2 LOOP
-        -- queues_name_key, one probe per name.
-        SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
-        FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        IF cardinality(p_names) = 1 THEN  -- as most often, and at less cost; queues_name_key
+            SELECT ARRAY[q.qid], q.leaving INTO found, v_leaving FROM queues AS q WHERE q.name = p_names[1];
+        ELSE  -- queues_name_key, one probe per name
+            SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
+            FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        END IF;
         EXIT WHEN v_leaving IS NOT TRUE;
         PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
     END LOOP;
@@ -216,12 +219,12 @@ DECLARE
 BEGIN
     -- One row is looked at without a query, which would cost more than all that it does; and one of the usual kind with less.
     IF cardinality(p_ids) = 1 AND num_nonnulls(
-        p_keys, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
+        p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
         p_metadatas, p_blobs
-    ) = 0 AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
+    ) = 0 AND (p_keys IS NULL OR octet_length(p_keys[1]) <= 1024) AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
         AND octet_length(p_parameters[1]) <= 67108864
     THEN
-        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + octet_length(p_parameters[1])];
+        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + coalesce(length(p_keys[1]), 0) + octet_length(p_parameters[1])];
     ELSIF cardinality(p_ids) = 1 THEN
         v_sizes := ARRAY[row_weight(
             p_now, p_tasks[1], p_tenants[1], p_keys[1], p_delays[1], p_run_ats[1], p_expires[1], p_max_attempts[1],
@@ -456,7 +459,8 @@ DECLARE
     v_full bytea[];
     v_sizes integer[];
     v_known uuid[] := '{}';
-    v_losers losers;
+    v_losers losers := ('{}', '{}', '{}');
+    v_due CONSTANT bigint := coalesce(p_run_ats[1], v_now + p_delays[1]);  -- of the first
 BEGIN
     IF p_gated AND v_ruled THEN
         SELECT f.fit, f.rooms INTO v_some, v_full
@@ -507,15 +511,36 @@ BEGIN
         v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
         p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
     );
-    v_losers := take_keys(
-        v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
-    );
+    IF p_keys IS NOT NULL THEN
+        v_losers := take_keys(
+            v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
+        );
+    END IF;
     IF v_losers.ords <> '{}' OR NOT p_new THEN
         RETURN QUERY SELECT * FROM insert_others(
             v_losers, v_known, v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
             p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
             p_parameters, p_vm_states, p_metadatas, p_blobs, v_sizes, v_ruled, p_bound, p_calls, p_new
         );
+        RETURN;
+    ELSIF cardinality(p_ids) = 1 AND NOT v_ruled AND p_reply_tos IS NULL THEN
+        -- One row, as a request enqueues it: to take arrays apart would cost more than to store it.
+        WITH job AS (
+            INSERT INTO jobs (
+                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, headers, parameters,
+                vm_state, metadata, blob
+            ) VALUES (
+                p_ids[1], v_now, v_now + p_expires[1], p_timeouts[1], p_result_ttls[1], p_max_attempts[1], p_tasks[1],
+                p_tenants[1], p_keys[1], p_headers[1], p_parameters[1], p_vm_states[1], p_metadatas[1], p_blobs[1]
+            )
+        ), place AS (
+            INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) VALUES (
+                v_due, p_ids[1], 0, v_qids[p_queues[1]], 0, 0, v_sizes[1], p_priorities[1], p_keys[1] IS NOT NULL,
+                CASE WHEN v_due > v_now THEN 0 END,
+                CASE WHEN p_expires[1] IS NOT NULL THEN greatest(v_now + p_expires[1], v_due) END
+            )
+        )
+        INSERT INTO deltas (qid, state, jobs) VALUES (v_qids[p_queues[1]], 0, 1);
         RETURN;
     END IF;
     INSERT INTO jobs (
