@@ -168,3 +168,128 @@ async def test_many_names_go_in_bounded_steps(store: PostgresBackend, connection
     assert left == [15_000, 5_000, 0]
     assert await store.tidy([SweepClause(place=Place.COMPLETED)]) == {}
     assert await store.fetch([JobKey("q", "k")]) == [None]
+
+
+# -- two names that have the same number by themselves
+
+_ENQUEUE = "SELECT * FROM enqueue_v1(jsonb_build_object('queue', %s::text, 'task', 't'))"
+
+
+@pytest.fixture
+def colliding(store: PostgresBackend, connection: Connection) -> None:
+    """Every name has the same number at first; and a busy machine has its time."""
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION queue_number(p_name text, p_try integer) RETURNS integer LANGUAGE sql STABLE AS"
+        " 'SELECT p_try + 1'"
+    )
+    connection.execute("ALTER FUNCTION take_number SET lock_timeout = '60s'")
+
+
+@pytest.fixture
+def open_ones(colliding: None) -> Iterator[tuple[Connection, Connection]]:
+    options = "-c search_path=names"
+    with (
+        psycopg.connect(server().url(), options=options) as one,
+        psycopg.connect(server().url(), options=options) as two,
+    ):
+        yield one, two
+
+
+async def waits(connection: Connection, pid: int) -> None:
+    """Until this session waits for another."""
+    async with asyncio.timeout(60):
+        while not connection.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", (pid,)
+        ).fetchall():
+            await asyncio.sleep(0.01)
+
+
+def numbers(connection: Connection) -> dict[object, object]:
+    return {row[0]: row[1] for row in connection.execute("SELECT name, qid FROM all_queues")}
+
+
+async def queues_of_jobs(store: PostgresBackend, names: tuple[str, ...]) -> dict[str, int]:
+    return {name: len((await store.claim(Claim("h", (name,), 10, _DAY))).jobs) for name in names}
+
+
+@pytest.mark.parametrize("first_ends", ["commit", "rollback"])
+async def test_two_open_transactions_do_not_give_one_number_to_two_names(
+    store: PostgresBackend, connection: Connection, open_ones: tuple[Connection, Connection], first_ends: str
+) -> None:
+    one, two = open_ones
+    one.execute(_ENQUEUE, ("a",))
+    second = asyncio.create_task(asyncio.to_thread(two.execute, _ENQUEUE, ("b",)))
+    await waits(connection, two.info.backend_pid)
+    getattr(one, first_ends)()
+    await second
+    two.commit()
+    assert numbers(connection) == ({"a": 1, "b": 2} if first_ends == "commit" else {"b": 1})
+    assert await queues_of_jobs(store, ("a", "b")) == {"a": int(first_ends == "commit"), "b": 1}
+
+
+async def test_a_name_under_a_number_that_an_open_transaction_gives_away_is_refused(
+    connection: Connection, open_ones: tuple[Connection, Connection]
+) -> None:
+    connection.execute("ALTER FUNCTION take_number SET lock_timeout = '50ms'")
+    one, two = open_ones
+    one.execute(_ENQUEUE, ("a",))
+    with pytest.raises(psycopg.errors.SerializationFailure, match='queue "b": a transaction that is still open names'):
+        await asyncio.to_thread(two.execute, _ENQUEUE, ("b",))
+    one.commit()
+    assert numbers(connection) == {"a": 1}
+
+
+async def test_open_transactions_that_give_one_name_its_number_do_not_wait_for_each_other(
+    store: PostgresBackend, connection: Connection, open_ones: tuple[Connection, Connection]
+) -> None:
+    one, two = open_ones
+    for each in open_ones:
+        each.execute("SET statement_timeout = '30s'")
+        each.execute(_ENQUEUE, ("a",))
+    two.commit()
+    one.commit()
+    assert numbers(connection) == {"a": 1}
+    assert await queues_of_jobs(store, ("a",)) == {"a": 2}
+
+
+@pytest.mark.parametrize("bound_ends", ["commit", "rollback"])
+async def test_an_insert_of_its_own_sees_what_an_open_transaction_names(
+    store: PostgresBackend, connection: Connection, open_ones: tuple[Connection, Connection], bound_ends: str
+) -> None:
+    one, _ = open_ones
+    one.execute(_ENQUEUE, ("a",))
+    inserting = asyncio.create_task(store.insert([row(1, "b")]))
+    async with asyncio.timeout(60):
+        while not connection.execute(
+            "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+        ).fetchall():
+            await asyncio.sleep(0.01)
+    getattr(one, bound_ends)()
+    await inserting
+    assert numbers(connection) == ({"a": 1, "b": 2} if bound_ends == "commit" else {"b": 1})
+
+
+async def test_an_open_transaction_sees_what_an_insert_has_named(
+    store: PostgresBackend, connection: Connection, open_ones: tuple[Connection, Connection]
+) -> None:
+    """Also where it looks back at a time before that."""
+    one, two = open_ones
+    two.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    two.execute("SELECT 1 FROM queues")
+    await store.insert([row(1, "a")])
+    for each, name in ((one, "b"), (two, "c")):
+        each.execute(_ENQUEUE, (name,))
+        each.commit()
+    assert sorted(map(str, numbers(connection).values())) == ["1", "2", "3"]
+    assert await queues_of_jobs(store, ("a", "b", "c")) == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_a_number_is_free_again_once_its_name_is_forgotten(
+    store: PostgresBackend, connection: Connection, colliding: None
+) -> None:
+    await pass_through(store, [row(1, "a")])
+    age(connection)
+    await forget(store)
+    assert known(connection) == set()
+    await store.insert([row(2, "b")])
+    assert numbers(connection) == {"b": 1}

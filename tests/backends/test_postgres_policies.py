@@ -662,7 +662,7 @@ async def test_a_claim_comes_back_at_once_while_jobs_are_still_to_come_into_turn
     await store.insert([row(9_999, tenant="light", priority=1)], T0)
     await store.alter(Selector(queue="q", tenant="heavy"), Configure(paused=True), T0)
     with psycopg.connect(server().url(), autocommit=True) as connection:
-        connection.execute(f"UPDATE {SCHEMA}.ready SET lane = qid".encode())
+        connection.execute(f"UPDATE {SCHEMA}.ready SET lane = NULL".encode())
     first = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
     assert (first.jobs, first.next_in) == ([], 0)
     assert [job.id for job in (await store.claim(Claim("w", ("q", "r"), 10, LEASE), T0)).jobs] == [job_id(9_999)]

@@ -881,6 +881,48 @@ async def test_a_confined_role_keeps_the_schedules_of_its_tenants_alone(acme: st
         assert (left.name, left.tenant, left.version) == (theirs.name, "other", 2)
 
 
+async def test_a_confined_role_pages_through_its_schedules(queue: str) -> None:
+    """In the order of the names that it sees, whatever they are scoped under; and a page costs what it has."""
+    tenants = (f"x/{queue}", f"y{queue}")
+    role = await grant("producer", login("pages"), *tenants)
+    scopes = [f"x%2F{queue}/", f"y{queue}/"]
+    rare = f"{queue}-rare"
+    bare = ["", "0", "x", f"x%2F{queue}", f"x%2F{queue}0", f"y{queue}0", "z", "\U0010ffff" * 3]
+    seen = [f"{queue}-{n:04}" for n in range(1_000)]
+    rows = [(f"{scopes[n % 2]}{name}", tenants[n % 2], rare if n % 250 == 0 else queue) for n, name in enumerate(seen)]
+    rows += [(f"{name}{queue}", tenants[n % 2], queue) for n, name in enumerate(bare)]
+    rows += [
+        (f"{scopes[1]}moved", tenants[0], queue),
+        (f"w{queue}", "other", queue),
+        (f"{scopes[0]}theirs", "other", rare),
+    ]
+    with psycopg.connect(url(OWNER)) as connection, connection.cursor() as cursor:
+        cursor.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(SCHEMA)))
+        cursor.executemany(
+            "WITH s AS (INSERT INTO schedules (created_at, updated_at, uid, name, tenant, queue, definition)"
+            " VALUES (0, 0, gen_random_uuid(), %s, %s, %s, '') RETURNING name, uid)"
+            " INSERT INTO agenda (runs, version, uid, rank, bucket, enabled, name)"
+            " SELECT 0, 1, uid, 0, 0, false, name FROM s",
+            rows,
+        )
+    want = sorted(("moved", *seen, *(f"{name}{queue}" for name in bare)), key=str.encode)
+    async with opened(role) as store:
+        found: list[str] = []
+        while page := await store.ticks.find(ScheduleSelector(), after=found[-1] if found else None, limit=90):
+            found += [one.name for one in page]
+        assert found == want
+        some = await store.ticks.find(ScheduleSelector(tenant=tenants[0], queue=rare), after=seen[1], limit=2)
+        assert [one.name for one in some] == [seen[250], seen[500]]
+    walked = "SELECT sum(pg_stat_get_xact_tuples_returned(c.oid)) FROM pg_class AS c WHERE c.relname LIKE 'schedules%%'"
+    for which, most in (((None, None), 100), ((None, rare), 30)):
+        with psycopg.connect(url(role)) as connection:
+            query = sql.SQL("SELECT count(*) FROM {}.own_find_v1(NULL, %s, %s, %s, 10)").format(sql.Identifier(SCHEMA))
+            [[page_size]] = connection.execute(query, (*which, seen[0])).fetchall()
+            [[rows_read]] = connection.execute(walked).fetchall()
+            assert page_size == (3 if which[1] else 10)
+            assert rows_read <= most
+
+
 async def test_a_confined_role_fires_the_schedules_of_its_tenants_alone(acme: str, queue: str) -> None:
     theirs, mine = await kept(schedule(queue, "other")), await kept(schedule(queue, "acme"))
     async with opened(acme) as store:

@@ -26,7 +26,7 @@ _LENGTH = Struct("!i").pack
 _BIGINT = Struct("!iq").pack
 _INTEGER = Struct("!ii").pack
 _JOB = Struct("!hi16siq").pack
-_READY = Struct("!hiqiqi16siiiqiiiiiiihib").pack
+_READY = Struct("!hiqi16siqiiiiiiiiihib").pack
 _COLUMNS = 11
 
 
@@ -104,11 +104,11 @@ def _job(row: Row, now: int) -> bytes:
 
 def _ready(row: Row, now: int, qid: int) -> bytes:
     run_at = now + row.delay if row.run_at is None else row.run_at
-    lane = qid if run_at <= now else 0
     fixed = _READY(
-        _COLUMNS, 8, run_at, 8, lane, 16, row.id, 4, qid, 8, 0, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
+        _COLUMNS, 8, run_at, 16, row.id, 8, 0, 4, qid, 4, 0, 4, 0, 4, weight(row), 2, row.priority, 1, 0
     )  # fmt: skip
-    return fixed + _bigint(None if row.expires is None else max(now + row.expires, run_at))
+    lane = _bigint(None if run_at <= now else 0)
+    return fixed + lane + _bigint(None if row.expires is None else max(now + row.expires, run_at))
 
 
 def _bigint(value: int | None) -> bytes:

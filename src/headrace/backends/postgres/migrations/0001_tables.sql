@@ -26,6 +26,10 @@ CREATE TABLE queues (
 );
 CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 
+-- A name as an address: no two have the same.
+CREATE FUNCTION address_of(p_name text) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT regexp_replace(left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 32), '(.{4})(?!$)', '\1:', 'g')::inet
+$$;
 CREATE TABLE forgetting (
     waits_for text[]
 );
@@ -36,6 +40,16 @@ CREATE TABLE named (
 );
 CREATE INDEX named_name ON named (name);
 CREATE INDEX named_qid ON named (qid);
+-- Which name has which number, however it came about. It excludes two names under one number, also where the transactions that name them
+-- do not see each other, and nothing else: only GiST knows "differs", and only of addresses.
+CREATE TABLE numbers (
+    qid integer NOT NULL,
+    name text NOT NULL,
+    CONSTRAINT numbers_differ EXCLUDE USING gist (
+        ('0.0.0.0'::inet + qid) inet_ops WITH =, (address_of(name)) inet_ops WITH <>
+    )
+);
+CREATE INDEX numbers_qid ON numbers (qid);
 CREATE VIEW all_queues AS
 SELECT q.qid, q.name, q.paused_until, q.governed FROM queues AS q
 UNION ALL
@@ -92,52 +106,54 @@ ALTER TABLE patches ALTER parameters SET STORAGE EXTERNAL, ALTER vm_state SET ST
     ALTER metadata SET STORAGE EXTERNAL, ALTER blob SET STORAGE EXTERNAL;
 
 -- AVAILABLE, the scheduled ones included. ``dies_at``: from when on it is due and expired. ``lane`` is where claims look for
--- it: the queue's number, or, in a governed queue, a number of its tenant and task (``lane_of``), which is even. What is not due waits
--- apart until a claim promotes it: in lane 0, or in the odd one beside that of its tenant and task. That of a job that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
--- none; below 0, here and in ``paused``, if no lease ever began the job.
+-- it: none in the line of its queue (``ready_line``); in a governed queue, a number of its tenant and task (``lane_of``), which is even.
+-- What is not due waits apart until a claim promotes it: in lane 0, or in the odd one beside that of its tenant and task. That of a job
+-- that waits for the turn of its group (``gid``) is below 0, where no claim looks. ``epoch`` is that of the last lease, 0 if there was
+-- none; below 0, here and in ``paused``, if no lease ever began the job. Here and below, the order of the columns leaves no gap, and what
+-- most jobs do not have is NULL: both make less to log.
 CREATE TABLE ready (
     run_at bigint NOT NULL,
-    lane bigint NOT NULL,
-    id uuid NOT NULL,
-    qid integer NOT NULL,
+    id uuid NOT NULL CONSTRAINT ready_pkey PRIMARY KEY,
     epoch bigint NOT NULL,
+    qid integer NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL CHECK (size >= 0),
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
+    lane bigint,
     dies_at bigint,
     gid bigint,
-    error bytea,
-    CONSTRAINT ready_pkey PRIMARY KEY (lane, priority, run_at, id)
+    error bytea
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-CREATE UNIQUE INDEX ready_id ON ready (id);
+CREATE UNIQUE INDEX ready_line ON ready (qid, priority, run_at, id) WHERE lane IS NULL;
+CREATE UNIQUE INDEX ready_lane ON ready (lane, priority, run_at, id) WHERE lane IS NOT NULL;
 CREATE INDEX ready_dying ON ready (dies_at) WHERE dies_at IS NOT NULL;
 -- Not by dies_at itself: then ready_dying would not be the only way to the first of all.
-CREATE INDEX ready_doomed ON ready (lane, (dies_at + 0)) WHERE dies_at IS NOT NULL;
-CREATE INDEX ready_lost ON ready (lane, priority, run_at) WHERE lost > 0;
+CREATE INDEX ready_doomed ON ready ((coalesce(lane, qid)), (dies_at + 0)) WHERE dies_at IS NOT NULL;
+CREATE INDEX ready_lost ON ready ((coalesce(lane, qid)), priority, run_at) WHERE lost > 0;
 CREATE INDEX ready_group ON ready (gid, run_at, id) WHERE gid IS NOT NULL;
-CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND lane >= 0;
+CREATE INDEX ready_called ON ready (gid) WHERE gid IS NOT NULL AND coalesce(lane, 0) >= 0;
 CREATE INDEX ready_later ON ready (qid, run_at, id) WHERE lane = 0;
 CREATE INDEX ready_turns ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 0;
 CREATE INDEX ready_asleep ON ready (lane, run_at, id) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 CREATE INDEX ready_asleep_qid ON ready (qid, run_at) WHERE lane >= 4611686018427387904 AND lane & 1 = 1;
 
--- RUNNING. ``begun``: a handler may have been called for it before this lease. ``tid`` is the number of its tenant where that is counted,
--- as it is in a governed queue. The order of the columns leaves no gap.
+-- RUNNING. ``lost``: none if no lease of it ever was. ``begun``: a handler may have been called for it before this lease; none if not.
+-- ``tid`` is the number of its tenant where that is counted, as it is in a governed queue.
 CREATE TABLE leased (
     lease_until bigint NOT NULL,
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT leased_pkey PRIMARY KEY,
-    qid integer NOT NULL,
-    begun boolean NOT NULL DEFAULT false,
     epoch bigint NOT NULL,
+    qid integer NOT NULL,
     attempt integer NOT NULL,
-    lost integer NOT NULL,
+    lost integer,
     size integer NOT NULL CHECK (size >= 0),
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     cancel boolean NOT NULL DEFAULT false,
+    begun boolean,
     gid bigint,
     tid bigint,
     holder text NOT NULL,
@@ -157,8 +173,8 @@ CREATE INDEX asks_id ON asks (id);
 CREATE TABLE paused (
     run_at bigint NOT NULL,
     id uuid NOT NULL CONSTRAINT paused_pkey PRIMARY KEY,
-    qid integer NOT NULL,
     epoch bigint NOT NULL,
+    qid integer NOT NULL,
     attempt integer NOT NULL,
     lost integer NOT NULL,
     size integer NOT NULL CHECK (size >= 0),
@@ -167,16 +183,16 @@ CREATE TABLE paused (
     error bytea
 );
 
--- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together.
+-- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together. ``lost`` as in ``leased``.
 CREATE TABLE ended (
     finished_at bigint NOT NULL,
     held_until bigint NOT NULL,
     run_at bigint NOT NULL,
     id uuid NOT NULL,
-    qid integer NOT NULL,
     epoch bigint NOT NULL,
+    qid integer NOT NULL,
     attempt integer NOT NULL,
-    lost integer NOT NULL,
+    lost integer,
     size integer NOT NULL CHECK (size >= 0),
     state smallint NOT NULL,
     priority smallint NOT NULL,
@@ -386,7 +402,7 @@ SELECT
         AS state,
     coalesce(y.qid, l.qid, p.qid, e.qid) AS qid, coalesce(y.priority, l.priority, p.priority, e.priority) AS priority,
     coalesce(y.run_at, l.run_at, p.run_at, e.run_at) AS run_at, abs(coalesce(y.epoch, l.epoch, p.epoch, e.epoch)) AS epoch,
-    coalesce(y.attempt, l.attempt, p.attempt, e.attempt) AS attempt, coalesce(y.lost, l.lost, p.lost, e.lost) AS lost,
+    coalesce(y.attempt, l.attempt, p.attempt, e.attempt) AS attempt, coalesce(y.lost, l.lost, p.lost, e.lost, 0) AS lost,
     coalesce(y.size, l.size, p.size, e.size) AS size, coalesce(y.keyed, l.keyed, p.keyed, e.keyed) AS keyed,
     coalesce(y.error, l.error, p.error, e.error) AS error,
     l.lease_until, l.holder, coalesce(l.cancel OR EXISTS (SELECT 1 FROM asks AS a WHERE a.id = l.id), false) AS cancel,

@@ -41,6 +41,21 @@ $$;
 CREATE FUNCTION queue_number(p_name text, p_try integer) RETURNS integer LANGUAGE sql STABLE SET search_path FROM CURRENT AS
     'SELECT (number_of(''queue '' || p_try || '' '' || p_name) % 2147483646 + 1)::integer';
 
+-- The queue gets this number, unless another has it: whether it does. One that is being named under the same number, in a transaction that
+-- is still open, is waited for a moment.
+CREATE FUNCTION take_number(p_qid integer, p_name text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$
+BEGIN
+    INSERT INTO numbers (qid, name) VALUES (p_qid, p_name);  -- numbers_differ
+    RETURN true;
+EXCEPTION
+    WHEN exclusion_violation THEN
+        RETURN false;
+    WHEN lock_not_available OR deadlock_detected THEN
+        RAISE EXCEPTION 'queue "%": a transaction that is still open names another queue, which has the same number', p_name
+            USING ERRCODE = 'serialization_failure', HINT = 'Try again once it has ended, or give the queue another name.';
+END $$;
+
 -- Make the name of a queue known; its number. ``p_bound`` as for ``insert_v1``.
 CREATE FUNCTION name_queue(p_name text, p_bound boolean) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
@@ -55,8 +70,11 @@ BEGIN
         IF FOUND THEN
             RETURN v_qid;
         END IF;
-        v_qid := queue_number(p_name, v_try);
-        CONTINUE WHEN name_of(v_qid) <> p_name;
+        SELECT n.qid INTO v_qid FROM named AS n WHERE n.name = p_name LIMIT 1;  -- named_name
+        IF NOT FOUND THEN
+            v_qid := queue_number(p_name, v_try);
+            CONTINUE WHEN name_of(v_qid) <> p_name OR NOT take_number(v_qid, p_name);
+        END IF;
         IF NOT p_bound THEN
             INSERT INTO queues (qid, name) VALUES (v_qid, p_name) ON CONFLICT DO NOTHING;
             IF FOUND THEN
@@ -99,9 +117,12 @@ DECLARE
 BEGIN
     LOCK TABLE queues IN ROW SHARE MODE;
     FOR attempt IN 1..2 LOOP
-        -- queues_name_key, one probe per name.
-        SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
-        FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        IF cardinality(p_names) = 1 THEN  -- as most often, and at less cost; queues_name_key
+            SELECT ARRAY[q.qid], q.leaving INTO found, v_leaving FROM queues AS q WHERE q.name = p_names[1];
+        ELSE  -- queues_name_key, one probe per name
+            SELECT array_agg(q.qid ORDER BY n.ord), bool_or(q.leaving) INTO found, v_leaving
+            FROM unnest(p_names) WITH ORDINALITY AS n (name, ord) JOIN queues AS q ON q.name = n.name;
+        END IF;
         EXIT WHEN v_leaving IS NOT TRUE;
         PERFORM 1 FROM queues AS q WHERE q.name = ANY (p_names) AND q.leaving FOR KEY SHARE;
     END LOOP;
@@ -198,12 +219,12 @@ DECLARE
 BEGIN
     -- One row is looked at without a query, which would cost more than all that it does; and one of the usual kind with less.
     IF cardinality(p_ids) = 1 AND num_nonnulls(
-        p_keys, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
+        p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_groups, p_vm_states,
         p_metadatas, p_blobs
-    ) = 0 AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
+    ) = 0 AND (p_keys IS NULL OR octet_length(p_keys[1]) <= 1024) AND octet_length(p_tasks[1]) BETWEEN 1 AND 1024 AND octet_length(p_tenants[1]) <= 1024 AND p_delays[1] = 0
         AND octet_length(p_parameters[1]) <= 67108864
     THEN
-        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + octet_length(p_parameters[1])];
+        RETURN ARRAY[200 + length(p_tasks[1]) + length(p_tenants[1]) + coalesce(length(p_keys[1]), 0) + octet_length(p_parameters[1])];
     ELSIF cardinality(p_ids) = 1 THEN
         v_sizes := ARRAY[row_weight(
             p_now, p_tasks[1], p_tenants[1], p_keys[1], p_delays[1], p_run_ats[1], p_expires[1], p_max_attempts[1],
@@ -284,11 +305,10 @@ CREATE FUNCTION make_ready(
     p_delays bigint[], p_run_ats bigint[], p_expires bigint[], p_sizes integer[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    INSERT INTO ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at)
+    INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at)
     SELECT
-        coalesce(n.run_at, p_now + n.delay), CASE WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue] ELSE 0 END,
-        n.id, p_qids[n.queue], 0, 0, 0, n.size, n.priority,
-        n.key IS NOT NULL,
+        coalesce(n.run_at, p_now + n.delay), n.id, 0, p_qids[n.queue], 0, 0, n.size, n.priority, n.key IS NOT NULL,
+        CASE WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0 END,
         CASE WHEN n.expires IS NOT NULL THEN greatest(p_now + n.expires, coalesce(n.run_at, p_now + n.delay)) END
     FROM unnest(p_ids, p_queues, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_sizes)
         AS n (id, queue, priority, delay, run_at, expires, key, size);
@@ -314,8 +334,7 @@ BEGIN
                 WHEN n.group_name IS NOT NULL THEN -p_qids[n.queue]
                 WHEN v_governed[n.queue] THEN lane_of(p_qids[n.queue], n.tenant, n.task)
                     + (coalesce(n.run_at, p_now + n.delay) > p_now)::integer
-                WHEN coalesce(n.run_at, p_now + n.delay) <= p_now THEN p_qids[n.queue]
-                ELSE 0
+                WHEN coalesce(n.run_at, p_now + n.delay) > p_now THEN 0
             END AS lane
         FROM unnest(
             p_ids, p_queues, p_tasks, p_tenants, p_priorities, p_delays, p_run_ats, p_expires, p_keys, p_groups, p_sizes
@@ -440,7 +459,8 @@ DECLARE
     v_full bytea[];
     v_sizes integer[];
     v_known uuid[] := '{}';
-    v_losers losers;
+    v_losers losers := ('{}', '{}', '{}');
+    v_due CONSTANT bigint := coalesce(p_run_ats[1], v_now + p_delays[1]);  -- of the first
 BEGIN
     IF p_gated AND v_ruled THEN
         SELECT f.fit, f.rooms INTO v_some, v_full
@@ -491,15 +511,36 @@ BEGIN
         v_now, p_ids, p_tasks, p_tenants, p_keys, p_delays, p_run_ats, p_expires, p_max_attempts, p_timeouts, p_result_ttls,
         p_headers, p_reply_tos, p_groups, p_parameters, p_vm_states, p_metadatas, p_blobs
     );
-    v_losers := take_keys(
-        v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
-    );
+    IF p_keys IS NOT NULL THEN
+        v_losers := take_keys(
+            v_now, v_qids, p_ids, p_queues, p_keys, p_hold_failed, CASE WHEN NOT p_bound THEN p_reply_tos END, v_known
+        );
+    END IF;
     IF v_losers.ords <> '{}' OR NOT p_new THEN
         RETURN QUERY SELECT * FROM insert_others(
             v_losers, v_known, v_now, v_qids, p_ids, p_queues, p_tasks, p_tenants, p_keys, p_priorities, p_delays, p_run_ats,
             p_expires, p_max_attempts, p_timeouts, p_result_ttls, p_headers, p_reply_tos, p_hold_failed, p_groups,
             p_parameters, p_vm_states, p_metadatas, p_blobs, v_sizes, v_ruled, p_bound, p_calls, p_new
         );
+        RETURN;
+    ELSIF cardinality(p_ids) = 1 AND NOT v_ruled AND p_reply_tos IS NULL THEN
+        -- One row, as a request enqueues it: to take arrays apart would cost more than to store it.
+        WITH job AS (
+            INSERT INTO jobs (
+                id, enqueued_at, expires_at, timeout, result_ttl, max_attempts, task, tenant, key, headers, parameters,
+                vm_state, metadata, blob
+            ) VALUES (
+                p_ids[1], v_now, v_now + p_expires[1], p_timeouts[1], p_result_ttls[1], p_max_attempts[1], p_tasks[1],
+                p_tenants[1], p_keys[1], p_headers[1], p_parameters[1], p_vm_states[1], p_metadatas[1], p_blobs[1]
+            )
+        ), place AS (
+            INSERT INTO ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) VALUES (
+                v_due, p_ids[1], 0, v_qids[p_queues[1]], 0, 0, v_sizes[1], p_priorities[1], p_keys[1] IS NOT NULL,
+                CASE WHEN v_due > v_now THEN 0 END,
+                CASE WHEN p_expires[1] IS NOT NULL THEN greatest(v_now + p_expires[1], v_due) END
+            )
+        )
+        INSERT INTO deltas (qid, state, jobs) VALUES (v_qids[p_queues[1]], 0, 1);
         RETURN;
     END IF;
     INSERT INTO jobs (

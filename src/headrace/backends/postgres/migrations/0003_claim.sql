@@ -112,7 +112,7 @@ CREATE FUNCTION last_spot() RETURNS spot LANGUAGE sql IMMUTABLE SET search_path 
 $$;
 
 -- What a claim finds when it looks around: the queues that are not paused, by number; when the first pause ends; whether one of them is
--- governed, has groups to be looked at, jobs that have become due, or jobs in its lane (or may have, as there are marks); and
+-- governed, has groups to be looked at, jobs that have become due, or jobs in its line (or may have, as there are marks); and
 -- whether jobs have expired, or were lost too often, anywhere.
 CREATE TYPE claim_scope AS (
     qids integer[], names text[], pause bigint, governed boolean, looks boolean, ripe boolean, waiting boolean, dying boolean,
@@ -120,19 +120,19 @@ CREATE TYPE claim_scope AS (
 );
 
 -- Of these queues, those that may have something for a claim: jobs, groups to look at, rules or a pause. Asked where there are
--- many, so that those which are empty cost nothing: the lanes in use are walked, one probe each, unless there are more of them.
+-- many, so that those which are empty cost nothing: the queues in use are walked, one probe each, unless there are more of them.
 CREATE FUNCTION in_use(p_queues text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 DECLARE
     v_most bigint := cardinality(p_queues);
-    v_qids bigint[];
+    v_qids integer[];
 BEGIN
-    WITH RECURSIVE lane (n) AS (  -- ready_pkey
-        SELECT min(y.lane) FROM ready AS y WHERE y.lane > 0
+    WITH RECURSIVE line (n) AS (  -- ready_line
+        SELECT min(y.qid) FROM ready AS y WHERE y.lane IS NULL
         UNION ALL
-        SELECT (SELECT min(y.lane) FROM ready AS y WHERE y.lane > l.n) FROM lane AS l WHERE l.n <= 2147483647
+        SELECT (SELECT min(y.qid) FROM ready AS y WHERE y.lane IS NULL AND y.qid > l.n) FROM line AS l WHERE l.n IS NOT NULL
     ), later (n) AS (  -- ready_later
         SELECT min(y.qid) FROM ready AS y WHERE y.lane = 0
         UNION ALL
@@ -143,7 +143,7 @@ BEGIN
         SELECT (SELECT min(k.qid) FROM looks AS k WHERE k.qid > l.n) FROM look AS l WHERE l.n IS NOT NULL
     )
     SELECT array_agg(x.n) INTO v_qids FROM (
-        SELECT l.n FROM lane AS l WHERE l.n <= 2147483647
+        SELECT l.n FROM line AS l WHERE l.n IS NOT NULL
         UNION ALL SELECT l.n FROM later AS l WHERE l.n IS NOT NULL
         UNION ALL SELECT l.n FROM look AS l WHERE l.n IS NOT NULL
         UNION ALL SELECT q.qid FROM queues AS q WHERE q.governed OR q.paused_until > 0  -- queues_special
@@ -166,7 +166,7 @@ CREATE FUNCTION look_around(
 DECLARE
     v_scope claim_scope;
 BEGIN
-    -- queues_name_key; looks_qid, ready_later and ready_pkey, one probe per queue; ready_dying; ready_lost.
+    -- queues_name_key; looks_qid, ready_later and ready_line, one probe per queue; ready_dying; ready_lost.
     SELECT
         array_agg(q.qid ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
         array_agg(q.name ORDER BY q.qid) FILTER (WHERE q.paused_until <= p_now),
@@ -176,14 +176,14 @@ BEGIN
         bool_or(EXISTS (
             SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at <= p_now AND y.run_at > p_from
         )) FILTER (WHERE q.paused_until <= p_now),
-        bool_or(p_marked OR EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = q.qid)) FILTER (WHERE q.paused_until <= p_now),
+        bool_or(p_marked OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL)) FILTER (WHERE q.paused_until <= p_now),
         EXISTS (SELECT 1 FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= p_now),
         p_lost_below IS NOT NULL AND EXISTS (SELECT 1 FROM ready AS y WHERE y.lost > 0 AND y.lost >= p_lost_below)
     INTO v_scope FROM queues AS q WHERE q.name = ANY (p_queues) AND (p_governed OR NOT q.governed);
     RETURN v_scope;
 END $$;
 
--- What has become due in these queues comes into its lane: a bounded number, in the order of run_at; whether there may be more.
+-- What has become due in these queues comes into their lines: a bounded number, in the order of run_at; whether there may be more.
 CREATE FUNCTION promote(p_now bigint, p_qids integer[], p_from bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -197,7 +197,7 @@ BEGIN
             ORDER BY y.qid, y.run_at, y.id LIMIT c_most FOR UPDATE SKIP LOCKED
         ) AS x ORDER BY x.run_at, x.id LIMIT c_most
     ), promoted AS (
-        UPDATE ready AS y SET lane = y.qid FROM ripe AS r WHERE y.ctid = r.place
+        UPDATE ready AS y SET lane = NULL FROM ripe AS r WHERE y.ctid = r.place
     )
     SELECT count(*) INTO v_found FROM ripe AS r;
     RETURN v_found = c_most;
@@ -220,16 +220,16 @@ DECLARE
 BEGIN
     LOOP
         v_each := least(v_left, greatest(16, 4 * v_left / cardinality(p_qids)));
-        WITH near AS MATERIALIZED (  -- ready_pkey, in claim order
+        WITH near AS MATERIALIZED (  -- ready_line, in claim order
             SELECT x.*, row_number() OVER (PARTITION BY q.qid ORDER BY x.priority, x.run_at, x.id) = v_each AS cut
             FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) CROSS JOIN LATERAL (
                 SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
-                WHERE y.lane = q.qid AND (y.priority, y.run_at, y.id) > (v_last.priority, v_last.run_at, v_last.id)
+                WHERE y.qid = q.qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (v_last.priority, v_last.run_at, v_last.id)
                     AND (y.priority, y.run_at, y.id) > (
                         coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id)
                     )
                     AND y.run_at + 0 <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound
-                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_each
+                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_each
             ) AS x
         ), horizon AS MATERIALIZED (  -- beyond it others may lie in between
             SELECT n.priority, n.run_at, n.id FROM near AS n WHERE n.cut ORDER BY n.priority, n.run_at, n.id LIMIT 1
@@ -239,7 +239,7 @@ BEGIN
             ORDER BY n.priority, n.run_at, n.id LIMIT v_left
         ), held AS MATERIALIZED (
             SELECT y.ctid AS place FROM chosen AS c JOIN ready AS y ON y.ctid = c.place
-            WHERE y.id = c.id AND y.lane = ANY (p_qids) FOR UPDATE OF y SKIP LOCKED
+            WHERE y.id = c.id AND y.qid = ANY (p_qids) AND y.lane IS NULL FOR UPDATE OF y SKIP LOCKED
         )
         SELECT ARRAY(SELECT h.place FROM held AS h), (SELECT count(*) FROM chosen), EXISTS (SELECT 1 FROM horizon),
             l.priority, l.run_at, l.id
@@ -271,17 +271,17 @@ BEGIN
     FROM unnest(p_qids, p_marks) AS q (qid, priority, run_at, id) LEFT JOIN LATERAL (  -- ready_later
         SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > p_from
         ORDER BY y.qid, y.run_at LIMIT 1
-    ) AS x ON true LEFT JOIN LATERAL (  -- ready_pkey
+    ) AS x ON true LEFT JOIN LATERAL (  -- ready_line
         SELECT y.run_at FROM ready AS y
-        WHERE y.lane = q.qid AND (y.priority, y.run_at, y.id) > (
+        WHERE y.qid = q.qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (
                 coalesce(q.priority, v_first.priority), coalesce(q.run_at, v_first.run_at), coalesce(q.id, v_first.id)
             )
             AND (y.run_at > p_now OR (y.dies_at IS NULL OR y.dies_at > p_now) AND y.lost < p_bound)
-        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
+        ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT 1
     ) AS b ON true;
     IF v_left > p_now THEN
         WITH early AS MATERIALIZED (
-            SELECT y.ctid AS place, y.run_at FROM ready AS y WHERE y.lane = ANY (p_qids) AND y.run_at > p_now
+            SELECT y.ctid AS place, y.run_at FROM ready AS y WHERE y.qid = ANY (p_qids) AND y.lane IS NULL AND y.run_at > p_now
             LIMIT c_most FOR UPDATE SKIP LOCKED
         ), apart AS (
             UPDATE ready AS y SET lane = 0 FROM early AS e WHERE y.ctid = e.place AND y.run_at > p_now + c_moment
@@ -326,7 +326,7 @@ DECLARE
     v_queues text[] := CASE WHEN cardinality(p_queues) > 50 AND p_mark_queues IS NULL THEN in_use(p_queues) ELSE p_queues END;
     v_more boolean := false;
     v_marks spot[];
-    v_lane integer;
+    v_qid integer;
     v_mark spot := first_spot();
     v_places tid[] := '{}';
     v_left integer := greatest(p_limit, 0);
@@ -335,7 +335,7 @@ DECLARE
     v_upto spot;
     v_passed boolean := false;
     v_next bigint;
-    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
+    v_walked bigint := pg_stat_get_xact_tuples_returned('ready_line'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass);
     s claim_scope := look_around(v_now, v_queues, p_governed, p_lost_below, p_mark_queues IS NOT NULL, v_from);
 BEGIN
     IF cardinality(s.names) IS DISTINCT FROM cardinality(p_queues) AND name_queues(p_queues) THEN
@@ -383,19 +383,19 @@ BEGIN
     END IF;
     IF (s.waiting OR s.ripe OR s.looks) AND v_left > 0 THEN
         IF cardinality(s.qids) = 1 THEN
-            v_lane := s.qids[1];
+            v_qid := s.qids[1];
         ELSE
             v_places := pick(v_now, s.qids, v_marks, v_left, v_bound);
         END IF;
         RETURN QUERY
-        -- ready_pkey: (lane, beyond the mark), in claim order, with ``+ 0`` so that it does not skip from priority to priority; then
+        -- ready_line: (queue, beyond the mark), in claim order, with ``+ 0`` so that it does not skip from priority to priority; then
         -- by place in the heap; ``contents``; patches_pkey.
         WITH head AS MATERIALIZED (
             SELECT x.* FROM (
                 SELECT y.ctid AS place, y.priority, y.run_at, y.id, y.size FROM ready AS y
-                WHERE y.lane = v_lane AND (y.priority, y.run_at, y.id) > (v_mark.priority, v_mark.run_at, v_mark.id)
+                WHERE y.qid = v_qid AND y.lane IS NULL AND (y.priority, y.run_at, y.id) > (v_mark.priority, v_mark.run_at, v_mark.id)
                     AND y.run_at + 0 <= v_now AND (y.dies_at IS NULL OR y.dies_at > v_now) AND y.lost < v_bound
-                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT v_left
+                ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT v_left
                 FOR UPDATE SKIP LOCKED
             ) AS x
             UNION ALL
@@ -410,9 +410,9 @@ BEGIN
         ), gone AS (
             DELETE FROM ready AS y USING fitting AS f WHERE y.ctid = f.place RETURNING y.*
         ), held AS (
-            INSERT INTO leased (lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, holder, error)
-            SELECT v_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch > 0, greatest(abs(g.epoch) + 1, v_now), g.attempt, g.lost, g.size, g.priority, g.keyed,
-                g.gid, p_holder, g.error
+            INSERT INTO leased (lease_until, run_at, id, epoch, qid, attempt, lost, size, priority, keyed, begun, gid, holder, error)
+            SELECT v_now + p_lease_for, g.run_at, g.id, greatest(abs(g.epoch) + 1, v_now), g.qid, g.attempt, nullif(g.lost, 0), g.size,
+                g.priority, g.keyed, nullif(g.epoch > 0, false), g.gid, p_holder, g.error
             FROM gone AS g
         ), counted AS (
             INSERT INTO deltas (qid, state, jobs)
@@ -443,7 +443,7 @@ BEGIN
             v_upto := looked_upto(v_now + p_lease_for, s.qids, v_left = 0 OR v_room <= 0);
             v_passed := s.suspects AND EXISTS (  -- ready_lost
                 SELECT 1 FROM ready AS y
-                WHERE y.lane = ANY (s.qids) AND (y.priority, y.run_at, y.id) <= (v_upto.priority, v_upto.run_at, v_upto.id)
+                WHERE coalesce(y.lane, y.qid) = ANY (s.qids) AND (y.priority, y.run_at, y.id) <= (v_upto.priority, v_upto.run_at, v_upto.id)
                     AND y.run_at <= v_now AND y.lost > 0 AND y.lost >= v_bound AND (y.dies_at IS NULL OR y.dies_at > v_now)
             );
         END IF;
@@ -451,7 +451,7 @@ BEGIN
             RETURN QUERY SELECT * FROM expire_v1(v_now, ARRAY(  -- ready_doomed
                 SELECT d.place FROM unnest(s.qids) AS q (qid) CROSS JOIN LATERAL (
                     SELECT y.ctid AS place, y.priority, y.run_at, y.id FROM ready AS y
-                    WHERE y.lane = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now ORDER BY y.dies_at + 0 LIMIT 1000
+                    WHERE coalesce(y.lane, y.qid) = q.qid AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= v_now ORDER BY y.dies_at + 0 LIMIT 1000
                 ) AS d WHERE (d.priority, d.run_at, d.id) <= (v_upto.priority, v_upto.run_at, v_upto.id) LIMIT 1000
             ));
         END IF;
@@ -466,23 +466,23 @@ BEGIN
     END IF;
     RETURN NEXT (
         3, NULL, NULL, NULL, NULL, NULL, NULL,
-        pg_stat_get_xact_tuples_returned('ready_pkey'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass) - v_walked,
+        pg_stat_get_xact_tuples_returned('ready_line'::regclass) + pg_stat_get_xact_tuples_returned('ready_later'::regclass) - v_walked,
         CASE WHEN v_passed THEN choose_plain(v_now, s.qids, v_bound, p_holder, p_lease_for) ELSE 0 END, NULL, v_next - v_now, CASE WHEN NOT v_more THEN v_now END,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
 
--- When the first job in the lane of a queue was due; of very many priorities, the first ones are looked at.
+-- When the first job in the line of a queue was due; of very many priorities, the first ones are looked at.
 CREATE FUNCTION oldest_due(p_qid integer) RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH RECURSIVE level (priority) AS (  -- ready_pkey, two probes per priority
-        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_qid)
+    WITH RECURSIVE level (priority) AS (  -- ready_line, two probes per priority
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)
         UNION ALL
-        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_qid AND y.priority > l.priority)
+        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL AND y.priority > l.priority)
         FROM level AS l WHERE l.priority IS NOT NULL
     )
     SELECT min(x.run_at) FROM (
-        SELECT (SELECT min(y.run_at) FROM ready AS y WHERE y.lane = p_qid AND y.priority = l.priority) AS run_at
+        SELECT (SELECT min(y.run_at) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL AND y.priority = l.priority) AS run_at
         FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
     ) AS x
 $$;

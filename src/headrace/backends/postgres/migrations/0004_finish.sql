@@ -30,7 +30,7 @@ BEGIN
                 result
             )
             SELECT
-                v_now, v_now + g.ttl, g.run_at, g.id, g.qid, g.epoch, g.attempt, 0,
+                v_now, v_now + g.ttl, g.run_at, g.id, g.qid, g.epoch, g.attempt, NULL,
                 g.size + coalesce(octet_length(g.result), 0), 3, g.priority, g.keyed, '', g.error, g.result
             FROM gone AS g
         ), counted AS (
@@ -200,7 +200,7 @@ BEGIN
             result
         )
         SELECT
-            v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, 0, p.bytes, 3, p.priority, false, '', p.error,
+            v_now, v_now + p.ttl, p.run_at, p.id, p.qid, p.epoch, p.attempt, NULL, p.bytes, 3, p.priority, false, '', p.error,
             p.result
         FROM plain AS p WHERE p.keep
     ), forgotten AS (  -- jobs_pkey
@@ -246,7 +246,7 @@ BEGIN
         v_keyed := l.keyed;
         v_priority := coalesce(p_priorities[i], l.priority);
         v_attempt := l.attempt + p_failed[i]::integer;
-        v_lost := CASE WHEN p_keep_lost[i] THEN l.lost ELSE 0 END;
+        v_lost := CASE WHEN p_keep_lost[i] THEN coalesce(l.lost, 0) ELSE 0 END;
         v_error := coalesce(p_errors[i], l.error);
         v_size := l.size + coalesce(octet_length(v_error), 0) - coalesce(octet_length(l.error), 0);
         v_result := CASE WHEN v_state = 3 AND p_result_ttls[i] > 0 THEN p_results[i] END;
@@ -411,8 +411,7 @@ BEGIN
         CASE
             WHEN j.group_name IS NOT NULL AND NOT p_called THEN -p_qid
             WHEN q.governed THEN lane_of(p_qid, j.tenant, j.task) + (p_run_at > p_now)::integer
-            WHEN p_run_at <= p_now THEN p_qid
-            ELSE 0
+            WHEN p_run_at > p_now THEN 0
         END,
         p_id, p_qid, p_epoch, p_attempt, p_lost, p_size, p_priority, p_keyed,
         CASE WHEN j.expires_at IS NOT NULL THEN greatest(j.expires_at, p_run_at) END,

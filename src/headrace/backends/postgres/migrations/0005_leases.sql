@@ -43,7 +43,7 @@ BEGIN
     ) AS x;
     SELECT array_agg(q.name) INTO paused FROM queues AS q WHERE q.name = ANY (p_queues) AND q.paused_until > v_now;
     IF p_census > 0 THEN  -- leased_until, from its head
-        SELECT array_agg(f.id), array_agg(f.epoch), array_agg(f.begun) INTO held, held_epochs, held_begun FROM (
+        SELECT array_agg(f.id), array_agg(f.epoch), array_agg(coalesce(f.begun, false)) INTO held, held_epochs, held_begun FROM (
             SELECT l.id, l.epoch, l.begun, l.holder FROM leased AS l ORDER BY l.lease_until LIMIT p_census
         ) AS f WHERE f.holder = p_holder;
         overdue := EXISTS (SELECT 1 FROM leased AS l WHERE l.lease_until <= v_now);
@@ -133,7 +133,7 @@ BEGIN
                 PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
             END IF;
         END IF;
-        v_lost := l.lost + (NOT (l.cancel OR v_outage))::integer;
+        v_lost := coalesce(l.lost, 0) + (NOT (l.cancel OR v_outage))::integer;
         IF l.cancel THEN
             v_state := 4;
             v_reason := 'cancelled';
@@ -202,7 +202,7 @@ DECLARE
     v_wait uuid[];
     v_mine uuid[];
 BEGIN
-    v_wait := ARRAY(  -- ready_id, paused_pkey
+    v_wait := ARRAY(  -- ready_pkey, paused_pkey
         SELECT y.id FROM unnest(v_over) AS n (id) JOIN ready AS y ON y.id = ANY (ARRAY[n.id])
         UNION ALL SELECT p.id FROM unnest(v_over) AS n (id) JOIN paused AS p ON p.id = ANY (ARRAY[n.id])
     );
@@ -258,7 +258,7 @@ DECLARE
     v_found bigint;
 BEGIN
     UPDATE leased AS l SET
-        lost = least(l.lost, v_end / 2), attempt = least(l.attempt, v_end / 2),
+        lost = CASE WHEN l.lost = v_end THEN v_end / 2 ELSE l.lost END, attempt = least(l.attempt, v_end / 2),
         epoch = CASE WHEN l.epoch BETWEEN -v_far AND v_far THEN l.epoch ELSE v_now END
     WHERE l.lost = v_end OR l.attempt = v_end OR l.epoch NOT BETWEEN -v_far AND v_far;
     GET DIAGNOSTICS v_found = ROW_COUNT;
@@ -340,7 +340,7 @@ CREATE FUNCTION choose_plain(p_now bigint, p_qids integer[], p_bound integer, p_
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
     SELECT coalesce(max(choose(p_now, q.qid, p_holder, p_lease_for)), 1) FROM unnest(p_qids) AS q (qid)
     WHERE EXISTS (  -- ready_lost
-        SELECT 1 FROM ready AS y WHERE y.lane = q.qid AND y.lost > 0 AND y.lost >= p_bound AND y.run_at <= p_now
+        SELECT 1 FROM ready AS y WHERE coalesce(y.lane, y.qid) = q.qid AND y.lost > 0 AND y.lost >= p_bound AND y.run_at <= p_now
     )
 $$;
 

@@ -17,7 +17,7 @@ BEGIN
             y.lane, y.gid
         INTO v_place FROM ready AS y WHERE y.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
-        SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, l.lost, l.size, l.keyed, l.error, l.holder,
+        SELECT 1, l.id, l.qid, l.priority, l.run_at, l.epoch, l.attempt, coalesce(l.lost, 0), l.size, l.keyed, l.error, l.holder,
             l.cancel OR asked_for(l.id), NULL, NULL, NULL, l.gid
         INTO v_place FROM leased AS l WHERE l.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
@@ -25,7 +25,7 @@ BEGIN
             NULL, NULL
         INTO v_place FROM paused AS p WHERE p.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
-        SELECT e.state, e.id, e.qid, e.priority, e.run_at, e.epoch, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, false,
+        SELECT e.state, e.id, e.qid, e.priority, e.run_at, e.epoch, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, false,
             e.held_until, e.result, NULL, NULL
         INTO v_place FROM ended AS e WHERE e.id = p_id FOR UPDATE;
         EXIT WHEN FOUND;
@@ -63,7 +63,7 @@ BEGIN
         IF v_place.id IS NULL OR v_place.state NOT IN (0, 2) THEN
             RETURN v_place;
         END IF;
-        PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE;  -- ready_id
+        PERFORM 1 FROM ready AS y WHERE y.id = p_id FOR UPDATE;  -- ready_pkey
         IF NOT FOUND THEN
             PERFORM 1 FROM paused AS p WHERE p.id = p_id FOR UPDATE;  -- paused_pkey
         END IF;
@@ -260,7 +260,7 @@ BEGIN
         ELSIF p_kind = 6 THEN
             PERFORM leave_place(v_now, p);
             p.priority := p_number;
-            v_gid := enter_place(v_now, p, p.state, p.lane >= 0);
+            v_gid := enter_place(v_now, p, p.state, coalesce(p.lane, 0) >= 0);
         ELSIF p_kind = 7 THEN
             PERFORM watch(v_now, v_id, p_text);
         ELSIF p_kind = 8 THEN
@@ -278,7 +278,7 @@ BEGIN
         ELSIF p_kind IN (10, 11) THEN
             PERFORM leave_place(v_now, p);
             p.run_at := CASE WHEN p_kind = 10 THEN v_now + p_number ELSE p_number END;
-            PERFORM enter_place(v_now, p, p.state, p.lane >= 0);
+            PERFORM enter_place(v_now, p, p.state, coalesce(p.lane, 0) >= 0);
             IF p.state = 0 THEN
                 RETURN NEXT woken(p.qid);
             END IF;

@@ -210,6 +210,7 @@ BEGIN
     PERFORM fold_deltas();
     -- What was counted before it was locked is seen now, and nothing more can come.
     DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(p_at, q);
+    DELETE FROM numbers AS n WHERE n.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);  -- numbers_qid
     DELETE FROM totals AS t WHERE t.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = t.qid);
     UPDATE queues AS q SET leaving = false WHERE q.leaving;
     RETURN false;
@@ -293,7 +294,7 @@ DECLARE
     v_from CONSTANT uuid := day_start(p_day);
     v_to CONSTANT uuid := day_start(p_day + 1);
 BEGIN
-    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_id
+    RETURN QUERY SELECT y.id FROM ready AS y WHERE y.id >= v_from AND y.id < v_to LIMIT 10001;  -- ready_pkey
     RETURN QUERY SELECT l.id FROM leased AS l WHERE l.id >= v_from AND l.id < v_to LIMIT 10001;  -- leased_pkey
     RETURN QUERY SELECT p.id FROM paused AS p WHERE p.id >= v_from AND p.id < v_to LIMIT 10001;  -- paused_pkey
     RETURN QUERY EXECUTE format(  -- ended_age, one range of each state; ended_held; of that day

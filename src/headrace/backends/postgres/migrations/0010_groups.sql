@@ -67,7 +67,7 @@ BEGIN
     ), called AS MATERIALIZED (  -- ready_called
         SELECT c.*, row_number() OVER (PARTITION BY c.gid, c.loose, c.later ORDER BY c.run_at, c.id) AS place FROM (
             SELECT a.gid, y.run_at, y.id, (a.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) AS loose, y.id = ANY (p_later) AS later
-            FROM asked AS a JOIN ready AS y ON y.gid = ANY (ARRAY[a.gid]) AND y.gid IS NOT NULL AND y.lane >= 0
+            FROM asked AS a JOIN ready AS y ON y.gid = ANY (ARRAY[a.gid]) AND y.gid IS NOT NULL AND coalesce(y.lane, 0) >= 0
         ) AS c
     ), free AS MATERIALIZED (  -- leased_group
         SELECT a.gid, a.turns, a.turns - l.jobs - c.later AS most, greatest(a.turns - l.jobs - c.later - c.tied, 0) AS room
@@ -78,7 +78,7 @@ BEGIN
         ) AS c
     ), first AS MATERIALIZED (  -- ready_group
         SELECT f.gid, x.id, x.waits FROM free AS f CROSS JOIN LATERAL (
-            SELECT y.id, y.lane < 0 AS waits FROM ready AS y
+            SELECT y.id, coalesce(y.lane, 0) < 0 AS waits FROM ready AS y
             WHERE y.gid = f.gid AND (y.lane < 0 OR f.turns > 1 OR y.epoch = 0) AND y.id <> ALL (p_later) ORDER BY y.run_at, y.id LIMIT f.room
         ) AS x
     )
@@ -94,9 +94,9 @@ BEGIN
     IF v_ids IS NULL THEN
         RETURN;
     END IF;
-    SELECT coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.lane), '{}') INTO v_held, v_lanes FROM (  -- ready_id
+    SELECT coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.lane), '{}') INTO v_held, v_lanes FROM (  -- ready_pkey
         SELECT y.id, y.lane FROM unnest(v_ids, v_groups, v_calls) AS n (id, gid, calls)
-        JOIN ready AS y ON y.id = ANY (ARRAY[n.id]) AND y.gid = n.gid AND (y.lane < 0) = n.calls FOR UPDATE OF y SKIP LOCKED
+        JOIN ready AS y ON y.id = ANY (ARRAY[n.id]) AND y.gid = n.gid AND (coalesce(y.lane, 0) < 0) = n.calls FOR UPDATE OF y SKIP LOCKED
     ) AS h;
     v_busy := ARRAY(
         SELECT DISTINCT n.gid FROM unnest(v_ids, v_groups) AS n (id, gid) WHERE n.id <> ALL (v_held)
@@ -106,12 +106,11 @@ BEGIN
         SELECT DISTINCT n.gid, n.qid FROM unnest(p_gids, p_qids) AS n (gid, qid) WHERE n.gid = ANY (v_busy);
     END IF;
     RETURN QUERY
-    WITH moved AS (  -- ready_id, jobs_pkey, queues_pkey
+    WITH moved AS (  -- ready_pkey, jobs_pkey, queues_pkey
         UPDATE ready AS y SET lane = CASE
             WHEN NOT n.calls THEN -y.qid
             WHEN n.governed THEN lane_of(y.qid, j.tenant, j.task) + (y.run_at > now_us())::integer
-            WHEN y.run_at <= now_us() THEN y.qid
-            ELSE 0
+            WHEN y.run_at > now_us() THEN 0
         END
         FROM (
             SELECT m.*, coalesce(q.governed, false) AS governed FROM unnest(v_ids, v_groups, v_calls) AS m (id, gid, calls)
@@ -189,7 +188,7 @@ CREATE FUNCTION crossed(p_qids integer[], p_gids bigint[], p_ids uuid[]) RETURNS
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     RETURN cardinality(p_ids) > 1 AND EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = ANY (p_qids) AND q.governed) AND EXISTS (
-        SELECT 1 FROM (  -- ready_id
+        SELECT 1 FROM (  -- ready_pkey
             SELECT y.run_at, y.id, lag(y.run_at) OVER w AS last_run_at, lag(y.id) OVER w AS last_id
             FROM unnest(p_gids, p_ids) WITH ORDINALITY AS n (gid, id, ord) JOIN ready AS y ON y.id = ANY (ARRAY[n.id])
             WINDOW w AS (PARTITION BY n.gid ORDER BY n.ord)

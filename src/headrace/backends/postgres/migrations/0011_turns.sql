@@ -296,7 +296,7 @@ END $$;
 
 -- Whether jobs lie where claims looked before the queue was governed.
 CREATE FUNCTION waits_outside(p_qid integer) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = p_qid)  -- ready_pkey
+    SELECT EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)  -- ready_line
         OR EXISTS (SELECT 1 FROM ready AS y WHERE y.qid = p_qid AND y.lane = 0)  -- ready_later
 $$;
 
@@ -306,10 +306,10 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off 
 SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    WITH head AS MATERIALIZED (  -- ready_pkey, ready_later; then by place in the heap; jobs_pkey
+    WITH head AS MATERIALIZED (  -- ready_line, ready_later; then by place in the heap; jobs_pkey
         SELECT x.* FROM (
-            SELECT y.ctid AS place FROM ready AS y WHERE y.lane = p_qid
-            ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1000 FOR UPDATE SKIP LOCKED
+            SELECT y.ctid AS place FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL
+            ORDER BY y.qid, y.priority, y.run_at, y.id LIMIT 1000 FOR UPDATE SKIP LOCKED
         ) AS x
         UNION ALL
         SELECT x.* FROM (
@@ -469,7 +469,7 @@ RETURNS TABLE (place tid, id uuid, size integer, level bigint, due bigint) LANGU
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    WITH RECURSIVE level (priority) AS (  -- ready_pkey, two probes per priority
+    WITH RECURSIVE level (priority) AS (  -- ready_lane, two probes per priority
         SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_lane)
         UNION ALL
         SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.lane = p_lane AND y.priority > l.priority)
@@ -579,7 +579,7 @@ BEGIN
         v_resting := '{}';
         v_visits := 0;
         v_moved := 0;
-        -- tenants_awake; tenant_rules_pkey; leased_tenant; lanes_tid; ready_pkey, in claim order.
+        -- tenants_awake; tenant_rules_pkey; leased_tenant; lanes_tid; ready_lane, in claim order.
         FOR r IN
             SELECT c.*, x.places, x.tasks, coalesce(x.jobs, 0) AS got, coalesce(x.bytes, 0) AS bytes,
                 array_agg(c.tid) FILTER (WHERE x.ripe) OVER () AS ripe
@@ -703,7 +703,7 @@ BEGIN
             END IF;
             IF p_suspects AND NOT r.stops AND r.until <= p_now THEN
                 SELECT min(y.run_at) INTO v_passed_at  -- lanes_tid, ready_lost
-                FROM lanes AS l JOIN ready AS y ON y.lane = ANY (ARRAY[l.lane])
+                FROM lanes AS l JOIN ready AS y ON coalesce(y.lane, y.qid) = ANY (ARRAY[l.lane])
                 WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND y.lost > 0 AND y.lost >= v_bound
                     AND y.run_at <= p_now AND (y.dies_at IS NULL OR y.dies_at > p_now) AND (v_rests OR (
                         CASE WHEN rule.ageing IS NULL THEN y.priority ELSE y.run_at + y.priority * rule.ageing END,
@@ -718,7 +718,7 @@ BEGIN
                 RETURN QUERY SELECT * FROM expire_v1(p_now, ARRAY(  -- lanes_tid, ready_doomed
                     SELECT y.place FROM lanes AS l CROSS JOIN LATERAL (
                         SELECT y.ctid AS place, y.run_at, y.priority, y.id FROM ready AS y
-                        WHERE y.lane = l.lane AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
+                        WHERE coalesce(y.lane, y.qid) = l.lane AND y.dies_at IS NOT NULL AND y.dies_at + 0 <= p_now
                         ORDER BY y.dies_at + 0 LIMIT 1000
                     ) AS y
                     WHERE l.tid = r.tid AND (v_closed IS NULL OR l.task <> ALL (v_closed)) AND (v_rests OR (
@@ -746,7 +746,8 @@ BEGIN
                 INSERT INTO leased (
                     lease_until, run_at, id, qid, begun, epoch, attempt, lost, size, priority, keyed, gid, tid, holder, error
                 )
-                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, g.epoch > 0, greatest(abs(g.epoch) + 1, p_now), g.attempt, g.lost, g.size,
+                SELECT p_now + p_lease_for, g.run_at, g.id, g.qid, nullif(g.epoch > 0, false), greatest(abs(g.epoch) + 1, p_now), g.attempt,
+                    nullif(g.lost, 0), g.size,
                     g.priority, g.keyed, g.gid, g.tid, p_holder, g.error
                 FROM gone AS g
             ), counted AS (
@@ -774,7 +775,7 @@ BEGIN
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
         END IF;
-        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_pkey, ready_asleep
+        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_lane, ready_asleep
             UPDATE tenants AS o SET
                 count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
                 at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
@@ -800,7 +801,7 @@ BEGIN
         SELECT min(o.wake_at) INTO v_wake FROM visited AS o;
         turn.low_wake := least(turn.low_wake, v_wake);
         IF v_resting <> '{}' THEN
-            DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_pkey
+            DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_lane
             WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
             DELETE FROM tenants AS o USING unnest(v_resting) AS n (tid)  -- tenants_pkey: would come anew as they come back
             WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now

@@ -374,7 +374,7 @@ BEGIN
     END IF;
     SELECT p.* INTO rule FROM policies AS p WHERE p.queue = p_queue;
     RETURN QUERY
-    WITH told AS MATERIALIZED (  -- news_qid; ready_pkey, ready_later, jobs_pkey: and what lies where it was before the queue was governed
+    WITH told AS MATERIALIZED (  -- news_qid; ready_line, ready_later, jobs_pkey: and what lies where it was before the queue was governed
         SELECT x.tid, max(x.tenant) AS tenant, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 1), 0) AS came,
             coalesce(sum(x.jobs) FILTER (WHERE x.kind = 2), 0) AS stopped, coalesce(sum(x.jobs) FILTER (WHERE x.kind = 3), 0) AS went
         FROM (
@@ -383,7 +383,7 @@ BEGIN
             UNION ALL
             SELECT 1, tid_of(v_qid, j.tenant), count(*), j.tenant
             FROM (
-                (SELECT y.id FROM ready AS y WHERE y.lane = v_qid LIMIT 1000)
+                (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane IS NULL LIMIT 1000)
                 UNION ALL (SELECT y.id FROM ready AS y WHERE y.qid = v_qid AND y.lane = 0 LIMIT 1000)
             ) AS y JOIN jobs AS j ON j.id = y.id GROUP BY j.tenant
         ) AS x GROUP BY x.tid
@@ -430,7 +430,7 @@ BEGIN
     PERFORM call_looks(ARRAY[v_qid]);
     called := ARRAY(  -- leased_group, ready_called
         SELECT l.id FROM leased AS l WHERE l.gid = v_gid
-        UNION ALL SELECT y.id FROM ready AS y WHERE y.gid = v_gid AND y.lane >= 0 ORDER BY 1
+        UNION ALL SELECT y.id FROM ready AS y WHERE y.gid = v_gid AND coalesce(y.lane, 0) >= 0 ORDER BY 1
     );
     SELECT count(*) INTO waiting FROM (  -- ready_group
         SELECT 1 FROM ready AS y WHERE y.gid = v_gid AND y.lane < 0 LIMIT p_cap

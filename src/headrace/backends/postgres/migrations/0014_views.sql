@@ -84,22 +84,22 @@ FROM (
         NULL::bigint AS lease_until, NULL::text AS holder, NULL::bigint AS finished_at, NULL::text AS reason
     FROM ready AS y
     UNION ALL
-    SELECT l.id, l.qid, 'running', l.priority, l.run_at, l.attempt, l.lost, l.size, l.keyed, l.error, l.lease_until, l.holder,
+    SELECT l.id, l.qid, 'running', l.priority, l.run_at, l.attempt, coalesce(l.lost, 0), l.size, l.keyed, l.error, l.lease_until, l.holder,
         NULL, NULL
     FROM leased AS l
     UNION ALL
     SELECT x.id, x.qid, 'paused', x.priority, x.run_at, x.attempt, x.lost, x.size, x.keyed, x.error, NULL, NULL, NULL, NULL
     FROM paused AS x
     UNION ALL
-    SELECT e.id, e.qid, 'completed', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'completed', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 3
     UNION ALL
-    SELECT e.id, e.qid, 'cancelled', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'cancelled', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 4
     UNION ALL
-    SELECT e.id, e.qid, 'failed', e.priority, e.run_at, e.attempt, e.lost, e.size, e.keyed, e.error, NULL, NULL,
+    SELECT e.id, e.qid, 'failed', e.priority, e.run_at, e.attempt, coalesce(e.lost, 0), e.size, e.keyed, e.error, NULL, NULL,
         e.finished_at, e.reason
     FROM ended AS e WHERE e.state = 5
 ) AS p

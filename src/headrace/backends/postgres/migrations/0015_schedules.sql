@@ -12,6 +12,7 @@ CREATE TABLE schedules (
 );
 CREATE INDEX schedules_tenant ON schedules (tenant, name);
 CREATE INDEX schedules_queue ON schedules (queue, name);
+CREATE INDEX schedules_queue_tenant ON schedules (queue, tenant, name);
 CREATE INDEX schedules_uid ON schedules (uid);
 
 CREATE TABLE agenda (
@@ -202,6 +203,39 @@ RETURNS SETOF schedule_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $
     SELECT * FROM find_schedules(NULL, p_names, p_tenant, p_queue, p_after, p_limit)
 $$;
 
+-- The stretches of names in which a role that is confined to these tenants sees an order: what is scoped under one of them, from
+-- ``p_after`` on without that scope, and what lies between the scopes. ``high`` does not belong to it.
+CREATE FUNCTION stretches(p_mine text[], p_after text) RETURNS TABLE (low text, high text)
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+    WITH scopes AS (
+        SELECT key_scope(t) COLLATE "C" AS low, (left(key_scope(t), -1) || '0') COLLATE "C" AS high FROM unnest(p_mine) AS t  -- 0 follows /
+    ), start AS (  -- the first name beyond it
+        SELECT coalesce(p_after || chr(1), '') COLLATE "C" AS name
+    )
+    SELECT s.low || n.name, s.high FROM scopes AS s CROSS JOIN start AS n
+    UNION ALL
+    SELECT greatest(g.low, n.name), g.high FROM (
+        SELECT coalesce(lag(s.high) OVER (ORDER BY s.high), '') AS low, s.low AS high
+        FROM (SELECT s.* FROM scopes AS s UNION ALL SELECT repeat(chr(1114111), 1000), repeat(chr(1114111), 1000)) AS s
+    ) AS g CROSS JOIN start AS n WHERE g.high > n.name
+$$;
+
+-- The names of the first schedules of these tenants that a role which is confined to them sees, in its order; of each stretch and tenant no
+-- more are looked at than asked for.
+CREATE FUNCTION own_names(p_mine text[], p_tenant text, p_queue text, p_after text, p_limit integer) RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN ARRAY(  -- schedules_tenant, or schedules_queue_tenant
+        SELECT x.name FROM unnest(p_mine) AS t (tenant) CROSS JOIN stretches(p_mine, p_after) AS r CROSS JOIN LATERAL (
+            SELECT s.name FROM schedules AS s
+            WHERE s.tenant = t.tenant AND (p_queue IS NULL OR s.queue = p_queue) AND s.name >= r.low AND s.name < r.high
+            ORDER BY s.name LIMIT p_limit
+        ) AS x
+        WHERE p_tenant IS NULL OR t.tenant = p_tenant ORDER BY unscoped(p_mine, x.name) COLLATE "C" LIMIT p_limit
+    );
+END $$;
+
 CREATE FUNCTION own_find_v1(p_names text[], p_tenant text, p_queue text, p_after text, p_limit integer)
 RETURNS SETOF schedule_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT
@@ -209,9 +243,10 @@ RETURNS SETOF schedule_row LANGUAGE sql STABLE SET search_path FROM CURRENT AS $
         f.last_job, f.version, f.created_at, f.updated_at
     FROM own_tenants() AS o (mine)
     CROSS JOIN LATERAL find_schedules(
-        o.mine, CASE WHEN p_names IS NOT NULL THEN p_names || ARRAY(
-            SELECT key_scope(t) || n FROM unnest(o.mine) AS t CROSS JOIN unnest(p_names) AS n
-        ) END, p_tenant, p_queue, NULL, NULL
+        o.mine, CASE
+            WHEN p_names IS NULL THEN own_names(o.mine, p_tenant, p_queue, p_after, p_limit)
+            ELSE p_names || ARRAY(SELECT key_scope(t) || n FROM unnest(o.mine) AS t CROSS JOIN unnest(p_names) AS n)
+        END, p_tenant, p_queue, NULL, NULL
     ) AS f
     CROSS JOIN LATERAL unscoped(o.mine, f.name) AS n (name)
     WHERE p_after IS NULL OR n.name > p_after COLLATE "C" ORDER BY n.name COLLATE "C" LIMIT p_limit

@@ -185,7 +185,7 @@ COPY {schema}.jobs (
 ) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_ready
-COPY {schema}.ready (run_at, lane, id, qid, epoch, attempt, lost, size, priority, keyed, dies_at) FROM STDIN (FORMAT BINARY)
+COPY {schema}.ready (run_at, id, epoch, qid, attempt, lost, size, priority, keyed, lane, dies_at) FROM STDIN (FORMAT BINARY)
 
 -- name: bulk_end
 INSERT INTO {schema}.deltas (qid, state, jobs) SELECT n.qid, 0, n.jobs FROM unnest(%b, %b) AS n (qid, jobs)
