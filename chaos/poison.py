@@ -35,8 +35,7 @@ async def run(
 ) -> Outcome:
     """Every killer is a dead letter after at most three crashes; every innocent job is done.
 
-    A worker has to be up again within a lease: when all of them are away for longer, that is taken for an outage of the
-    fleet, and nobody is blamed.
+    However slowly workers start again: a fleet that falls again and again is not taken for one that was switched off.
     """
     with opened(backend, folder) as store:
         outcome = await _run(folder, store.url, jobs, killers, processes, seed, seconds, lease, budget)

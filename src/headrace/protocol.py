@@ -468,6 +468,12 @@ class Backend(Protocol):
         The store remembers when the holder last beat, and since when it has been *steady*: since its first beat, or
         since the last one that came more than ``gap`` after the one before. Both are read when the beat is carried out,
         not when it was sent.
+
+        A beat that finds nobody listed ends an *absence* of the whole fleet. The store notes the last absence that is
+        nobody's fault: from the last beat before it to this one, provided that the two workers that were listed last
+        had beaten within ``gap`` of each other, and that somebody had been listed for ``at_work`` without a break. A
+        worker that its own job killed was alone, or was followed by others soon, or fell again soon after. Workers that
+        signed off count for nothing.
         """
         ...
 
@@ -481,7 +487,8 @@ class Backend(Protocol):
 
         A job whose cancellation was asked for becomes CANCELLED. Otherwise ``lost`` rises by one; above ``max_lost``
         the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays.
-        For a whole fleet away at once, see :class:`~headrace.records.Reap`.
+        A lease that ran out in the absence that ``renew`` has noted costs nothing: the job becomes AVAILABLE, and
+        ``lost`` stays as it is. Only a reap that may take leases back forgets workers that are not listed any more.
 
         With what is left of ``limit``, also cancels due jobs that have expired, as in queues that nobody claims from.
         One call answers once for a job: one that it takes back and that has expired is left to the next claim or

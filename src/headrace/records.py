@@ -214,6 +214,8 @@ class Beat(Struct, frozen=True):
     """Take the worker off the list."""
     gap: int = 10_000_000
     """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
+    at_work: int = 300_000_000
+    """How long a fleet must have been at work so that its absence is nobody's fault; see ``Backend.renew``."""
     census: bool = False
     """Ask for all leases of this holder, and whether any have run out. After a claim whose answer was lost it has some
     that it knows nothing of."""
@@ -251,13 +253,6 @@ class Reap(Struct, frozen=True):
     """A job whose ``lost`` would rise above this goes to the dead letters, with the reason ``lost``."""
     spread: int = 0
     """Jobs taken back are due again at instants spread evenly over this long."""
-    outage_share: float = 0.8
-    outage_floor: int = 10
-    outage_overdue: int = 30_000_000
-    """At least ``outage_floor`` leases of at least two holders, making up ``outage_share`` of all running jobs, have
-    expired, and the oldest did at least ``outage_overdue`` ago, so for so long nobody has reaped: then the fleet was
-    away, ``lost`` stays as it is and nothing is dead-lettered. A worker that is killed and started again over and
-    over leaves as many holders behind, but its leases are taken back soon."""
 
 
 class Reaped(Struct, frozen=True):

@@ -208,14 +208,14 @@ class OneLossTooMany(HookedBackend):
         return await super().reap(replace(req, max_lost=req.max_lost + 1), at)
 
 
-class TakesAnOutageForPoison(HookedBackend):
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        return await super().reap(replace(req, outage_floor=10**9), at)
+class TakesAnAbsenceForPoison(HookedBackend):
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        return await super().renew(replace(beat, at_work=10**15), at)
 
 
-class TakesARestartForAnOutage(HookedBackend):
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        return await super().reap(replace(req, outage_overdue=0), at)
+class TakesARestartForAnAbsence(HookedBackend):
+    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+        return await super().renew(replace(beat, at_work=0), at)
 
 
 class ReapsYoungestFirst(HookedBackend):

@@ -18,7 +18,7 @@ ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
     "w", "q", "qn", "qi",
-    "z", "n", "b", "W", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
+    "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""

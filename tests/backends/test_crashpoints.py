@@ -115,9 +115,9 @@ class LosesWhatItReaps(HookedBackend):
 
 
 class ForgetsCancelsWhenItReaps(HookedBackend):
-    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+    def _reap(self, entry: Entry, req: Reap, now: int, *, offset: int) -> Reaped:
         entry.cancel_requested = False
-        return super()._reap(entry, req, now, outage=outage, offset=offset)
+        return super()._reap(entry, req, now, offset=offset)
 
 
 class SpawnsBeforeItLooks(HookedBackend):

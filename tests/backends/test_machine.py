@@ -84,7 +84,7 @@ OUTCOMES = {
     "reap: lost",
     "reap: cancelled",
     "reap: expired",
-    "reap: outage",
+    "reap: nobody was there",
     "reap: spread",
     "reap: bounded",
     "reap: taken back after its expiry",

@@ -180,7 +180,7 @@ class Anybody:
 
     async def reap(self) -> None:
         choice = self._chance.choice
-        req = Reap(limit=choice((1, 3, 100)), spread=choice((0, SECOND)), outage_floor=choice((1, 10)))
+        req = Reap(limit=choice((1, 3, 100)), spread=choice((0, SECOND)))
         await self._store.reap(req, self._now)
 
     async def renew(self) -> None:

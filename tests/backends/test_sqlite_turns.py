@@ -161,8 +161,7 @@ async def finish_and_claim(store: Backend) -> object:
 
 
 BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), T0) for number in (20, 21, 10)], ttl=2 * HOUR)
-REAP = Reap(max_lost=0, spread=MINUTE, outage_floor=2, outage_share=0.4, outage_overdue=0)
-"""Four of nine leases have expired: one less, or a claim before it, and that is no outage."""
+REAP = Reap(max_lost=0, spread=MINUTE)
 
 OPERATIONS: dict[str, Operation] = {
     "insert into a new queue": insert(row(100, queue="fresh", cells={"parameters": BIG}), row(101, queue="fresh")),

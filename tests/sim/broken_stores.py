@@ -94,20 +94,20 @@ class ReapTakesLiveLeases(HookedBackend):
 
 
 class ReapForgetsToCount(HookedBackend):
-    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
-        return super()._reap(entry, req, now, outage=True, offset=offset)
+    def _charged(self, entry: Entry) -> bool:
+        return False
 
 
-class ReapChargesAnOutage(HookedBackend):
-    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
-        return super()._reap(entry, req, now, outage=False, offset=offset)
+class ReapChargesAnAbsence(HookedBackend):
+    def _charged(self, entry: Entry) -> bool:
+        return True
 
 
 class ReapLosesPoison(HookedBackend):
     """Moving a poisoned job to the dead letters is two steps, and the second never comes."""
 
-    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
-        reaped = super()._reap(entry, req, now, outage=outage, offset=offset)
+    def _reap(self, entry: Entry, req: Reap, now: int, *, offset: int) -> Reaped:
+        reaped = super()._reap(entry, req, now, offset=offset)
         if reaped.state is F:
             self.store.remove(entry)
         return reaped

@@ -45,7 +45,7 @@ _STORES: dict[str, list[type[MemoryBackend]]] = {
     "I5": [stores.StaleWorkerOverwritesResult],
     "I6": [
         stores.ReapForgetsToCount,
-        stores.ReapChargesAnOutage,
+        stores.ReapChargesAnAbsence,
         stores.ClaimKeepsEpoch,
         stores.RetryForgetsAttempt,
         stores.RequeueKeepsCounters,

@@ -131,6 +131,11 @@ class Tale:
         leases = [(self.leased[node, n].id, self.leased[node, n].epoch) for n in numbers]
         return self.call(node, "renew", Beat(node, node, ("q",), LEASE, leases), **how)
 
+    def show(self, *nodes: str) -> None:
+        """They are there, in a fleet that needs not have been at work for long."""
+        for node in nodes:
+            self.call(node, "renew", Beat(node, node, ("q",), LEASE, ttl=LEASE, at_work=0))
+
     def reap(self, *, lie: Any = TRUE, **more: Any) -> Any:
         return self.call("w1", "reap", Reap(**more), lie=lie)
 

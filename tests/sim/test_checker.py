@@ -184,12 +184,24 @@ def a_poisoned_job_is_given_up(t: Tale) -> None:
 
 
 @legal
-def an_outage_of_the_fleet_poisons_nobody(t: Tale) -> None:
-    t.insert(*(row(n) for n in range(1, 7)))
-    t.claim("w1", 3)
-    t.claim("w2", 3)
+def an_absence_of_the_fleet_poisons_nobody(t: Tale) -> None:
+    t.insert(row(1))
+    t.show("w1", "w2")
+    t.claim("w1")
     t.wait(4)
-    t.reap(max_lost=0, outage_floor=4, outage_overdue=SECOND)
+    t.show("w3")
+    t.reap(max_lost=0)
+    t.look()
+
+
+@legal
+def the_only_worker_is_no_fleet(t: Tale) -> None:
+    t.insert(row(1))
+    t.show("w1")
+    t.claim("w1")
+    t.wait(4)
+    t.show("w3")
+    t.reap(max_lost=0)
     t.look()
 
 
@@ -597,12 +609,25 @@ def a_poisoned_job_is_never_given_up(t: Tale) -> None:
 
 
 @illegal("I6")
-def an_outage_is_charged_to_the_jobs(t: Tale) -> None:
-    t.insert(*(row(n) for n in range(1, 7)))
-    t.claim("w1", 3)
-    t.claim("w2", 3)
+def an_absence_is_charged_to_the_job(t: Tale) -> None:
+    t.insert(row(1))
+    t.show("w1", "w2")
+    t.claim("w1")
     t.wait(4)
-    t.reap(outage_floor=4, outage_overdue=SECOND, lie=[Reaped(job(n), "q", "t", A, 1, "") for n in range(1, 7)])
+    t.show("w3")
+    t.reap(lie=[Reaped(job(1), "q", "t", A, 1, "")])
+
+
+@illegal("I6")
+def a_worker_that_vanished_alone_costs_nothing(t: Tale) -> None:
+    t.insert(row(1))
+    t.show("w1", "w2")
+    t.claim("w1")
+    t.wait(2)
+    t.show("w2")
+    t.wait(2)
+    t.show("w3")
+    t.reap(lie=[Reaped(job(1), "q", "t", A, 0, "")])
 
 
 @illegal("I6")

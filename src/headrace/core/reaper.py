@@ -41,7 +41,7 @@ class Reaper:
         *,
         every: float,
         max_lost: int,
-        overdue: float,
+        lease: float,
         holder: str,
         gap: float,
         took: Callable[[], None],
@@ -55,10 +55,9 @@ class Reaper:
         self._request = Reap(
             holder=holder,
             gap=int(gap * 1e6),
-            steady=int(overdue / 2 * 1e6),
+            steady=int(lease / 2 * 1e6),
             max_lost=max_lost,
             spread=int(every * 1e6),
-            outage_overdue=int(overdue * 1e6),
         )
 
     async def run(self, *, at_once: bool = False) -> None:

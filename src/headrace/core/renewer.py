@@ -19,6 +19,8 @@ from headrace.records import Beat, JobId, Renewed
 log = logging.getLogger("headrace")
 
 _BEATS_PER_LEASE = 6
+_AT_WORK = 10
+"""Leases that a fleet must have been at work before an absence of all of it is nobody's fault."""
 _PATIENCE = 1.0
 """Seconds that an answer may take, however short the lease is: one that is given up too soon never comes."""
 
@@ -181,6 +183,7 @@ class Renewer:
             slots=self._slots(),
             busy=self._busy(),
             gap=int(self.gap * 1e6),
+            at_work=_AT_WORK * self._lease_micros,
             census=census or self._leases.now() < self._census_until,
         )
 

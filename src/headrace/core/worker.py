@@ -175,7 +175,7 @@ class Worker:
             self._observers,
             every=micros(worker.reap) / 1e6,
             max_lost=worker.max_lost,
-            overdue=self._leases.lease,
+            lease=self._leases.lease,
             holder=holder,
             gap=self._renewer.gap,
             took=self._claimer.wake,

@@ -11,8 +11,9 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming, reaped
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.policies import MemoryPolicies
-from headrace.backends.memory.store import LIVE, Listed, MemoryStore
+from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.backends.settled import check_settled
 from headrace.policy import FOREVER
@@ -256,8 +257,12 @@ class MemoryBackend:
         with self.store.lock:
             now = self._begin(at)
             store = self.store
-            known = store.workers.pop(beat.holder, None)
-            if not beat.leaving:
+            known = store.workers.get(beat.holder)
+            if beat.leaving:
+                store.workers.pop(beat.holder, None)
+            else:
+                if known is None or known.until <= now:
+                    store.absence.look(store.workers, beat, now)
                 started = known.stats.started_at if known else now
                 steady = known.steady_since if known and now - known.stats.seen_at <= beat.gap else now
                 stats = WorkerStats(beat.worker, beat.queues, beat.slots, beat.busy, started, now)
@@ -279,23 +284,15 @@ class MemoryBackend:
         with self.store.lock:
             now = self._begin(at)
             steady = req.holder is None or self._steady(req, req.holder, now)
-            for holder, listed in list(self.store.workers.items()):
-                if listed.until <= now:
-                    del self.store.workers[holder]
+            if steady:
+                self.store.workers = {h: listed for h, listed in self.store.workers.items() if listed.until > now}
             over = [e for e in self.store.running.values() if e.lease_until <= now] if steady else []
-            outage = (
-                len(over) >= req.outage_floor
-                and len(over) >= req.outage_share * len(self.store.running)
-                and len({e.holder for e in over}) > 1
-                and min(e.lease_until for e in over) <= now - req.outage_overdue
-            )
             taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
             expired = list(self.store.expired(now, req.limit - len(taken)))
             for entry in expired:
                 self._end(entry, JobState.CANCELLED, now, "expired")
             return [
-                self._reap(entry, req, now, outage=outage, offset=req.spread * i // len(taken))
-                for i, entry in enumerate(taken)
+                self._reap(entry, req, now, offset=req.spread * i // len(taken)) for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]
 
     def _steady(self, req: Reap, holder: str, now: int) -> bool:
@@ -305,16 +302,20 @@ class MemoryBackend:
             return False
         return listed.stats.seen_at >= now - req.gap and listed.steady_since <= now - req.steady
 
-    def _reap(self, entry: Entry, req: Reap, now: int, *, outage: bool, offset: int) -> Reaped:
+    def _reap(self, entry: Entry, req: Reap, now: int, *, offset: int) -> Reaped:
         if entry.cancel_requested:
             self._end(entry, JobState.CANCELLED, now, "cancelled")
             return reaped(entry)
-        entry.lost += not outage
-        if entry.lost > req.max_lost and not outage:
+        charged = self._charged(entry)
+        entry.lost += charged
+        if charged and entry.lost > req.max_lost:
             self._end(entry, JobState.FAILED, now, "lost")
         else:
             self._release(entry, JobState.AVAILABLE, now + offset)
         return reaped(entry)
+
+    def _charged(self, entry: Entry) -> bool:
+        return not self.store.absence.spares(entry.lease_until)
 
     # -- alter
 

@@ -5,30 +5,22 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from headrace.backends.mailbox import Mailbox
+from headrace.backends.memory.absence import Absence
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
+from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.turns import Turns
 from headrace.policy import STORE, Policy
-from headrace.records import WATCHERS, Hint, JobId, Record, Room, WorkerStats
+from headrace.records import WATCHERS, Hint, JobId, Record, Room
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
 LIVE = (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED)
-
-
-class Listed(NamedTuple):
-    """A worker, as its last beat left it."""
-
-    stats: WorkerStats
-    until: int
-    """How long it is listed without another."""
-    steady_since: int
 
 
 class MemoryStore:
@@ -57,6 +49,7 @@ class MemoryStore:
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
+        self.absence = Absence()
         self.chosen: dict[str, tuple[str, int]] = {}
         """By queue: who makes room for jobs on their last chance, and until when."""
         self.counts: Counter[tuple[str, JobState]] = Counter()

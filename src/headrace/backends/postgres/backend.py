@@ -316,17 +316,15 @@ class PostgresBackend:
         [[lost, busy, cancels, paused, held, epochs, begun, overdue]] = await self._call(
             "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
             uuids([job_id for job_id, _ in beat.leases]), bigints([epoch for _, epoch in beat.leases]),
-            beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, CENSUS if beat.census else 0,
+            beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, beat.at_work,
+            CENSUS if beat.census else 0,
         )  # fmt: skip
         lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
         mine = list(zip(held or (), epochs or (), begun or (), strict=True))
         return Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        rows = await self._go_on(
-            "reap", at, req.limit, req.max_lost, req.spread, req.outage_share, req.outage_floor, req.outage_overdue,
-            req.holder, req.gap, req.steady,
-        )  # fmt: skip
+        rows = await self._go_on("reap", at, req.limit, req.max_lost, req.spread, req.holder, req.gap, req.steady)
         self._tell(rows)
         return [shapes.reaped(row) for row in rows if row[0] == 2]
 

@@ -222,6 +222,7 @@ class Shard:
             int(beat.leaving),
             shapes.leases_arg(beat.leases),
             beat.gap,
+            beat.at_work,
             CENSUS if beat.census else 0,
         )
         mine = [(held[i], int(held[i + 1]), held[i + 2] == 1) for i in range(0, len(held), 3)]
@@ -229,17 +230,7 @@ class Shard:
         return Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        told, queues = await self._run(
-            "reap",
-            at_arg(at),
-            req.limit,
-            req.max_lost,
-            req.spread,
-            req.outage_share,
-            req.outage_floor,
-            req.outage_overdue,
-            *steady_args(req),
-        )
+        told, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
         return shapes.reaped(told, shapes.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:

@@ -28,6 +28,8 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
     if beat.leaving:
         tx.execute(_SQL["leave"], (beat.holder,))
     else:
+        if tx.first(_SQL["listed"], (beat.holder, now)) is None:
+            _note_absence(tx, beat, now)
         queues = json.dumps(beat.queues)
         tx.execute(
             _SQL["beat"], (beat.holder, beat.worker, queues, beat.slots, beat.busy, now, now + beat.ttl, beat.gap)
@@ -52,6 +54,17 @@ def renew(tx: Transaction, beat: Beat, now: int) -> Renewed:
     return Renewed(lost, cancels, paused, held=census, overdue=tx.first(_SQL["any_over"], (now,)) is not None)
 
 
+def _note_absence(tx: Transaction, beat: Beat, now: int) -> None:
+    """A worker beats that was not listed: was anybody?"""
+    last = tx.rows(_SQL["last_listed"], ())
+    if last and last[0][0] > now:
+        return
+    seen = [row[1] for row in last]
+    if len(seen) > 1 and max(seen) - min(seen) <= beat.gap:
+        tx.execute(_SQL["away"], (max(seen), now, beat.at_work))
+    tx.execute(_SQL["at_work"], (now,))
+
+
 def nothing_over(session: Session, now: int) -> list[Reaped] | None:
     """The answer to a reap that finds nothing to do, without a lock; None if there is something."""
     looks = (_SQL["any_over"], _CLAIM["any_dying"], _SQL["unlisted"])
@@ -62,17 +75,11 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     """Take back up to ``req.limit`` jobs whose lease has expired, and cancel what has expired unclaimed."""
     tx.flush()
     steady = req.holder is None or tx.first(_SQL["steady"], (req.holder, now, req.gap, req.steady)) is not None
-    tx.execute(_SQL["unlist"], (now,))
     if not steady:
         return _cancel_expired(tx, req.limit, now)
-    over, holders, oldest = tx.one(_SQL["over"], (now,))
-    [running] = tx.one(_SQL["total"])
-    outage = (
-        over >= req.outage_floor
-        and over >= req.outage_share * running
-        and holders > 1
-        and oldest <= now - req.outage_overdue
-    )
+    tx.execute(_SQL["unlist"], (now,))
+    [over] = tx.one(_SQL["over"], (now,))
+    begins, ends = tx.one(_SQL["absence"])
     rows = tx.rows(_SQL["oldest_over"], (now, req.limit))
     if len(rows) != min(over, req.limit):  # some of them are no job's
         raise Damaged
@@ -80,22 +87,25 @@ def reap(tx: Transaction, req: Reap, now: int) -> list[Reaped]:
     leave_running(tx, array("q", [row[0] for row in rows]))
     step = [req.spread * index // len(rows) for index in range(len(rows))]
     expired = _cancel_expired(tx, req.limit - len(rows), now)
-    return [_take_back(tx, row, req, now, outage, now + step[index]) for index, row in enumerate(rows)] + expired
+    return [
+        _take_back(tx, row, req, now, charged=not begins < row[-1] <= ends, run_at=now + step[index])
+        for index, row in enumerate(rows)
+    ] + expired
 
 
-def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, outage: bool, run_at: int) -> Reaped:
+def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, *, charged: bool, run_at: int) -> Reaped:
     (
         seq, job_id, qid, queue, task, key, epoch, attempt, lost, size, cancel, priority, expires_at,
         tenant, group, lane, gid, tid, holder, _,
     ) = row  # fmt: skip
-    lost += not (cancel or outage)
+    lost += charged and not cancel
     tx.count(qid, RUNNING, -1)
     if tid:
         turns.stop(tx, [(tid, holder)], now)
     code, reason = AVAILABLE, ""
     if cancel:
         code, reason = CANCELLED, "cancelled"
-    elif lost > req.max_lost and not outage:
+    elif charged and lost > req.max_lost:
         code, reason = FAILED, "lost"
     if gid and code == AVAILABLE:
         groups.ask_again(tx, qid, gid, seq)

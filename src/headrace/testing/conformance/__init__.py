@@ -13,6 +13,7 @@ other. Tests that need a capability that is not named are not collected. Time is
 suite neither sleeps nor depends on the machine's speed.
 """
 
+from headrace.testing.conformance.absence import AbsenceTests
 from headrace.testing.conformance.alter import AlterTests
 from headrace.testing.conformance.chances import ChanceTests
 from headrace.testing.conformance.claim import ClaimTests
@@ -43,6 +44,7 @@ class BackendConformance(
     TurnTests,
     RenewTests,
     ReapTests,
+    AbsenceTests,
     AlterTests,
     ReadTests,
     SweepTests,

@@ -1,4 +1,4 @@
-"""reap: what vanished holders left, poison, outages, expiry."""
+"""reap: what vanished holders left, poison, expiry."""
 
 from __future__ import annotations
 
@@ -112,37 +112,6 @@ class ReapTests(ConformanceBase):
         due = [len(await self.take(store, at=END + s * SECOND)) for s in range(11)]
         assert sum(due) == 10
         assert max(due) <= 2
-
-    async def test_a_whole_fleet_away_is_nobodys_fault(self, store: Backend) -> None:
-        await self.put(store, *(row(n) for n in range(12)))
-        for n in range(12):
-            await self.take_one(store, holder=f"w{n % 3}", at=T0 + n)
-        reaped = await store.reap(Reap(max_lost=0, outage_overdue=MINUTE), END + MINUTE)
-        assert len(reaped) == 12
-        assert {(r.state, r.lost) for r in reaped} == {(JobState.AVAILABLE, 0)}
-
-    async def test_leases_that_expired_just_now_are_no_outage(self, store: Backend) -> None:
-        await self.put(store, *(row(n) for n in range(12)))
-        for n in range(12):
-            await self.take_one(store, holder=f"w{n % 3}", at=T0 + n)
-        reaped = await store.reap(Reap(max_lost=0, outage_overdue=MINUTE), END + MINUTE - 1)
-        assert len(reaped) == 12
-        assert {(r.state, r.lost) for r in reaped} == {(JobState.FAILED, 1)}
-
-    async def test_one_holder_gone_is_no_outage(self, store: Backend) -> None:
-        await self.put(store, *(row(n) for n in range(12)))
-        await self.take(store)
-        reaped = await store.reap(Reap(max_lost=0), END + MINUTE)
-        assert {r.state for r in reaped} == {JobState.FAILED}
-
-    async def test_a_small_share_is_no_outage(self, store: Backend) -> None:
-        await self.put(store, *(row(n) for n in range(40)))
-        await self.take(store, 6, holder="w1")
-        await self.take(store, 6, holder="w2")
-        await self.take(store, 28, holder="w3", at=T0 + MINUTE)
-        reaped = await store.reap(Reap(max_lost=0), END + MINUTE - 1)
-        assert len(reaped) == 12
-        assert {r.state for r in reaped} == {JobState.FAILED}
 
     async def test_expired_jobs_that_nobody_claims_are_cancelled(self, store: Backend) -> None:
         await self.put(store, row(1, expires=10, key="k"), row(2, expires=10, delay=50), row(3))

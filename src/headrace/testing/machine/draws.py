@@ -224,15 +224,15 @@ def beats(draw: DrawFn) -> Beat:
         lease_for=lease * world.tick,
         leases=[(fence.id, fence.epoch) for fence in fences],
         ttl=ttl * world.tick,
-        **(given | _in_ticks(options, world, "gap")),
+        **(given | _in_ticks(options, world, "gap", "at_work")),
     )
 
 
 @st.composite
 def reaps(draw: DrawFn) -> Reap:
-    """A reap, with an outage within the reach of a few jobs."""
+    """A reap, by whomsoever or by a worker."""
     max_lost, spread, options = draw(_reaps)
-    given = _in_ticks(options, _world(draw), "outage_overdue", "gap", "steady")
+    given = _in_ticks(options, _world(draw), "gap", "steady")
     return Reap(max_lost=max_lost, spread=spread * _world(draw).tick, **given)
 
 

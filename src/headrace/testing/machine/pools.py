@@ -102,13 +102,11 @@ WANTS: Sequence[frozenset[str] | None] = (
 )  # fmt: skip
 LOST_BELOW = (None, None, None, 1, 2)
 BEATS: Pool = (
-    {}, {"gap": 2}, {"gap": 5, "census": True}, {"queues": QUEUES[1:]}, {"queues": (), "leaving": True},
-    {"worker": "pod é", "slots": 8},
+    {}, {"gap": 2}, {"gap": 2, "at_work": 0}, {"at_work": 5}, {"gap": 5, "census": True}, {"queues": QUEUES[1:]},
+    {"queues": (), "leaving": True}, {"worker": "pod é", "slots": 8},
 )  # fmt: skip
 REAPS: Pool = (
-    {}, {"limit": 1}, {"limit": 2}, {"outage_floor": 2, "outage_overdue": 0},
-    {"outage_floor": 2, "outage_share": 0.5, "outage_overdue": 0},
-    {"outage_floor": 2, "outage_share": 1.0, "outage_overdue": 1}, {"outage_floor": 2, "outage_overdue": 10},
+    {}, {"limit": 1}, {"limit": 2},
     {"holder": HOLDERS[0], "gap": 5, "steady": 0}, {"holder": HOLDERS[0], "gap": HOUR, "steady": 5},
 )  # fmt: skip
 SPREADS = (0, 0, 10, HOUR)

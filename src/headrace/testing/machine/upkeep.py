@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Cancel, Claim, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
-from headrace.testing.machine import draws, laws
+from headrace.records import Beat, Cancel, Claim, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
+from headrace.testing.machine import draws, laws, pools
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules
 from headrace.types import JobState
@@ -29,10 +29,15 @@ class UpkeepRules(WorkingRules):
         self.begin_rule("reap", after)
         self._reap(req)
 
-    @rule(first=draws.claims(), second=draws.claims(), req=draws.reaps(), late=draws.flags, cancel=draws.seldom)
-    def vanish(self, first: Claim, second: Claim, req: Reap, late: bool, cancel: bool) -> None:
+    @rule(
+        first=draws.claims(), second=draws.claims(), req=draws.reaps(), late=draws.flags, cancel=draws.seldom,
+        fleet=draws.flags,
+    )  # fmt: skip
+    def vanish(self, first: Claim, second: Claim, req: Reap, late: bool, cancel: bool, fleet: bool) -> None:
         self.begin_rule("vanish")
-        for claim in (first, second):
+        for claim, holder in zip((first, second), pools.HOLDERS, strict=False):
+            if fleet:
+                self._show(holder)
             self.take(claim)
             self.look()
         if cancel:
@@ -41,7 +46,13 @@ class UpkeepRules(WorkingRules):
         ends = [record.lease_until or 0 for record in self.world.in_state(JobState.RUNNING)]
         self.world.now = max(self.now, max(ends, default=0) if late else min(ends, default=0))
         self.look()
+        if fleet:
+            self._show(pools.HOLDERS[-1])
         self._reap(req)
+
+    def _show(self, holder: str) -> None:
+        """A worker is there, for a moment, in a fleet that needs not have been at work for long."""
+        self.beat(Beat(holder, "pod", pools.QUEUES, self.world.tick, ttl=self.world.tick, at_work=0))
 
     def _reap(self, req: Reap) -> None:
         over = [record for record in self.world.in_state(JobState.RUNNING) if (record.lease_until or 0) <= self.now]
@@ -58,7 +69,7 @@ class UpkeepRules(WorkingRules):
             self._adopt_spread([answer.id for answer in released], req.spread, taken)
         self.note(
             *(f"reap: {answer.reason or answer.state}" for answer in reaped),
-            *("reap: outage" for answer in released if answer.lost == self.world.books[answer.id].lost),
+            *("reap: nobody was there" for answer in released if answer.lost == self.world.books[answer.id].lost),
             *("reap: bounded" for _ in range(len(reaped) == req.limit)),
         )
 

@@ -29,9 +29,10 @@ class Span:
 
 
 class Beats(NamedTuple):
-    """When a holder last beat, and since when it has been steady."""
+    """When a holder last beat, how long it is listed for that, and since when it has been steady."""
 
     seen_at: int
+    listed_until: int
     steady_since: int
 
 
@@ -66,6 +67,10 @@ class Ledger:
         """Queues that were claimed from beside governed ones: nobody knows of which of them jobs were passed over."""
         self.beats: dict[str, Beats] = {}
         """By holder."""
+        self.at_work_since = 0
+        """Since when somebody has been listed."""
+        self.absence = (0, 0)
+        """When nobody was, the last time that a fleet at work had vanished."""
         self.ends: dict[JobId, list[tuple[JobState, bytes | None]]] = {}
         """Every end that a job ever came to."""
         self.schedules: dict[str, Schedule] = {}

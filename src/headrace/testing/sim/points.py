@@ -17,7 +17,7 @@ SOMETIMES = (
     *("settled completed", "settled failed", "settled available", "settled paused", "settled cancelled"),
     *("fenced off", "spawned new", "spawned duplicate", "spawned done"),
     *("renewed", "renewed past its expiry", "lost lease told", "cancel request told"),
-    *("reaped available", "reaped failed", "reaped cancelled", "outage spared the jobs"),
+    *("reaped available", "reaped failed", "reaped cancelled", "absence spared the job"),
     *("cancel available", "cancel paused", "cancel running", "cancel refused", "cancel request outlived a retry"),
     *("pause available", "resume paused", "queue paused", "move available", "move refused"),
     *("requeue completed", "requeue cancelled", "requeue failed", "requeue refused"),

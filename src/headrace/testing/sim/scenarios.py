@@ -87,9 +87,8 @@ def draw_scenario(seed: int | str) -> Scenario:
                 limit=rng.choice((2, 100)),
                 max_lost=rng.choice((1, 2)),
                 spread=rng.choice((0, SECOND)),
-                outage_floor=4,
-                outage_overdue=rng.choice((SECOND // 2, 3 * SECOND)),
             ),
+            at_work=rng.choice((SECOND, 10 * SECOND)),
         ),
         plan=Plan(
             slow=sometimes(0.05),

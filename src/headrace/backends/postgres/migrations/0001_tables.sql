@@ -241,6 +241,14 @@ CREATE TABLE workers (
     steady_since bigint NOT NULL
 ) WITH (fillfactor = 50);
 
+-- One row: since when somebody has been listed, and the last time in which nobody was, after a fleet that was at work.
+CREATE TABLE absence (
+    one boolean NOT NULL CONSTRAINT absence_pkey PRIMARY KEY CHECK (one),
+    at_work_since bigint NOT NULL,
+    begins bigint NOT NULL DEFAULT 0,
+    ends bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
 -- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
 -- added up into ``totals`` now and then. So no two transactions wait for each other over a counter. State 7: keys that outlive
 -- the records of their jobs.
@@ -264,7 +272,7 @@ CREATE TABLE locks (
     name text NOT NULL CONSTRAINT locks_pkey PRIMARY KEY
 );
 INSERT INTO locks (name)
-SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth', 'days']) AS n
+SELECT n FROM unnest(ARRAY['deltas', 'ended 3', 'ended 4', 'ended 5', 'keys', 'ticks', 'depth', 'days', 'absence']) AS n
 UNION ALL SELECT 'depth ' || n FROM generate_series(0, 63) AS n
 UNION ALL SELECT 'bell ' || n FROM generate_series(0, 3) AS n
 UNION ALL SELECT 'groups ' || lpad(n::text, 4, '0') FROM generate_series(0, 4095) AS n;

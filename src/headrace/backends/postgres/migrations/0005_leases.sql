@@ -1,23 +1,47 @@
+-- A worker beats that was not listed. If nobody else is either, all were away: if two or more of a fleet at work went together, that time
+-- is noted. Nobody waits: of several that come back at once, one notes it. The workers are few: they are looked through.
+CREATE FUNCTION note_absence(p_now bigint, p_gap bigint, p_at_work bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+    v_listed bigint;
+    v_seen bigint[];
+BEGIN
+    SELECT max(x.listed_until), array_agg(x.seen_at ORDER BY x.seen_at DESC) INTO v_listed, v_seen FROM (
+        SELECT w.listed_until, w.seen_at FROM workers AS w ORDER BY w.listed_until DESC, w.holder COLLATE "C" DESC LIMIT 2
+    ) AS x;
+    IF v_listed > p_now OR NOT try_lock('absence') THEN
+        RETURN;
+    END IF;
+    INSERT INTO absence (one, at_work_since) VALUES (true, p_now) ON CONFLICT (one) DO NOTHING;
+    UPDATE absence AS a SET begins = v_seen[1], ends = p_now
+    WHERE v_seen[1] - v_seen[2] <= p_gap AND v_seen[1] - a.at_work_since >= p_at_work;
+    UPDATE absence AS a SET at_work_since = p_now;
+END $$;
+
 -- A worker's sign of life. Answers: the numbers of the leases that are lost, and of those that some transaction has in
 -- hand; the jobs to cancel; the queues that are paused; the worker's own leases among the first ``p_census`` that expire, and
 -- whether any have. The clock
 -- is read once what is written is locked: a beat that had to wait tells of the moment in which it got through.
 CREATE FUNCTION renew_v1(
     p_at bigint, p_holder text, p_worker text, p_queues text[], p_lease_for bigint, p_ids uuid[], p_epochs bigint[],
-    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_census integer
+    p_ttl bigint, p_slots integer, p_busy integer, p_leaving boolean, p_gap bigint, p_at_work bigint, p_census integer
 ) RETURNS TABLE (lost integer[], busy integer[], cancels uuid[], paused text[], held uuid[], held_epochs bigint[], held_begun boolean[], overdue boolean) LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
+    v_listed bigint;
     v_mine uuid[];
 BEGIN
     IF p_leaving THEN
         DELETE FROM workers AS w WHERE w.holder = p_holder;
     ELSE
-        PERFORM 1 FROM workers AS w WHERE w.holder = p_holder FOR UPDATE;  -- workers_pkey
+        SELECT w.listed_until INTO v_listed FROM workers AS w WHERE w.holder = p_holder FOR UPDATE;  -- workers_pkey
         v_now := clock(p_at);
+        IF v_listed IS NULL OR v_listed <= v_now THEN
+            PERFORM note_absence(v_now, p_gap, p_at_work);
+        END IF;
         INSERT INTO workers AS w (holder, worker, queues, slots, busy, started_at, seen_at, listed_until, steady_since)
         VALUES (p_holder, p_worker, p_queues, p_slots, p_busy, v_now, v_now, v_now + p_ttl, v_now)
         ON CONFLICT (holder) DO UPDATE SET worker = excluded.worker, queues = excluded.queues, slots = excluded.slots,
@@ -63,8 +87,7 @@ $$;
 
 -- Take back what vanished holders left, and cancel what has expired. Rows of kind 2 (their state in ``attempt``), 4, 5.
 CREATE FUNCTION reap_v1(
-    p_at bigint, p_limit integer, p_max_lost integer, p_spread bigint, p_share double precision, p_floor integer,
-    p_overdue bigint, p_holder text, p_gap bigint, p_steady bigint
+    p_at bigint, p_limit integer, p_max_lost integer, p_spread bigint, p_holder text, p_gap bigint, p_steady bigint
 ) RETURNS SETOF claim_row LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -72,11 +95,8 @@ AS $$
 DECLARE
     v_now bigint := clock(p_at);
     v_end bigint;
-    v_over bigint;
-    v_holders bigint;
-    v_oldest bigint;
-    v_running bigint;
-    v_outage boolean;
+    v_absence absence;
+    v_spared boolean;
     v_count integer := 0;
     v_total integer;
     v_state smallint;
@@ -98,17 +118,9 @@ DECLARE
     l leased;
 BEGIN
     v_end := CASE WHEN is_steady(v_now, p_holder, p_gap, p_steady) THEN v_now ELSE -9223372036854775808 END;
-    DELETE FROM workers AS w WHERE w.listed_until <= v_now;
-    SELECT count(*), count(DISTINCT x.holder), min(x.lease_until) INTO v_over, v_holders, v_oldest
-    FROM leased AS x WHERE x.lease_until <= v_end;  -- leased_until
-    v_running := 0;
-    IF v_over >= p_floor THEN
-        SELECT coalesce(sum(t.jobs), 0) INTO v_running FROM (
-            SELECT d.jobs FROM deltas AS d WHERE d.state = 1 UNION ALL SELECT t.jobs FROM totals AS t WHERE t.state = 1
-        ) AS t;
-    END IF;
-    v_outage := v_over >= p_floor AND v_over >= p_share * v_running AND v_holders > 1 AND v_oldest <= v_now - p_overdue;
-    v_total := least(v_over, p_limit);
+    DELETE FROM workers AS w WHERE w.listed_until <= v_end;
+    SELECT count(*) INTO v_total FROM (SELECT 1 FROM leased AS x WHERE x.lease_until <= v_end LIMIT p_limit) AS n;  -- leased_until
+    SELECT * INTO v_absence FROM absence;
     IF p_limit > v_total THEN
         SELECT array_agg(x) INTO v_expired FROM expire_v1(v_now, ARRAY(  -- ready_dying
             SELECT y.ctid FROM ready AS y WHERE y.dies_at IS NOT NULL AND y.dies_at <= v_now
@@ -133,11 +145,12 @@ BEGIN
                 PERFORM tell_stopped(v_now, ARRAY[l.qid], ARRAY[l.tid]);
             END IF;
         END IF;
-        v_lost := coalesce(l.lost, 0) + (NOT (l.cancel OR v_outage))::integer;
+        v_spared := coalesce(v_absence.begins < l.lease_until AND l.lease_until <= v_absence.ends, false);
+        v_lost := coalesce(l.lost, 0) + (NOT (l.cancel OR v_spared))::integer;
         IF l.cancel THEN
             v_state := 4;
             v_reason := 'cancelled';
-        ELSIF v_lost > p_max_lost AND NOT v_outage THEN
+        ELSIF v_lost > p_max_lost AND NOT v_spared THEN
             v_state := 5;
             v_reason := 'lost';
         ELSE

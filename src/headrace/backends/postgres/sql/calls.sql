@@ -45,12 +45,12 @@ SELECT * FROM {schema}.claim_v1(
 
 -- name: renew
 SELECT * FROM {schema}.renew_v1(
-    %b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b, %b::bigint, %b::integer
+    %b, %b, %b, %b, %b::bigint, %b, %b, %b::bigint, %b::integer, %b::integer, %b, %b::bigint, %b::bigint, %b::integer
 )
 
 -- name: reap
 SELECT * FROM {schema}.reap_v1(
-    %b, %b::integer, %b::integer, %b::bigint, %b, %b::integer, %b::bigint, %b, %b::bigint, %b::bigint
+    %b, %b::integer, %b::integer, %b::bigint, %b, %b::bigint, %b::bigint
 )
 
 -- name: set_aside

@@ -68,14 +68,8 @@ class Peeked(NamedTuple):
 class Overdue(NamedTuple):
     """What a reap would find."""
 
-    now: int
-    expired: int
-    """Leases that have."""
-    running: int
-    holders: list[bytes]
-    """Two of those whose leases have."""
     leases: list[tuple[int, JobId]]
-    """The first of them, by their end."""
+    """The first that have expired, by their end."""
     cancellable: int
     """Due jobs that have expired."""
     targets: list[int]
@@ -90,7 +84,6 @@ class Share(NamedTuple):
 
     leases: int
     cancellable: int
-    outage: bool
     place: int
     """Of its first job among all that are taken back …"""
     places: int
@@ -167,17 +160,15 @@ class Part(Shard):
 
     async def overdue(self, req: Reap, at: Stamp) -> Overdue:
         """What a reap would find."""
-        now, expired, running, holders, flat, *rest = await self._run(
-            "overdue", at_arg(at), req.limit, *steady_args(req)
-        )
+        flat, *rest = await self._run("overdue", at_arg(at), req.limit, *steady_args(req))
         leases = [(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
-        return Overdue(int(now), expired, running, holders, leases, *rest)
+        return Overdue(leases, *rest)
 
     async def take_back(self, req: Reap, share: Share, at: Stamp) -> list[Reaped]:
         """A share of a reap."""
         told, queues = await self._run(
-            "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, 0, 0, 0,
-            *steady_args(req), share.leases, int(share.outage), share.place, share.places,
+            "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
+            share.leases, share.place, share.places,
         )  # fmt: skip
         return shapes.reaped(told, shapes.names(queues))
 

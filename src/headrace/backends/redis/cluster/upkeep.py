@@ -39,26 +39,15 @@ def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
 def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
     """What each shard takes back."""
     first = sorted((end, number) for number, look in looks.items() for end, _ in look.leases)[: req.limit]
-    outage = is_outage(list(looks.values()), req)
     left, place = req.limit - len(first), 0
     shares: dict[int, Share] = {}
     for number, look in looks.items():
         leases = sum(owner == number for _, owner in first)
         cancellable = min(left, look.cancellable)
         if leases or cancellable or look.others:
-            shares[number] = Share(leases, cancellable, outage, place, len(first))
+            shares[number] = Share(leases, cancellable, place, len(first))
         left, place = left - cancellable, place + leases
     return shares
-
-
-def is_outage(looks: Sequence[Overdue], req: Reap) -> bool:
-    """Whether the whole fleet was away, by what all shards say."""
-    over = sum(look.expired for look in looks)
-    if over < max(1, req.outage_floor) or over < req.outage_share * sum(look.running for look in looks):
-        return False
-    if not any(look.leases and look.leases[0][0] <= look.now - req.outage_overdue for look in looks):
-        return False
-    return len({holder for look in looks for holder in look.holders}) > 1
 
 
 async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:

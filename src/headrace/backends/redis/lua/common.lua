@@ -29,6 +29,7 @@
 --   :b          hash    STATE -> bytes of ended jobs
 --   :P          hash    Q -> policy (POLICY); 0 is the store
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
+--   :Wa         hash    since when somebody has been listed; begin and end of the last time in which nobody was
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue
 --   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
 --   :Sn         zset    every such name, all with the score 0, so by name

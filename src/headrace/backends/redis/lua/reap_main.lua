@@ -1,18 +1,16 @@
--- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread,
--- outage_share, outage_floor, outage_overdue, holder or '', gap, steady; and where it was decided for several shards: how many leases
--- at most, whether it is an outage ('1'), the place of the first job in the spread, and how many have one. Answers id, job and state of each.
+-- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread, holder or '', gap,
+-- steady; and where it was decided for several shards: how many leases at most, the place of the first job in the spread, and how many
+-- have one. Answers id, job and state of each.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
--- Of how many leases, at either end, it is asked whose they are.
-local HOLDERS = 500
 -- How many workers are taken off the list that have gone.
 local GONE = 1000
 
-local steady = is_steady(now, 8)
+local steady = is_steady(now, 5)
 local limit, max_lost, spread = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local holders = call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now), 'LIMIT', 0, GONE)
+local holders = steady and call('ZRANGEBYSCORE', base .. ':X', '-inf', number(now), 'LIMIT', 0, GONE) or {}
 many('HDEL', base .. ':W', holders)
 many('ZREM', base .. ':X', holders)
 
@@ -38,40 +36,11 @@ if calling then
     recall(tonumber(calling), CALLED)
 end
 
-local over = steady and call('ZCOUNT', base .. ':l', '-inf', number(now)) or 0
-local running = call('ZCARD', base .. ':l')
-local decided = ARGV[11] ~= nil
-local most = not steady and 0 or decided and ARGV[11] or limit
+local most = not steady and 0 or ARGV[8] or limit
 local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, most)
 local states = ask('HMGET', base .. ':s', ids)
-
-local function is_outage()
-    if over < tonumber(ARGV[6]) or over < tonumber(ARGV[5]) * running then
-        return false
-    end
-    local oldest = call('ZRANGE', base .. ':l', 0, 0, 'WITHSCORES')
-    if tonumber(oldest[2]) > now - tonumber(ARGV[7]) then
-        return false
-    end
-    local first
-    for _, from in ipairs({0, math.max(0, over - HOLDERS)}) do
-        local some = call('ZRANGE', base .. ':l', from, math.min(over, from + HOLDERS) - 1)
-        for _, packed in ipairs(ask('HMGET', base .. ':s', some)) do
-            local holder = string.sub(packed or '', STATE_SIZE + 1)
-            first = first or holder
-            if holder ~= first then
-                return true
-            end
-        end
-    end
-    return false
-end
-
-local outage = over > 0 and is_outage()
-local place, places = 0, #ids
-if decided then
-    outage, place, places = ARGV[12] == '1', tonumber(ARGV[13]), tonumber(ARGV[14])
-end
+local begins, ends = last_absence()
+local place, places = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
 local told = {}
 
 local function answer(id)
@@ -107,12 +76,13 @@ local function take_back(i, id)
     local j = read_state(states[i])
     j.begun = true
     local cancelled = j.cancel == 1
-    local dies = j.lost + 1 > max_lost and not outage
+    local spared = begins < j.instant and j.instant <= ends
+    local dies = j.lost + 1 > max_lost and not spared
     leave(id, j, not cancelled and not dies)
     if cancelled then
         finish(id, j, CANCELLED, now, 'cancelled')
     else
-        if not outage then
+        if not spared then
             j.lost = j.lost + 1
         end
         if dies then

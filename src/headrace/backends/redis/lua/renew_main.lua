@@ -1,6 +1,6 @@
 -- A worker's sign of life. ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether
--- it leaves, (id, epoch) of its leases, the longest gap between beats, of how many leases it is asked whether they are its own. Answers: numbers
--- of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch, whether it had begun before),
+-- it leaves, (id, epoch) of its leases, the longest gap between beats, how long a fleet must have been at work, of how many leases it is asked
+-- whether they are its own. Answers: numbers of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch, whether it had begun before),
 -- whether any have expired.
 
 local LEASE = '>c16I8'
@@ -9,14 +9,13 @@ local LEASE_SIZE = 24
 local now = clock(ARGV[1])
 local holder = ARGV[2]
 local worker = cmsgpack.unpack(ARGV[3])
-local known = call('HGET', base .. ':W', holder)
 if ARGV[6] == '1' then
     call('HDEL', base .. ':W', holder)
     call('ZREM', base .. ':X', holder)
 else
-    local whole, before = pcall(cmsgpack.unpack, known or '')
-    if not known or not whole or type(before) ~= 'table' or not tonumber(before[6]) then
-        before = nil
+    local before = worker_of(holder)
+    if tonumber(call('ZSCORE', base .. ':X', holder) or 0) <= now then
+        note_absence(now, tonumber(ARGV[8]), tonumber(ARGV[9]))
     end
     local started, steady = before and before[5] or number(now), number(now)
     if before and now - tonumber(before[6]) <= tonumber(ARGV[8]) then
@@ -60,9 +59,9 @@ if call('EXISTS', base .. ':z') == 1 then
     end
 end
 local held, over = {}, 0
-if ARGV[9] ~= '0' then
+if ARGV[10] ~= '0' then
     over = #call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, 1)
-    local first = call('ZRANGE', base .. ':l', 0, tonumber(ARGV[9]) - 1)
+    local first = call('ZRANGE', base .. ':l', 0, tonumber(ARGV[10]) - 1)
     for i, packed in ipairs(ask('HMGET', base .. ':s', first)) do
         if is_whole_state(packed) and string.sub(packed, STATE_SIZE + 1) == holder then
             local j = read_state(packed)

@@ -1,16 +1,19 @@
+-- A worker as its last beat left it (name, queues, slots, busy, started_at, seen_at, steady_since); nil if there is none, or it cannot be read.
+local function worker_of(holder)
+    local whole, worker = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
+    if whole and type(worker) == 'table' and tonumber(worker[6]) and tonumber(worker[7]) then
+        return worker
+    end
+end
+
 -- Whether a holder's own beats have come without a gap, and lately: then those whose leases have run out had time to say that they
 -- live. ``given`` is a place in ARGV: the holder or '', gap, steady.
-
 local function is_steady(now, given)
     if ARGV[given] == '' then
         return true
     end
-    local packed = call('HGET', base .. ':W', ARGV[given])
-    if not packed then
-        return false
-    end
-    local whole, worker = pcall(cmsgpack.unpack, packed)
-    if not whole or type(worker) ~= 'table' or not tonumber(worker[6]) or not tonumber(worker[7]) then
+    local worker = worker_of(ARGV[given])
+    if not worker then
         return false
     end
     return tonumber(worker[6]) >= now - tonumber(ARGV[given + 1]) and tonumber(worker[7]) <= now - tonumber(ARGV[given + 2])

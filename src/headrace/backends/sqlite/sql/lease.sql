@@ -9,6 +9,26 @@ ON CONFLICT (holder) DO UPDATE SET
     steady_since = iif(excluded.seen_at - seen_at <= ?8, steady_since, excluded.seen_at),
     seen_at = excluded.seen_at, listed_until = excluded.listed_until
 
+-- name: listed
+-- PRIMARY KEY (holder).
+SELECT 1 FROM workers WHERE holder = ?1 AND listed_until > ?2
+
+-- name: last_listed
+-- The workers are few: they are looked through, and only when one begins, or comes back.
+SELECT listed_until, seen_at FROM workers ORDER BY listed_until DESC, holder DESC LIMIT 2
+
+-- name: away
+-- The only row.
+UPDATE absence SET begins = ?1, ends = ?2 WHERE ?1 - at_work_since >= ?3
+
+-- name: at_work
+-- The only row.
+UPDATE absence SET at_work_since = ?1
+
+-- name: absence
+-- The only row.
+SELECT begins, ends FROM absence
+
 -- name: leave
 -- PRIMARY KEY (holder).
 DELETE FROM workers WHERE holder = ?1
@@ -47,11 +67,7 @@ SELECT 1 FROM running INDEXED BY running_lease WHERE lease_until <= ?1 LIMIT 1
 
 -- name: over
 -- Index running_lease: the expired ones only.
-SELECT count(*), count(DISTINCT holder), min(lease_until) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
-
--- name: total
--- The counters of the queues.
-SELECT coalesce(sum(running), 0) FROM queues
+SELECT count(*) FROM running INDEXED BY running_lease WHERE lease_until <= ?1
 
 -- name: oldest_over
 -- Index running_lease, in its order; INTEGER PRIMARY KEY of jobs and of queues.

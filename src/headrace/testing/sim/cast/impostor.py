@@ -37,7 +37,7 @@ class Impostor:
         leases = [(record.id, record.epoch) for record in records if record is not None]
         if not leases:
             return
-        await self._backend.renew(Beat("impostor", "impostor", (), 60 * SECOND, leases))
+        await self._backend.renew(Beat("impostor", "impostor", (), 60 * SECOND, leases, ttl=SECOND))
         job_id, epoch = self._rng.choice(leases)
         act = self._script.act(job_id, epoch)
         state = self._rng.choice((JobState.COMPLETED, JobState.FAILED, JobState.AVAILABLE))

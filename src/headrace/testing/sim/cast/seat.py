@@ -31,7 +31,9 @@ class Duty(Struct, frozen=True, kw_only=True):
     beat_every: int = SECOND
     poll_every: int = 2 * SECOND
     reap_every: int = SECOND
-    reap: Reap = Reap(limit=100, max_lost=2, outage_floor=4, outage_overdue=SECOND)
+    reap: Reap = Reap(limit=100, max_lost=2)
+    gap: int = 2 * SECOND
+    at_work: int = 5 * SECOND
     want: frozenset[str] | None = None
     turns: bool = False
     """Whether to settle and claim in one trip."""

@@ -220,9 +220,12 @@ class ScriptedWorker:
             self.duty.queues,
             self.duty.lease_for,
             [] if leaving else leases,
+            ttl=self.duty.lease_for,
             slots=self.duty.slots,
             busy=len(self._held),
             leaving=leaving,
+            gap=self.duty.gap,
+            at_work=self.duty.at_work,
         )
 
     async def _try(self, call: Callable[..., Awaitable[T]], *args: Any, tries: int = 1) -> T | None:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.records import CENSUS, Beat, JobId, Reap, Reaped, Renewed
-from headrace.testing.sim.ledger import Beats, Ledger
+from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
+from headrace.testing.sim.rules.absence import is_spared, note_beat, unlist
 from headrace.testing.sim.rules.claim import expire
 from headrace.types import JobState
 
@@ -15,7 +16,7 @@ from headrace.types import JobState
 def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
     """A beat was answered."""
     running = book.places[JobState.RUNNING]
-    _note_beat(book, beat, now)
+    note_beat(book, beat, now)
     lost = Counter(renewed.lost)
     for job_id, epoch in beat.leases:
         life = running.get(job_id)
@@ -43,13 +44,6 @@ def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
         book.blame("I26", None, f"paused queues were told as {list(renewed.paused)}, not {sorted(book.paused)}")
 
 
-def _note_beat(book: Ledger, beat: Beat, now: int) -> None:
-    known = book.beats.pop(beat.holder, None)
-    if not beat.leaving:
-        goes_on = known is not None and now - known.seen_at <= beat.gap
-        book.beats[beat.holder] = Beats(now, known.steady_since if known is not None and goes_on else now)
-
-
 def _steady(book: Ledger, req: Reap, now: int) -> bool:
     if req.holder is None:
         return True
@@ -64,12 +58,8 @@ def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tu
     steady = _steady(book, req, now)
     book.reach("reaped by one that is steady" if steady else "kept from reaping")
     over = [life for life in running.values() if life.lease_until <= now] if steady else []
-    outage = (
-        len(over) >= req.outage_floor
-        and len(over) >= req.outage_share * len(running)
-        and len({life.holder for life in over}) > 1
-        and min(life.lease_until for life in over) <= now - req.outage_overdue
-    )
+    if steady:
+        unlist(book, now)
     if len(reaped) > req.limit:
         book.blame("I16", None, f"a reap took {len(reaped)} jobs where {req.limit} were allowed")
     for one in reaped:
@@ -83,23 +73,24 @@ def on_reap(book: Ledger, req: Reap, reaped: Sequence[Reaped], seen: Sequence[tu
         elif life.state is not JobState.RUNNING:
             book.blame("I5" if life.state.terminal else "I4", one.id, f"a reap took a job that is {life.state}")
         else:
-            _take_back(book, req, life, one, due.get(one.id, now), now, outage=outage)
+            _take_back(book, req, life, one, due.get(one.id, now), now)
     left = [life.id for life in over if life.state is JobState.RUNNING]
     if left and len(reaped) < req.limit:
         book.blame("I22", left[0], f"a reap with room to spare left {len(left)} expired leases alone")
 
 
-def _take_back(book: Ledger, req: Reap, life: Life, one: Reaped, run_at: int, now: int, *, outage: bool) -> None:
+def _take_back(book: Ledger, req: Reap, life: Life, one: Reaped, run_at: int, now: int) -> None:
     if life.lease_until > now:
         book.blame("I3", life.id, f"a lease was taken {life.lease_until - now} µs before it expired")
-    lost = life.lost + (not outage and not life.cancel_requested)
+    spared = is_spared(book, life.lease_until)
+    lost = life.lost + (not spared and not life.cancel_requested)
     if one.lost != lost:
         book.blame("I6", life.id, f"a loss was counted as {one.lost}, which should be {lost}")
-    poison = lost > req.max_lost and not outage
+    poison = lost > req.max_lost and not spared
     right = JobState.CANCELLED if life.cancel_requested else JobState.FAILED if poison else JobState.AVAILABLE
     if one.state is not right:
         book.blame("I14" if life.cancel_requested else "I6", life.id, f"reaped as {one.state}, should be {right}")
-    book.reach("outage spared the jobs" if outage else f"reaped {one.state}")
+    book.reach("absence spared the job" if spared else f"reaped {one.state}")
     life.lost = one.lost
     if one.state.terminal:
         book.finish(life, one.state, now, one.reason)

@@ -1,0 +1,16 @@
+"""A worker that beats."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.records import WorkerStats
+
+
+class Listed(NamedTuple):
+    """A worker, as its last beat left it."""
+
+    stats: WorkerStats
+    until: int
+    """How long it is listed without another."""
+    steady_since: int
