@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from random import Random
 from typing import Protocol
@@ -31,6 +31,7 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.gate import Admission, Gate
 from headrace.core.handler import Handler
+from headrace.core.helper import Helper
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.judge import failures
 from headrace.core.limits import check_lasts
@@ -112,6 +113,10 @@ class Client:
         self._heartbeat_thread = heartbeat_thread
         self.guest = False
         """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
+        self.helper: Helper | None = None
+        """What takes jobs on their last chance off the hands of its workers."""
+        self.lone: Callable[[], None] | None = None
+        """Its workers are such helpers themselves; called with each job on its last chance."""
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -555,6 +560,8 @@ class Client:
             paces=paces,
             guest=self.guest,
             strays=strays,
+            helper=self.helper,
+            lone=self.lone,
         )
 
 

@@ -383,12 +383,13 @@ class Backend(Protocol):
         there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost what as many of one do.
 
         **Last chances.** A job that ``lost_below`` passes over is to be claimed by a holder that holds nothing else. Of
-        those who claim from a queue, one at a time is *chosen* to become that, and all others go on. A claim that has
-        passed over a job of it makes its holder the one, for ``lease_for``, if nobody is; and tells whether he is
-        (where the jobs are of several queues, in one of these at least). When he claims a single job without the bound,
-        he stays it for a third of ``lease_for`` from then on: as long as he serves one after the other, and not much
-        longer if he dies of one. Whose time has run out is not chosen again for ``lease_for``, so that others have
-        their try. To be chosen binds nobody, and need not survive a crash: any claim without the bound gets the job.
+        those who claim from a queue, one at a time is *chosen* to become that, or to have another holder ready who is,
+        and all others go on. A claim that has passed over a job of it makes its holder the one, for ``lease_for``, if
+        nobody is; and tells whether he is (where the jobs are of several queues, in one of these at least). When he
+        claims a single job without the bound, he stays it for a third of ``lease_for`` from then on: as long as he
+        serves one after the other, and not much longer if he dies of one. Whose time has run out is not chosen again
+        for ``lease_for``, so that others have their try. To be chosen binds nobody, and need not survive a crash: any
+        claim without the bound gets the job.
 
         **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
         *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are

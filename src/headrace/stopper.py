@@ -69,12 +69,12 @@ class Stopper:
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
-            _end_now(number)
+            end_now(number)
         self._signalled = True
         self._loop.call_soon_threadsafe(self.ask, f"stopping on {signal.Signals(number).name}")
 
 
-def _end_now(number: int) -> None:
+def end_now(number: int) -> None:
     """No clean-up, no waiting: the store takes unfinished jobs back when their leases end, and child processes end with
     this one."""
     with suppress(OSError):

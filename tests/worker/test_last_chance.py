@@ -1,4 +1,4 @@
-"""Jobs on their last chance in a fleet: one worker makes room, all others go on."""
+"""Jobs on their last chance in a fleet: one worker makes room, or has a helper, and all others go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import pytest
 from msgspec import Struct
 
 from headrace import App, Task
@@ -49,19 +50,52 @@ async def lose(store: Backend, rows: Sequence[Row], now: int, times: int = 2) ->
     await store.alter(Selector(ids=[row.id for row in rows]), Move("default"), now + times)
 
 
+class InLoop:
+    """A helper that is no process: an app of its own in the same loop, up after a second."""
+
+    useful = True
+
+    def __init__(self, make: Callable[[], App]) -> None:
+        self._make = make
+        self._work: asyncio.Future[None] | None = None
+
+    def call(self) -> None:
+        if self._work is None or self._work.done():
+            self._work = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        await asyncio.sleep(1)
+        app = self._make()
+        app.client.guest, app.client.lone = True, lambda: None
+        async with app:
+            await app.drain()
+
+
+class OfNoUse(InLoop):
+    useful = False
+
+    def call(self) -> None:
+        raise AssertionError("called although it is of no use")
+
+
 class Fleet:
     """Workers in virtual time on one store, which has enough for all of them to do. Every tenth job is a long one."""
 
-    def __init__(self, world: World, workers: int, slots: int, jobs: int) -> None:
+    def __init__(self, world: World, workers: int, slots: int, jobs: int, helpers: type[InLoop] | None = None) -> None:
         self.seen = Seen()
         self._world = world
         self._left = jobs
         self._most = workers * slots
-        self._running = [0] * workers
-        self._workers = [self._make(number, slots) for number in range(workers)]
+        self._running: list[int] = []
+        self._workers = [self._make(slots) for _ in range(workers)]
+        if helpers is not None:
+            for app, _ in self._workers:
+                app.client.helper = helpers(lambda: self._make(1)[0])
 
-    def _make(self, number: int, slots: int) -> tuple[App, Task[[float, bool], None]]:
+    def _make(self, slots: int) -> tuple[App, Task[[float, bool], None]]:
         app = self._world.app(worker={"concurrency": slots, "prefetch": 0, "lease": "30s"})
+        number = len(self._running)
+        self._running.append(0)
 
         @app.task(name="work")
         async def work(seconds: float, suspect: bool) -> None:
@@ -103,8 +137,10 @@ class Fleet:
         return self.seen
 
 
-def run_fleet(workers: int, slots: int, jobs: int, suspects: int = 1, **given: Any) -> Seen:
-    return simulate(lambda world: Fleet(world, workers, slots, jobs).run(suspects, **given))
+def run_fleet(
+    workers: int, slots: int, jobs: int, suspects: int = 1, helpers: type[InLoop] | None = None, **given: Any
+) -> Seen:
+    return simulate(lambda world: Fleet(world, workers, slots, jobs, helpers).run(suspects, **given))
 
 
 def test_one_worker_makes_room_and_the_others_stay_full() -> None:
@@ -137,6 +173,78 @@ def test_an_idle_worker_takes_it_at_once() -> None:
     seen = run_fleet(4, 2, 1, endless=(0,))
     assert seen.beside == [0]
     assert seen.served[0] < BEGIN + SHORT + 0.2
+
+
+@pytest.mark.parametrize("suspects", [1, 40])
+def test_with_helpers_no_slot_is_idle(suspects: int) -> None:
+    seen = run_fleet(6, 10, 1_500, suspects, InLoop)
+    assert (seen.makers, seen.beside) == (0, [0] * suspects)
+    assert seen.least() >= 60
+    assert seen.served[0] < BEGIN + SHORT + 1 + SHORT + 0.2
+    assert seen.served[-1] - seen.served[0] < suspects * SHORT + 1
+
+
+def test_with_helpers_those_that_last_do_not_wait_for_one_another() -> None:
+    seen = run_fleet(4, 2, 400, 4, InLoop, suspect_takes=600)
+    assert (seen.makers, seen.beside) == (0, [0] * 4)
+    assert seen.served[-1] - seen.served[0] < 600
+
+
+def test_an_idle_worker_leaves_it_to_its_helper() -> None:
+    seen = run_fleet(4, 2, 1, 1, InLoop, endless=(0,))
+    assert (seen.makers, seen.beside) == (0, [0])
+
+
+def test_a_worker_whose_helper_is_of_no_use_makes_room() -> None:
+    seen = run_fleet(6, 10, 1_000, 1, OfNoUse)
+    assert (seen.makers, seen.beside) == (1, [0])
+    assert seen.least() >= 50
+
+
+# -- the worker in a helper
+
+
+def help_out(lost: Sequence[int], queues: Sequence[str] = ("default",)) -> tuple[list[int], int, float]:
+    """Which jobs a helper has run, of those that were lost so often, how many were told to be on their last chance, and
+    when it ended."""
+
+    async def run(world: World) -> tuple[list[int], int, float]:
+        app, ran, met = world.app(worker={"concurrency": 1}), list[int](), 0
+
+        @app.task(name="work")
+        async def work(number: int) -> None:
+            ran.append(number)
+
+        def meet() -> None:
+            nonlocal met
+            met += 1
+
+        async with app:
+            for number, times in enumerate(lost):
+                row = app.client.packer.pack(work.options(queue="aside").job(number))
+                await lose(world.memory, [row], world.clock.now(), times)
+                await asyncio.sleep(0.001)
+            app.client.guest, app.client.lone = True, meet
+            began = world.now()
+            await app.drain(queues)
+        return ran, met, world.now() - began
+
+    return simulate(run)
+
+
+def test_a_helper_runs_them_and_ends_with_the_first_that_is_none() -> None:
+    ran, met, _ = help_out([2, 3, 2, 1, 2, 0])
+    assert (ran, met) == ([0, 1, 2, 3], 3)
+
+
+def test_a_helper_looks_as_often_as_there_are_queues() -> None:
+    ran, met, _ = help_out([2, 1, 2, 0, 0, 0, 2], ("default", "other", "third"))
+    assert (ran, met) == ([0, 1, 2, 3, 4, 5], 2)
+
+
+def test_a_helper_ends_soon_when_there_is_nothing() -> None:
+    assert help_out([])[:2] == ([], 0)
+    assert 0.5 < help_out([2])[2] < 5
 
 
 async def test_of_several_workers_one_holds_back(make_app: Callable[..., App], store: Backend) -> None:

@@ -26,10 +26,11 @@ def dev_command(ctx: click.Context, app: str, queue: tuple[str, ...], concurrenc
         need_watchfiles()
     configure("text", "debug")
     log.info("give it work from another terminal: headrace enqueue TASK --app %s", app)
+    logs = ["--log-format", "text", "--log-level", "debug"]
     if no_reload:
-        run_worker(app, queue, burst=False, concurrency=concurrency, name=None, tethered=False)
+        run_worker(app, queue, concurrency=concurrency, logs=logs)
         return
-    arguments = [app, "--log-format", "text", "--log-level", "debug"]
+    arguments = [app, *logs]
     for name in queue:
         arguments += ["--queue", name]
     if concurrency is not None:

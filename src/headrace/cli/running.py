@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from headrace import Queue, Settings
 from headrace.cli.checkup import server
+from headrace.cli.helper import HelperProcess, helper_name, tell_met
 from headrace.cli.loading import shown_url
 from headrace.cli.output import hush
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.summary import Summary
+from headrace.core.child import pidfd
+from headrace.core.names import worker_name
 from headrace.durations import micros, spell
 from headrace.errors import Unavailable
-from headrace.stopper import Stopper
+from headrace.stopper import Stopper, end_now
 
 if TYPE_CHECKING:
     from headrace.cli.loading import Target
@@ -45,19 +50,25 @@ def run_fast(work: Coroutine[Any, Any, T]) -> T:
 class WorkerStopper(Stopper):
     """Stops the worker of an app or queue, and says so."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, helper: HelperProcess | None = None) -> None:
         super().__init__(self._stop_queue if isinstance(target, Queue) else target.stop)
         self._target = target
+        self._helper = helper
         self._stopping: asyncio.Future[None] | None = None
 
     def tether(self) -> None:
-        """Stop, too, when stdin ends: the supervisor at its other end is gone."""
+        """Stop, too, when stdin ends: the process at its other end is gone. So it may be while one that it has forked
+        keeps the line open."""
         self._loop.add_reader(0, self._hear_stdin)
+        if (parent := pidfd(os.getppid())) is not None:
+            self._loop.add_reader(parent, self._gone, parent)
 
     def ask(self, why: str) -> None:
         if not self.asked:
             grace = spell(micros(settings(self._target).worker.grace))
             log.info("%s: running jobs may finish, %s at most; a second signal ends at once", why, grace)
+        if self._helper is not None:
+            self._helper.stop()
         super().ask(why)
 
     def _stop_queue(self) -> None:
@@ -71,8 +82,27 @@ class WorkerStopper(Stopper):
 
     def _hear_stdin(self) -> None:
         if not os.read(0, 4_096):
-            self._loop.remove_reader(0)
-            self.ask("stopping: the supervisor is gone")
+            self._gone(0)
+
+    def _gone(self, fd: int) -> None:
+        self._loop.remove_reader(fd)
+        self.ask("stopping: the process that started this one is gone")
+
+
+class HelperStopper(WorkerStopper):
+    """Stops a helper when its worker says so by the line, or is gone. A worker that stops waits for its helper: if it
+    is gone then, it was forced to end, or killed."""
+
+    def _hear_stdin(self) -> None:
+        if os.read(0, 4_096):
+            self.ask("stopping with the worker")
+        else:
+            self._gone(0)
+
+    def _gone(self, fd: int) -> None:
+        if self.asked:
+            end_now(signal.SIGTERM)
+        super()._gone(fd)
 
 
 def settings(target: Target) -> Settings:
@@ -91,11 +121,13 @@ def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None
         target.client.settings = after
 
 
-async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: bool) -> None:
-    """Run a worker until it is told to stop; with ``burst``, until nothing is due any more."""
+async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: bool, again: Sequence[str]) -> None:
+    """Run a worker until it is told to stop; with ``burst``, until nothing is due any more. A helper is given the
+    arguments ``again``."""
     if isinstance(target, Queue) and (others := set(queues) - {target.name}):
         raise Problem(USAGE, f"queue {target.name!r} is one queue: its worker cannot claim from {min(others)!r}")
-    with WorkerStopper(target) as stopper:
+    helper = target.client.helper = None if burst else _helper(target, again)
+    with WorkerStopper(target, helper) as stopper:
         async with target.client:
             if tethered:
                 stopper.tether()
@@ -104,7 +136,33 @@ async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: 
                 summary = Summary()
                 target.client.observers.add(summary.observe)
                 async with summary.told():
-                    await _work(target, queues, burst=burst)
+                    try:
+                        await _work(target, queues, burst=burst)
+                    finally:
+                        if helper is not None:
+                            await helper.close()
+            await stopper.stopped()
+
+
+def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
+    """For a worker that has jobs beside one on its last chance, and a store that other processes see."""
+    worker = settings(target).worker
+    if worker.concurrency == 1 or target.client.settings.url.startswith("memory:"):
+        return None
+    name = helper_name(worker_name(worker.name, Random()))
+    arguments = [*arguments, "--concurrency", "1", "--name", name]
+    return HelperProcess(arguments, lease=micros(worker.lease) / 1e6, grace=micros(worker.grace) / 1e6)
+
+
+async def help_out(target: Target, queues: Sequence[str]) -> None:
+    """Take jobs on their last chance until there are none, or the worker that has called for it is gone."""
+    target.client.guest = True
+    target.client.lone = tell_met
+    with HelperStopper(target) as stopper:
+        async with target.client:
+            stopper.tether()
+            if not stopper.asked:
+                await _work(target, queues, burst=True)
             await stopper.stopped()
 
 

@@ -85,7 +85,7 @@ class Supervisor:
             if code == OK or (code == USAGE and not proven):  # a usage error from the start would only come back
                 return code
             pause = _FIRST_PAUSE if healthy else pause
-            log.error("worker %d %s; restarting in %g s", place + 1, _ending(code), pause)
+            log.error("worker %d %s; restarting in %g s", place + 1, ending(code), pause)
             await self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         return OK
@@ -157,7 +157,7 @@ class Supervisor:
     async def _until_changed(self, version: int, code: int) -> None:
         """Return when the code is no longer the one that the child has run."""
         if self._version == version:
-            log.log(logging.INFO if code == OK else logging.ERROR, "the worker %s; waiting for a change", _ending(code))
+            log.log(logging.INFO if code == OK else logging.ERROR, "the worker %s; waiting for a change", ending(code))
             await self._news.wait()
 
 
@@ -168,7 +168,8 @@ def _signal(child: Process, number: int) -> None:
         return
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """How a process has ended, by its exit code."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from headrace.cli.lazy import ENV_PREFIX, Command
 from headrace.cli.loading import load_target
 from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.running import adjust, flush, run_fast, work
+from headrace.cli.running import adjust, flush, help_out, run_fast, work
 from headrace.cli.supervisor import Supervisor
 from headrace.stopper import ended_by_sigterm
 
@@ -42,6 +43,7 @@ log = logging.getLogger("headrace.worker")
     "--log-level", type=click.Choice(LEVELS), default="info", help="debug also tells of every job that goes well."
 )
 @click.option("--tethered", is_flag=True, hidden=True, help="Stop when stdin ends.")
+@click.option("--helper", is_flag=True, hidden=True, help="Take jobs on their last chance, and end; stdin is a line.")
 @click.pass_context
 def worker_command(
     ctx: click.Context, /, reload: bool, processes: int, log_format: str, log_level: str, **given: Any
@@ -54,23 +56,34 @@ def worker_command(
     if reload:
         need_watchfiles()
     configure(log_format, log_level)
+    logs = ["--log-format", log_format, "--log-level", log_level]
     if reload or processes > 1:
-        logs = ["--log-format", log_format, "--log-level", log_level]
         children = [[*_arguments(given, place if processes > 1 else 0), *logs] for place in range(1, processes + 1)]
         ctx.exit(supervise(children, watched(given["app"]) if reload else []))
-    run_worker(**given)
+    run_worker(**given, logs=logs)
 
 
 def run_worker(
-    app: str, queue: tuple[str, ...], burst: bool, concurrency: int | None, name: str | None, tethered: bool
+    app: str,
+    queue: tuple[str, ...],
+    *,
+    burst: bool = False,
+    concurrency: int | None = None,
+    name: str | None = None,
+    tethered: bool = False,
+    helper: bool = False,
+    logs: Sequence[str] = (),
 ) -> None:
-    """Run a worker in this process."""
+    """Run a worker in this process; ``logs`` are the options of a helper's own log."""
     try:
         with ended_by_sigterm(log.info):
             loaded = load_target(app)
             adjust(loaded, concurrency=concurrency, name=name)
             loaded.client.observers.add(observer())
-            run_fast(work(loaded, queue, burst=burst, tethered=tethered))
+            if helper:
+                run_fast(help_out(loaded, queue))
+            else:
+                run_fast(work(loaded, queue, burst=burst, tethered=tethered, again=[*_named(app, queue), *logs]))
     finally:
         flush()
 
@@ -105,13 +118,18 @@ def watched(app: str) -> list[Path]:
 
 def _arguments(given: dict[str, Any], place: int) -> list[str]:
     """The same command line for one child."""
-    arguments = [given["app"]]
-    for queue in given["queue"]:
-        arguments += ["--queue", queue]
+    arguments = _named(given["app"], given["queue"])
     if given["burst"]:
         arguments.append("--burst")
     if given["concurrency"] is not None:
         arguments += ["--concurrency", str(given["concurrency"])]
     if given["name"] is not None:
         arguments += ["--name", f"{given['name']}-{place}" if place else given["name"]]
+    return arguments
+
+
+def _named(app: str, queues: Sequence[str]) -> list[str]:
+    arguments = [app]
+    for queue in queues:
+        arguments += ["--queue", queue]
     return arguments

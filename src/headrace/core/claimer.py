@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from headrace.core.helper import Helper
 from headrace.core.leases import Leases
 from headrace.core.settler import Settler
 from headrace.records import Claim, Claimed, Leased
@@ -27,9 +28,9 @@ class Claimer:
     due job was in somebody's hand, for a moment.
 
     A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
-    is certain, and no job is blamed for another. Of all workers that pass such a job over, one makes room for it: the
-    one that the store has chosen, or one that holds nothing anyway. While it has room, it takes all of them, one after
-    the other.
+    is certain, and no job is blamed for another. Of all workers that pass such a job over, one sees to it: the one that
+    the store has chosen calls its helper, a process of its own for such jobs, and goes on. One without a helper makes
+    room, if it was chosen or holds nothing anyway. While it has room, it takes all of them, one after the other.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Claimer:
         stuck: Callable[[], bool],
         companions: Callable[[], int],
         nudge: Callable[[], None],
+        helper: Helper | None = None,
     ) -> None:
         self._request = request
         self._leases = leases
@@ -64,6 +66,7 @@ class Claimer:
         """Whether so many threads go on whose jobs were given up on that nothing more may be started."""
         self._companions = companions
         self._nudge = nudge
+        self._helper = helper
         self._pace = 0.0
         self._last_count = 0
         self._last_time = 0.0
@@ -140,8 +143,8 @@ class Claimer:
         if self._claims_alone:
             self._claims_alone = False
             self._making_room = self._is_last_chance(claimed.jobs)  # then there is room for another
-        elif (claimed.chosen and sent_at >= self._no_room_before) or (claimed.passed_over and self._idle):
-            self._make_room()
+        elif claimed.passed_over:
+            self._see_to_it(claimed, sent_at)
         if len(claimed.jobs) == asked:
             self._hungry = True
         elif not (claimed.expired or self._heard or self._making_room):
@@ -161,6 +164,14 @@ class Claimer:
     def _idle(self) -> bool:
         """Whether this worker holds nothing, and has asked for nothing."""
         return not (self._others_held or self.asking or len(self._leases))
+
+    def _see_to_it(self, claimed: Claimed, sent_at: float) -> None:
+        """A job on its last chance was passed over."""
+        if self._helper is not None and self._helper.useful:
+            if claimed.chosen:
+                self._helper.call()
+        elif self._idle or (claimed.chosen and sent_at >= self._no_room_before):
+            self._make_room()
 
     def _make_room(self) -> None:
         """Let what this worker holds come to its end, but not for ever: a long job must not idle all other slots."""

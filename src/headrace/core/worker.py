@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -17,11 +17,13 @@ from headrace.core.claimer import Claimer
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.handler import Handler
+from headrace.core.helper import Helper
 from headrace.core.ids import secret_name
 from headrace.core.judge import Judge
 from headrace.core.lane import Lane
 from headrace.core.leases import Leases
 from headrace.core.listener import listen
+from headrace.core.lone import LoneClaimer
 from headrace.core.names import check_name, worker_name
 from headrace.core.notes import Notes
 from headrace.core.outage import Outage
@@ -95,6 +97,8 @@ class Worker:
         paces: Mapping[str, Pace] | None = None,
         guest: bool = False,
         strays: Strays | None = None,
+        helper: Helper | None = None,
+        lone: Callable[[], None] | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
@@ -107,6 +111,9 @@ class Worker:
         self._threaded = heartbeat_thread
         self._guest = guest
         """Whether the upkeep of the store is left to others: schedules, vanished workers, and what has ended."""
+        self._helper = helper
+        self._lone = lone
+        """This worker is itself a helper: called with each job on its last chance that it meets."""
         self._queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
         self._stop = asyncio.Event()
         self._started = 0.0
@@ -139,7 +146,8 @@ class Worker:
             nudge=self._nudge,
         )
         poll = worker.poll_blind if self._backend.hints is None else worker.poll
-        self._claimer = Claimer(
+        make = Claimer if self._lone is None else partial(LoneClaimer, met=self._lone)
+        self._claimer = make(
             Claim(holder, self._queues, 0, micros(worker.lease), lost_below=last_chance),
             self._leases,
             self._settler,
@@ -153,6 +161,7 @@ class Worker:
             stuck=lambda: self._stuck,
             companions=self._runner.companions,
             nudge=self._nudge,
+            helper=self._helper,
         )
         self._renewer = Renewer(
             self._leases,
