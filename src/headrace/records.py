@@ -504,7 +504,11 @@ class SweepClause(Struct, frozen=True, kw_only=True):
     or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
     max_count: int | None = None
     max_bytes: int | None = None
-    """Hard bounds: they hold even where a result is still held; only its key stays."""
+    """Hard bounds: they hold even where a result is still held; only its key stays. What they take of FAILED jobs is
+    taken from the tenants that hold most, of each its oldest ends, so that those are left with as much as each other:
+    nobody's failures push out the dead letters of those who have few. Where a bound is one of count and nobody holds
+    more than one, the oldest of all go. What is too old goes before the others are too many, and what is too
+    many before the rest is too large: each in a call of its own."""
     limit: int = 1_000
     dry_run: bool = False
     spare: int = 0

@@ -17,7 +17,7 @@ AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)
 KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
-    "w", "q", "qn", "qi",
+    "w", "q", "qn", "qi", "D:", "Dj", "Db",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
     "P", "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
@@ -311,6 +311,19 @@ class Audit:
             self._expect(f":d:{state}", self._sorted(f"d:{state}"), expected)
             self._expect(f":b of {state}", weighed.pop(state, 0), sum(job.size for job in jobs.values()))
         self._expect(":b of others", weighed, {})
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        dead: dict[bytes, dict[bytes, int]] = {}
+        sizes: dict[bytes, int] = {}
+        for job_id, job in self._in(FAILED).items():
+            tenant = job.head[2].encode()
+            dead.setdefault(tenant, {})[job_id] = job.instant
+            sizes[tenant] = sizes.get(tenant, 0) + job.size
+        self._expect(":Dj", self._sorted("Dj"), {tenant: len(of) for tenant, of in dead.items()})
+        self._expect(":Db", self._sorted("Db"), sizes)
+        for tenant, of in dead.items():
+            self._expect(f":D: of {tenant!r}", self._sorted("D:", tenant), of)
 
     def _check_results(self) -> None:
         results, until = self._hash("h"), self._sorted("hx")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from heapq import nlargest, nsmallest
+
+from msgspec.structs import replace
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.mailbox import Mailbox
@@ -16,6 +18,7 @@ from headrace.backends.memory.policies import MemoryPolicies
 from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.backends.settled import check_settled
+from headrace.backends.shares import bound_of, condemn, goes_on
 from headrace.policy import FOREVER
 from headrace.records import (
     CENSUS,
@@ -501,35 +504,66 @@ class MemoryBackend:
                 return self._sweep_keys(clause, now)
             if clause.place is Place.TENANTS:
                 return self._sweep_tenants(clause, now)
-            state = JobState(clause.place.value)
-            place = self.store.ended[state]
-            doomed: list[Entry] = []
-            more = False
-            excess = 0 if clause.max_count is None else len(place) - clause.max_count
-            over = 0 if clause.max_bytes is None else self.store.sizes[state] - clause.max_bytes
-            freed = 0
-            for entry in place.values():
-                if (entry.finished_at or 0) > now - clause.spare:
-                    break
-                old = (
-                    clause.older_than is not None
-                    and (entry.finished_at or 0) <= now - clause.older_than
-                    and not (state is JobState.COMPLETED and entry.held_until > now)
-                )
-                if not (old or len(doomed) < excess or freed < over):
-                    if clause.older_than is not None and (entry.finished_at or 0) <= now - clause.older_than:
-                        continue
-                    break
-                if len(doomed) == clause.limit:
-                    more = True
-                    break
-                doomed.append(entry)
-                freed += entry.size
-            kept = len(place) - len(doomed)
+            if clause.place is Place.FAILED:
+                return self._sweep_dead(clause, now)
+            return self._sweep_ended(clause, JobState(clause.place.value), now)
+
+    def _sweep_ended(self, clause: SweepClause, state: JobState, now: int) -> Swept:
+        place = self.store.ended[state]
+        doomed: list[Entry] = []
+        more = False
+        excess = 0 if clause.max_count is None else len(place) - clause.max_count
+        over = 0 if clause.max_bytes is None else self.store.sizes[state] - clause.max_bytes
+        freed = 0
+        for entry in place.values():
+            if (entry.finished_at or 0) > now - clause.spare:
+                break
+            old = (
+                clause.older_than is not None
+                and (entry.finished_at or 0) <= now - clause.older_than
+                and not (state is JobState.COMPLETED and entry.held_until > now)
+            )
+            if not (old or len(doomed) < excess or freed < over):
+                if clause.older_than is not None and (entry.finished_at or 0) <= now - clause.older_than:
+                    continue
+                break
+            if len(doomed) == clause.limit:
+                more = True
+                break
+            doomed.append(entry)
+            freed += entry.size
+        kept = len(place) - len(doomed)
+        if not clause.dry_run:
+            for entry in doomed:
+                self.store.sweep_away(entry, now)
+        return Swept(len(doomed), freed, kept, more)
+
+    def _sweep_dead(self, clause: SweepClause, now: int) -> Swept:
+        """FAILED jobs: what is too old; where nothing is, what is too much."""
+        place, size = self.store.ended[JobState.FAILED], self.store.sizes[JobState.FAILED]
+        jobs, bound = len(place), "age"
+        swept = self._sweep_ended(replace(clause, max_count=None, max_bytes=None), JobState.FAILED, now)
+        if not swept.removed:
+            bound, excess = bound_of(clause, jobs, size)
+            dead = self.store.dead
+
+            def oldest(tenant: str | None) -> Iterator[tuple[Entry, int]]:
+                for entry in (place if tenant is None else dead.of[tenant]).values():
+                    if (entry.finished_at or 0) > now - clause.spare:
+                        break
+                    yield entry, entry.size
+
+            heaviest = dead.heaviest(bound, clause.limit + 1) if bound else []
+            condemned = condemn(bound, excess, clause.limit, heaviest, oldest)
+            doomed = condemned[: clause.limit]
+            swept = Swept(
+                len(doomed), sum(each for _, each in doomed), jobs - len(doomed), len(condemned) > clause.limit
+            )
             if not clause.dry_run:
-                for entry in doomed:
+                for entry, _ in doomed:
                     self.store.sweep_away(entry, now)
-            return Swept(len(doomed), freed, kept, more)
+        again = swept.removed > 0 and goes_on(clause, bound, swept.kept, size - swept.bytes)
+        return replace(swept, more=swept.more or again)
 
     def _sweep_results(self, clause: SweepClause, now: int) -> Swept:
         past = self.store.results_past(now, clause.limit + 1)

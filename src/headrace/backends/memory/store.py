@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.absence import Absence
 from headrace.backends.memory.agenda import Agenda
+from headrace.backends.memory.dead import Dead
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
@@ -35,6 +36,7 @@ class MemoryStore:
             JobState.CANCELLED: {},
             JobState.FAILED: {},
         }
+        self.dead = Dead()
         self.keys: dict[tuple[str, str], JobId] = {}
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
         """Keys whose job has no record any more: who had them, and until when they are held."""
@@ -175,6 +177,8 @@ class MemoryStore:
             self.ended[entry.state][entry.id] = entry
             entry.size = entry.measure()
             self.sizes[entry.state] += entry.size
+            if entry.state is JobState.FAILED:
+                self.dead.bury(entry)
             if entry.expires_at is not None:
                 self._expiring.drop(entry.id)
             if entry.result is not None:
@@ -197,6 +201,8 @@ class MemoryStore:
         elif entry.state.terminal:
             del self.ended[entry.state][entry.id]
             self.sizes[entry.state] -= entry.size
+            if entry.state is JobState.FAILED:
+                self.dead.dig_up(entry)
             self._holding.drop(entry.id)
 
     # -- groups

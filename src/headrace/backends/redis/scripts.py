@@ -9,7 +9,7 @@ from typing import Any
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 
-_JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys")
+_JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys", "dead")
 _TURNS = ("rates", "lanes", "awake", "turns")
 _PLACES = ("order", "policies", "ready", *_TURNS, "places", "groups")
 _ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
@@ -30,7 +30,7 @@ _PARTS = {
     "scan": (*_READ, "order", "select", "scan_main"),
     "stats": ("queues", "policies", "stats_main"),
     "oldest": ("oldest_main",),
-    "sweep": ("goes_on", *_ALL, "held", "sweep_main"),
+    "sweep": ("goes_on", *_ALL, "held", "shares", "sweep_main"),
     "keys": ("goes_on", "keys_main"),
     "idle": ("goes_on", *_ALL, "idle_main"),
     "save": ("must_fit", "waiters", "send", "order", "schedules", "save_main"),
@@ -60,6 +60,8 @@ _PARTS = {
     "expire": ("goes_on", *_ALL, "expire_main"),
     "overdue": ("jobs", "steady", "overdue_main"),
     "ended": ("goes_on", "jobs", "held", "ended_main"),
+    "heaviest": ("jobs", "dead", "shares", "heaviest_main"),
+    "give": ("goes_on", "jobs", "dead", "shares", "give_main"),
     "remove": ("goes_on", *_ALL, "remove_main"),
     "whose": ("order", "schedules", "whose_main"),
     "known": ("ledger", "known_main"),

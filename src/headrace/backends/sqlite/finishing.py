@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite.dead import bury
 from headrace.backends.sqlite.insertion import insert, key_taken
 from headrace.backends.sqlite.places import (
     EndedRow,
@@ -23,7 +24,7 @@ from headrace.backends.sqlite.places import (
     tell_waiters,
 )
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
 from headrace.errors import InvalidJob
 from headrace.records import JobId, Row, Settlement
@@ -114,6 +115,8 @@ class _Ends:
             self._leave(seqs, leases, now)
             tx.fill(code, len(leases), sum([lease[8] for lease in leases]) + more * len(leases))
             tell_waiters(tx, seqs)
+            if code == FAILED:
+                bury(tx, seqs)
             for qid, number in Counter([lease[4] for lease in leases]).items():
                 tx.count(qid, code, number)
         self._alike.clear()

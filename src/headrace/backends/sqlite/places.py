@@ -11,9 +11,10 @@ import apsw
 
 from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.apart import home, place
+from headrace.backends.sqlite.dead import bury, dig_up
 from headrace.backends.sqlite.entry import Entry
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, KEYS, PAUSED
+from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, KEYS, PAUSED
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.records import JobId, Reaped
@@ -98,6 +99,8 @@ def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) 
     """Jobs that lie nowhere end in one state, and those who wait for them are told; the caller counts them."""
     tx.executemany(_SQL["to_ended"], rows)
     tx.fill(code, len(rows), sum([row[7] for row in rows]))
+    if code == FAILED:
+        bury(tx, seqs)
     tell_waiters(tx, seqs)
 
 
@@ -157,6 +160,8 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
         tx.execute(_SQL["from_paused"], (entry.seq,))
     elif entry.finished_at is not None:
         tx.drop(entry.result)
+        if entry.code == FAILED:
+            dig_up(tx, array("q", [entry.seq]))
         tx.execute(_SQL["from_ended"], (apsw.carray(array("q", [entry.seq])),))
         tx.fill(entry.code, -1, -entry.size)
     else:  # it lies nowhere, and nothing counts it

@@ -7,10 +7,11 @@ from collections import Counter
 
 import apsw
 
-from headrace.backends.sqlite import ledger, rules, turns
+from headrace.backends.shares import bound_of, goes_on
+from headrace.backends.sqlite import dead, ledger, rules, turns
 from headrace.backends.sqlite.places import forget, outlive
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED, KEYS
+from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
 from headrace.records import Place, SweepClause, Swept
 from headrace.types import JobState
@@ -71,6 +72,8 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
             code = CODES[JobState(clause.place.value)]
             if code == COMPLETED:
                 outlive(tx, seqs, now)
+            elif code == FAILED:
+                dead.dig_up(tx, seqs)
             queues = Counter(qid for [qid] in tx.rows(_SQL["queues"], (apsw.carray(seqs),)))
             forget(tx, seqs)
             tx.fill(code, -answer.removed, -answer.bytes)
@@ -82,9 +85,20 @@ def sweep(tx: Transaction, clause: SweepClause, now: int) -> Swept:
 
 
 def _condemn(session: Session, clause: SweepClause, now: int) -> tuple[array[int], Swept]:
-    """The hard bounds take from the head of the place; beyond what they take, age takes what is not held."""
     code = CODES[JobState(clause.place.value)]
     count, size = session.one(_SQL["place"], (code,))
+    condemned = _condemn_dead if code == FAILED else _condemn_oldest
+    doomed, again = condemned(session, clause, count, size, now)
+    seqs = array("q", list(doomed)[: clause.limit])
+    freed = sum(doomed[seq] for seq in seqs)
+    return seqs, Swept(len(seqs), freed, count - len(seqs), again or len(doomed) > clause.limit)
+
+
+def _condemn_oldest(
+    session: Session, clause: SweepClause, count: int, size: int, now: int
+) -> tuple[dict[int, int], bool]:
+    """The hard bounds take from the head of the place; beyond what they take, age takes what is not held."""
+    code = CODES[JobState(clause.place.value)]
     excess = 0 if clause.max_count is None else count - clause.max_count
     over = 0 if clause.max_bytes is None else size - clause.max_bytes
     doomed: dict[int, int] = {}
@@ -95,14 +109,28 @@ def _condemn(session: Session, clause: SweepClause, now: int) -> tuple[array[int
                 break
             doomed[seq] = each
             freed += each
-    if clause.older_than is not None and len(doomed) <= clause.limit:
-        wanted = clause.limit + 1 + len(doomed)
-        before = now - max(clause.older_than, clause.spare)
-        doomed |= dict(session.rows(_SQL["aged"], (code, before, now, wanted)))
-    more = len(doomed) > clause.limit
-    seqs = array("q", list(doomed)[: clause.limit])
-    freed = sum(doomed[seq] for seq in seqs)
-    return seqs, Swept(len(seqs), freed, count - len(seqs), more)
+    if len(doomed) <= clause.limit:
+        doomed |= _condemn_aged(session, clause, clause.limit + 1 + len(doomed), now)
+    return doomed, False
+
+
+def _condemn_dead(
+    session: Session, clause: SweepClause, count: int, size: int, now: int
+) -> tuple[dict[int, int], bool]:
+    """What is too old; where nothing is, what is too much."""
+    bound, excess = "age", 0
+    doomed = _condemn_aged(session, clause, clause.limit + 1, now)
+    if not doomed:
+        bound, excess = bound_of(clause, count, size)
+        doomed = dead.condemn(session, clause, bound, excess, now) if bound else {}
+    return doomed, bool(doomed) and goes_on(clause, bound, count - len(doomed), size - sum(doomed.values()))
+
+
+def _condemn_aged(session: Session, clause: SweepClause, limit: int, now: int) -> dict[int, int]:
+    if clause.older_than is None:
+        return {}
+    before = now - max(clause.older_than, clause.spare)
+    return dict(session.rows(_SQL["aged"], (CODES[JobState(clause.place.value)], before, now, limit)))
 
 
 def _condemn_results(session: Session, clause: SweepClause, now: int) -> tuple[list[tuple[int, Stored, int]], Swept]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.protocol import Backend
 from headrace.records import (
@@ -21,6 +22,7 @@ from headrace.records import (
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 
+MINUTE = 60 * SECOND
 ENDED = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 
 
@@ -252,6 +254,88 @@ class SweepTests(ConformanceBase):
         [live] = await store.fetch([JobKey("q", "k0")], at=T0 + HOUR)
         assert live is not None
         assert live.id == job_id(7)
+
+    async def _fail(self, store: Backend, tenant: str, first: int, count: int, at: int, *, blob: bytes = b"") -> None:
+        """Jobs of one tenant that fail, one second after the other."""
+        for n in range(first, first + count):
+            await self.put(store, row(n, tenant=tenant, cells={"blob": blob}))
+            await store.finish([settle(await self.take_one(store), JobState.FAILED)], at + (n - first) * SECOND)
+
+    async def test_a_tenants_failures_push_out_none_of_others(self, store: Backend) -> None:
+        await self._fail(store, "small", 0, 3, T0)
+        await self._fail(store, "", 10, 2, T0)
+        await self._fail(store, "loud", 100, 20, T0 + HOUR)
+        clause = SweepClause(place=Place.FAILED, max_count=12, limit=8)
+        assert await store.sweep(replace(clause, dry_run=True), T0 + 2 * HOUR) == await store.sweep(
+            clause, T0 + 2 * HOUR
+        )
+        swept = await store.sweep(clause, T0 + 2 * HOUR)
+        assert (swept.removed, swept.kept, swept.more) == (5, 12, False)
+        assert await self._left(store, 200, T0 + 2 * HOUR) == [0, 1, 2, 10, 11, *range(113, 120)]
+
+    async def test_those_who_hold_most_are_left_with_as_much(self, store: Backend) -> None:
+        await self._fail(store, "a", 0, 2, T0)
+        await self._fail(store, "b", 10, 6, T0)
+        await self._fail(store, "c", 20, 9, T0)
+        clause = SweepClause(place=Place.FAILED, max_count=12)
+        assert (await store.sweep(clause, T0 + HOUR)).removed == 5
+        assert await self._left(store, 40, T0 + HOUR) == [0, 1, *range(11, 16), *range(24, 29)]
+        clause = SweepClause(place=Place.FAILED, max_count=6)
+        assert (await store.sweep(clause, T0 + HOUR)).removed == 6
+        assert await self._left(store, 40, T0 + HOUR) == [0, 1, 14, 15, 27, 28]
+
+    async def test_a_tenants_large_failures_push_out_none_of_others(self, store: Backend) -> None:
+        await self._fail(store, "small", 0, 3, T0)
+        await self._fail(store, "large", 10, 4, T0 + HOUR, blob=b"x" * 10_000)
+        clause = SweepClause(place=Place.FAILED, max_bytes=25_000)
+        assert (await store.sweep(clause, T0 + 2 * HOUR)).removed == 2
+        assert await self._left(store, 20, T0 + 2 * HOUR) == [0, 1, 2, 12, 13]
+
+    async def test_what_leaves_the_dead_letters_counts_for_nobody(self, store: Backend) -> None:
+        await self._fail(store, "a", 0, 4, T0)
+        await self._fail(store, "b", 10, 8, T0)
+        ids = [job_id(n) for n in (10, 11, 12)]
+        await store.alter(Selector(ids=ids[:2]), Delete(), T0)
+        await store.alter(Selector(ids=ids[2:]), Requeue(), T0)
+        await store.sweep(SweepClause(place=Place.FAILED, older_than=HOUR), T0 + HOUR)
+        assert await self._left(store, 20, T0 + HOUR) == [1, 2, 3, 12, 13, 14, 15, 16, 17]
+        assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=6), T0 + HOUR)).removed == 2
+        assert await self._left(store, 20, T0 + HOUR) == [1, 2, 3, 12, 15, 16, 17]
+
+    async def test_dead_letters_that_are_too_old_go_before_others_are_too_many(self, store: Backend) -> None:
+        await self._fail(store, "small", 0, 3, T0)
+        await self._fail(store, "loud", 10, 9, T0 + HOUR)
+        clause = SweepClause(place=Place.FAILED, max_count=8, older_than=HOUR)
+        swept = await store.sweep(clause, T0 + HOUR + MINUTE)
+        assert (swept.removed, swept.kept, swept.more) == (3, 9, True)
+        assert (await store.sweep(clause, T0 + HOUR + MINUTE)).removed == 1
+        assert await self._left(store, 20, T0 + HOUR) == [*range(11, 19)]
+
+    async def test_dead_letters_keep_to_both_bounds(self, store: Backend) -> None:
+        await self._fail(store, "small", 0, 3, T0)
+        await self._fail(store, "many", 10, 8, T0 + HOUR)
+        await self._fail(store, "large", 20, 4, T0 + HOUR, blob=b"x" * 10_000)
+        clause = SweepClause(place=Place.FAILED, max_count=12, max_bytes=25_000)
+        swept = await store.sweep(clause, T0 + 2 * HOUR)
+        assert (swept.removed, swept.kept, swept.more) == (3, 12, True)
+        swept = await store.sweep(clause, T0 + 2 * HOUR)
+        assert (swept.removed, swept.kept, swept.more) == (2, 10, False)
+        assert await self._left(store, 30, T0 + 2 * HOUR) == [0, 1, 2, *range(13, 18), 22, 23]
+
+    async def test_failures_that_are_spared_push_out_none_of_others(self, store: Backend) -> None:
+        await self._fail(store, "small", 0, 3, T0)
+        await self._fail(store, "loud", 10, 9, T0 + HOUR)
+        clause = SweepClause(place=Place.FAILED, max_count=6, spare=MINUTE)
+        assert await store.sweep(clause, T0 + HOUR + MINUTE - SECOND) == Swept(0, 0, 12, False)
+        assert (await store.sweep(clause, T0 + HOUR + MINUTE + 3 * SECOND)).removed == 4
+        assert (await store.sweep(clause, T0 + 2 * HOUR)).removed == 2
+        assert await self._left(store, 20, T0 + 2 * HOUR) == [0, 1, 2, 16, 17, 18]
+
+    async def test_more_tenants_than_dead_letters_may_be(self, store: Backend) -> None:
+        for n in range(5):
+            await self._fail(store, f"t{n}", n, 1, T0 + n * SECOND)
+        assert (await store.sweep(SweepClause(place=Place.FAILED, max_count=2), T0 + HOUR)).removed == 3
+        assert await self._left(store, 5, T0 + HOUR) == [3, 4]
 
     async def test_dead_letters_of_the_reaper_are_bounded_too(self, store: Backend) -> None:
         await self.put(store, *(row(n) for n in range(5)))

@@ -175,14 +175,19 @@ class UpkeepRules(WorkingRules):
         return next(found.bytes for found in stats.places if found.place == place.value)
 
     def _check_gone(self, clause: SweepClause, gone: list[JobId]) -> None:
-        """What stays ended no earlier than what went, but for held results, which age does not condemn."""
+        """What stays ended no earlier than what went, but for held results, which age does not condemn; of dead
+        letters, no earlier than what went of the same tenant."""
         books = self.world.books
         assert all(books[job_id].state == clause.place.value for job_id in gone), "a sweep of another place"
-        last = max((books[job_id].finished_at or 0 for job_id in gone), default=0)
+        lasts: dict[str, int] = {}
+        for one in (books[job_id] for job_id in gone):
+            whose = one.tenant if clause.place is Place.FAILED else ""
+            lasts[whose] = max(lasts.get(whose, 0), one.finished_at or 0)
         for record in self.world.in_state(JobState(clause.place.value)):
             if record.id in gone:
                 continue
             spared = clause.older_than is not None and record.held
+            last = lasts.get(record.tenant if clause.place is Place.FAILED else "", 0)
             assert spared or (record.finished_at or 0) >= last, "a younger job went before an older one"
             if spared and (record.finished_at or 0) <= self.now - (clause.older_than or 0):
                 self.note("sweep: a held result stays")

@@ -23,6 +23,7 @@ SOMETIMES = (
     *("requeue completed", "requeue cancelled", "requeue failed", "requeue refused"),
     *("hold completed", "hold refused", "delete available", "delete completed", "reprioritise available"),
     *("swept completed", "swept cancelled", "swept failed", "swept results", "dry run"),
+    *("dead letters were shared",),
     *("wait answered", "wait answered with an error", "wait timed out", "wait for a job that is gone"),
     *("runs overlap after a lost lease", "watch running"),
 )

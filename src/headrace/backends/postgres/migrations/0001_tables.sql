@@ -183,7 +183,8 @@ CREATE TABLE paused (
     error bytea
 );
 
--- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together. ``lost`` as in ``leased``.
+-- COMPLETED, CANCELLED, FAILED: by id as ``jobs`` is, so that both lose a day together. ``lost`` as in ``leased``; ``tenant`` is
+-- told of FAILED ones only.
 CREATE TABLE ended (
     finished_at bigint NOT NULL,
     held_until bigint NOT NULL,
@@ -198,12 +199,14 @@ CREATE TABLE ended (
     priority smallint NOT NULL,
     keyed boolean NOT NULL,
     reason text NOT NULL,
+    tenant text,
     error bytea,
     result bytea
 ) PARTITION BY RANGE (id);
 ALTER TABLE ended ALTER error SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL;
 ALTER TABLE ended ADD CONSTRAINT ended_pkey PRIMARY KEY (id);
 CREATE INDEX ended_age ON ended (state, finished_at);
+CREATE INDEX ended_dead ON ended (tenant, finished_at) WHERE state = 5;
 CREATE INDEX ended_results ON ended (held_until) WHERE result IS NOT NULL;
 -- What may still be held when its day goes.
 CREATE INDEX ended_held ON ended (held_until) WHERE held_until - 86400000000 > finished_at;
@@ -251,12 +254,13 @@ CREATE TABLE absence (
 
 -- How many jobs of a queue are in which state, and how many bytes of them have ended: a row per transaction and queue,
 -- added up into ``totals`` now and then. So no two transactions wait for each other over a counter. State 7: keys that outlive
--- the records of their jobs.
+-- the records of their jobs. FAILED ones are told by tenant too, and added up into ``shares``: who has how many of them.
 CREATE TABLE deltas (
     qid integer NOT NULL,
     state smallint NOT NULL,
     jobs bigint NOT NULL,
-    bytes bigint NOT NULL DEFAULT 0
+    bytes bigint NOT NULL DEFAULT 0,
+    tenant text
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE totals (
     qid integer NOT NULL,
@@ -265,6 +269,13 @@ CREATE TABLE totals (
     bytes bigint NOT NULL,
     CONSTRAINT totals_pkey PRIMARY KEY (qid, state)
 ) WITH (fillfactor = 50);
+CREATE TABLE shares (
+    tenant text NOT NULL CONSTRAINT shares_pkey PRIMARY KEY,
+    jobs bigint NOT NULL,
+    bytes bigint NOT NULL
+);
+CREATE INDEX shares_jobs ON shares (jobs);
+CREATE INDEX shares_bytes ON shares (bytes);
 
 -- What is done by one at a time: whoever does it has locked the row of its name. A lock in memory would not do: whoever is let
 -- into the database can take those. Jobs of groups, and jobs that count towards a depth, share some of the names.

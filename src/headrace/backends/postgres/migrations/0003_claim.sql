@@ -26,22 +26,39 @@ BEGIN
     RETURN QUERY SELECT j.* FROM jobs AS j WHERE j.id = ANY (p_ids);  -- jobs_pkey
 END $$;
 
--- AVAILABLE jobs that have expired are cancelled; the caller has taken them out of ``ready``.
+-- Whose these jobs are, in their order; planned for these ids as above.
+CREATE FUNCTION tenants_of(p_ids uuid[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT coalesce(j.tenant, '') FROM unnest(p_ids) WITH ORDINALITY AS n (id, ord)
+        LEFT JOIN (SELECT j.id, j.tenant FROM jobs AS j WHERE j.id = ANY (p_ids)) AS j ON j.id = n.id  -- jobs_pkey
+        ORDER BY n.ord
+    );
+END $$;
+
+-- Jobs that lie nowhere are CANCELLED or FAILED.
 CREATE FUNCTION end_jobs(
     p_now bigint, p_state smallint, p_reason text, p_ids uuid[], p_qids integer[], p_epochs bigint[],
     p_attempts integer[], p_losts integer[], p_sizes integer[], p_priorities smallint[], p_run_ats bigint[],
     p_keyed boolean[], p_errors bytea[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    v_tenants text[];
 BEGIN
+    IF p_state = 5 THEN
+        v_tenants := tenants_of(p_ids);
+    END IF;
     INSERT INTO ended (
-        finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error
+        finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error
     )
-    SELECT p_now, 0, n.run_at, n.id, n.qid, n.epoch, n.attempt, n.lost, n.size, p_state, n.priority, n.keyed, p_reason, n.error
+    SELECT p_now, 0, n.run_at, n.id, n.qid, n.epoch, n.attempt, n.lost, n.size, p_state, n.priority, n.keyed, p_reason, n.tenant, n.error
     FROM unnest(
-        p_run_ats, p_ids, p_qids, p_epochs, p_attempts, p_losts, p_sizes, p_priorities, p_keyed, p_errors
-    ) AS n (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, error);
-    INSERT INTO deltas (qid, state, jobs, bytes)
-    SELECT n.qid, p_state, count(*), sum(n.size) FROM unnest(p_qids, p_sizes) AS n (qid, size) GROUP BY n.qid;
+        p_run_ats, p_ids, p_qids, p_epochs, p_attempts, p_losts, p_sizes, p_priorities, p_keyed, v_tenants, p_errors
+    ) AS n (run_at, id, qid, epoch, attempt, lost, size, priority, keyed, tenant, error);
+    INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+    SELECT n.qid, p_state, count(*), sum(n.size), n.tenant FROM unnest(p_qids, p_sizes, v_tenants) AS n (qid, size, tenant)
+    GROUP BY n.qid, n.tenant;
     IF true = ANY (p_keyed) THEN
         PERFORM lock_keys(p_ids, p_qids);
         UPDATE keys AS k SET held_until = 0, failed = (p_state = 5) FROM (

@@ -138,10 +138,8 @@ DECLARE
     v_lasts integer[] := '{}';
     v_from integer;
     v_to integer;
-    v_counted_qids integer[] := '{}';
-    v_counted_states smallint[] := '{}';
-    v_counted_jobs integer[] := '{}';
-    v_counted_bytes bigint[] := '{}';
+    v_counted deltas[] := '{}';
+    v_tenants text[];
     v_ruled_qids integer[];
     v_gids bigint[];
     v_tids bigint[];
@@ -225,6 +223,9 @@ BEGIN
     END IF;
     RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(v_plain_ids) AS w;
     v_asked := ARRAY(SELECT a.id FROM asks AS a WHERE a.id = ANY (p_ids));  -- asks_id
+    IF 5 = ANY (p_states) THEN
+        v_tenants := tenants_of(p_ids);
+    END IF;
     FOR i IN 1..cardinality(p_ids) LOOP
         IF v_plain[v_next] = i THEN
             v_next := v_next + 1;
@@ -266,10 +267,7 @@ BEGIN
                 END IF;
             END IF;
         END IF;
-        v_counted_qids := v_counted_qids || l.qid;
-        v_counted_states := v_counted_states || 1::smallint;
-        v_counted_jobs := v_counted_jobs || -1;
-        v_counted_bytes := v_counted_bytes || 0::bigint;
+        v_counted := v_counted || (l.qid, 1, -1, 0, NULL)::deltas;
         IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
             v_ruled_qids := v_ruled_qids || l.qid;
             v_gids := v_gids || l.gid;
@@ -317,19 +315,19 @@ BEGIN
             ELSE
                 INSERT INTO ended (
                     finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason,
-                    error, result
+                    tenant, error, result
                 ) VALUES (
                     v_now, CASE WHEN v_state = 3 THEN v_now + p_result_ttls[i] ELSE 0 END, l.run_at, l.id, v_qid, l.epoch,
-                    v_attempt, v_lost, v_size, v_state, v_priority, v_keyed, v_reason, v_error, v_result
+                    v_attempt, v_lost, v_size, v_state, v_priority, v_keyed, v_reason,
+                    CASE WHEN v_state = 5 THEN v_tenants[i] END, v_error, v_result
                 );
             END IF;
             RETURN QUERY SELECT (told(w.id, w.inbox)).* FROM take_waiters(ARRAY[l.id]) AS w;
         END IF;
         IF NOT (v_state = 3 AND NOT p_keeps[i]) THEN
-            v_counted_qids := v_counted_qids || v_qid;
-            v_counted_states := v_counted_states || v_state;
-            v_counted_jobs := v_counted_jobs || 1;
-            v_counted_bytes := v_counted_bytes || CASE WHEN v_state > 2 THEN v_size ELSE 0 END::bigint;
+            v_counted := v_counted || (
+                v_qid, v_state, 1, CASE WHEN v_state > 2 THEN v_size ELSE 0 END, CASE WHEN v_state = 5 THEN v_tenants[i] END
+            )::deltas;
         END IF;
         IF p_spawn_count[i] > 0 THEN
             IF v_lasts[v_runs] = p_spawn_first[i] - 1 THEN
@@ -345,10 +343,8 @@ BEGIN
         v_entered := v_entered || v_kept;  -- several of a group come back, one after the other
         v_entries := v_entries || v_keeps;
     END IF;
-    INSERT INTO deltas (qid, state, jobs, bytes)
-    SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes)
-    FROM unnest(v_counted_qids, v_counted_states, v_counted_jobs, v_counted_bytes) AS n (qid, state, jobs, bytes)
-    GROUP BY n.qid, n.state;
+    INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+    SELECT n.qid, n.state, sum(n.jobs), sum(n.bytes), n.tenant FROM unnest(v_counted) AS n GROUP BY n.qid, n.state, n.tenant;
     FOR i IN 1..v_runs LOOP  -- one run, unless a settlement is fenced off, and so all of them in the order of their keys
         v_from := v_firsts[i];
         v_to := v_lasts[i];

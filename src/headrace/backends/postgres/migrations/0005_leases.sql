@@ -235,22 +235,29 @@ BEGIN
 END $$;
 
 -- Add up what transactions have counted, and note which queues they used. One at a time; whoever finds it under way leaves it to
--- the other.
-CREATE FUNCTION fold_deltas() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- the other. Whether it was done.
+CREATE FUNCTION fold_deltas() RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     v_now CONSTANT bigint := now_us();
 BEGIN
-    IF try_lock('deltas') THEN
-        WITH gone AS (
-            DELETE FROM deltas AS d RETURNING d.*
-        ), used AS (
-            UPDATE queues AS q SET used_at = v_now, leaving = false FROM (SELECT DISTINCT g.qid FROM gone AS g) AS n  -- queues_pkey
-            WHERE q.qid = ANY (ARRAY[n.qid]) AND (q.leaving OR q.used_at < v_now - 3600000000)
-        )
-        INSERT INTO totals AS t (qid, state, jobs, bytes)
-        SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
-        ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes;
+    IF NOT try_lock('deltas') THEN
+        RETURN false;
     END IF;
+    WITH gone AS (
+        DELETE FROM deltas AS d RETURNING d.*
+    ), used AS (
+        UPDATE queues AS q SET used_at = v_now, leaving = false FROM (SELECT DISTINCT g.qid FROM gone AS g) AS n  -- queues_pkey
+        WHERE q.qid = ANY (ARRAY[n.qid]) AND (q.leaving OR q.used_at < v_now - 3600000000)
+    ), shared AS (
+        INSERT INTO shares AS s (tenant, jobs, bytes)
+        SELECT g.tenant, sum(g.jobs), sum(g.bytes) FROM gone AS g WHERE g.tenant IS NOT NULL GROUP BY g.tenant ORDER BY 1
+        ON CONFLICT ON CONSTRAINT shares_pkey DO UPDATE SET jobs = s.jobs + excluded.jobs, bytes = s.bytes + excluded.bytes
+    )
+    INSERT INTO totals AS t (qid, state, jobs, bytes)
+    SELECT g.qid, g.state, sum(g.jobs), sum(g.bytes) FROM gone AS g GROUP BY g.qid, g.state ORDER BY 1, 2
+    ON CONFLICT ON CONSTRAINT totals_pkey DO UPDATE SET jobs = t.jobs + excluded.jobs, bytes = t.bytes + excluded.bytes;
+    DELETE FROM shares AS s WHERE s.jobs = 0;  -- shares_jobs
+    RETURN true;
 END $$;
 
 -- Jobs with which no claim or reap can go on, as after an edit past these functions, are set aside: asked for when one has failed, so
@@ -289,15 +296,18 @@ BEGIN
     ), counted AS (
         INSERT INTO deltas (qid, state, jobs)
         SELECT n.qid, 0, -count(*) FROM (SELECT g.qid FROM gone AS g UNION ALL SELECT t.qid FROM twice AS t) AS n GROUP BY n.qid
+    ), whose AS MATERIALIZED (  -- jobs_pkey
+        SELECT g.*, coalesce((SELECT j.tenant FROM jobs AS j WHERE j.id = g.id), '') AS tenant FROM gone AS g
     ), kept AS (
         INSERT INTO ended (
-            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, error
+            finished_at, held_until, run_at, id, qid, epoch, attempt, lost, size, state, priority, keyed, reason, tenant, error
         )
-        SELECT v_now, 0, g.run_at, g.id, g.qid, CASE WHEN g.epoch BETWEEN -v_far AND v_far THEN g.epoch ELSE v_now END,
-            g.attempt, g.lost, g.size, 5, g.priority, g.keyed, 'corrupt', g.error
-        FROM gone AS g
+        SELECT v_now, 0, w.run_at, w.id, w.qid, CASE WHEN w.epoch BETWEEN -v_far AND v_far THEN w.epoch ELSE v_now END,
+            w.attempt, w.lost, w.size, 5, w.priority, w.keyed, 'corrupt', w.tenant, w.error
+        FROM whose AS w
     ), weighed AS (
-        INSERT INTO deltas (qid, state, jobs, bytes) SELECT g.qid, 5, count(*), sum(g.size) FROM gone AS g GROUP BY g.qid
+        INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+        SELECT w.qid, 5, count(*), sum(w.size), w.tenant FROM whose AS w GROUP BY w.qid, w.tenant
     ), looks AS (
         INSERT INTO looks (qid, gid) SELECT DISTINCT g.qid, g.gid FROM gone AS g WHERE g.gid IS NOT NULL
     )

@@ -108,6 +108,8 @@ END $$;
 -- The job lies nowhere now.
 CREATE FUNCTION leave_place(p_now bigint, p place) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_tenant text;
 BEGIN
     IF p.lane >= 4611686018427387904 THEN
         PERFORM tell_dropped(p_now, ARRAY[p.qid], ARRAY[p.id], ARRAY[p.lane]);
@@ -116,9 +118,10 @@ BEGIN
         WHEN p.state = 0 THEN DELETE FROM ready AS y WHERE y.id = p.id;
         WHEN p.state = 1 THEN DELETE FROM leased AS l WHERE l.id = p.id;
         WHEN p.state = 2 THEN DELETE FROM paused AS x WHERE x.id = p.id;
-        ELSE DELETE FROM ended AS e WHERE e.id = p.id;
+        ELSE DELETE FROM ended AS e WHERE e.id = p.id RETURNING e.tenant INTO v_tenant;
     END CASE;
-    INSERT INTO deltas (qid, state, jobs, bytes) VALUES (p.qid, p.state, -1, CASE WHEN p.state > 2 THEN -p.size ELSE 0 END);
+    INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+    VALUES (p.qid, p.state, -1, CASE WHEN p.state > 2 THEN -p.size ELSE 0 END, v_tenant);
 END $$;
 
 -- The job, which lies nowhere, becomes AVAILABLE or PAUSED; the number of its group, if it stands in line there.

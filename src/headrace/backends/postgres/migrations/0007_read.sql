@@ -189,6 +189,8 @@ CREATE FUNCTION places_v1() RETURNS TABLE (state smallint, jobs bigint, bytes bi
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT s.state, coalesce(sum(c.jobs), 0)::bigint, coalesce(sum(c.bytes), 0)::bigint
     FROM (VALUES (3::smallint), (4::smallint), (5::smallint)) AS s (state)
-    LEFT JOIN (SELECT * FROM totals UNION ALL SELECT * FROM deltas) AS c ON c.state = s.state
+    LEFT JOIN (
+        SELECT t.state, t.jobs, t.bytes FROM totals AS t UNION ALL SELECT d.state, d.jobs, d.bytes FROM deltas AS d
+    ) AS c ON c.state = s.state
     GROUP BY s.state ORDER BY s.state
 $$;

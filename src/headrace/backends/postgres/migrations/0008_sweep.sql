@@ -1,6 +1,9 @@
+-- A job that a sweep removes.
+CREATE TYPE doomed AS (id uuid, qid integer, size integer, tenant text);
+
 -- Remove what has ended, oldest end first. ``p_count`` and ``p_bytes`` are hard; a result that is held protects its job
--- from ``p_age``; nothing that ended less than ``p_spare`` ago goes. A key that is still held outlives its job. An age of a day or
--- more leaves the jobs of a day to ``drop_day_v1``, until all of that day has been past it for another day.
+-- from ``p_age``; nothing that ended less than ``p_spare`` ago goes. A key that is still held outlives its job. FAILED jobs go by one
+-- bound at a time, and those of the tenants that hold most first.
 CREATE FUNCTION sweep_v1(
     p_at bigint, p_state smallint, p_age bigint, p_count bigint, p_bytes bigint, p_limit integer, p_dry boolean, p_spare bigint
 ) RETURNS TABLE (removed bigint, bytes bigint, kept bigint, more boolean) LANGUAGE plpgsql VOLATILE
@@ -8,79 +11,115 @@ SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := clock(p_at);
+    v_now CONSTANT bigint := clock(p_at);
+    -- One at a time, and before anything is counted: two would each take off what is too much.
+    v_mine CONSTANT boolean := p_dry OR try_lock('ended ' || p_state);
     v_jobs bigint;
     v_bytes bigint;
     v_excess bigint;
     v_over bigint;
-    v_seen bigint := 0;
-    v_freed bigint := 0;
-    v_oldest uuid[];
-    v_oldest_sizes integer[];
-    v_days_from uuid := day_start('2100-01-01');
-    v_days_to uuid := day_start('2100-01-01');
-    v_ids uuid[] := '{}';
-    v_qids integer[] := '{}';
-    v_sizes integer[] := '{}';
-    r record;
+    v_done text;
+    v_doomed doomed[] := '{}';
 BEGIN
     SELECT x.jobs, x.bytes INTO v_jobs, v_bytes FROM places_v1() AS x WHERE x.state = p_state;
     v_excess := greatest(coalesce(v_jobs - p_count, 0), 0);
     v_over := greatest(coalesce(v_bytes - p_bytes, 0), 0);
-    -- One at a time: two would each take off what is too much.
-    IF (v_excess > 0 OR v_over > 0)
-        AND NOT EXISTS (SELECT 1 FROM gone_days AS d WHERE d.state = p_state)  -- they still count, and are gone
-        AND (p_dry OR try_lock('ended ' || p_state))
-    THEN
-        SELECT array_agg(x.id), array_agg(x.size) INTO v_oldest, v_oldest_sizes FROM (
-            SELECT e.id, e.size FROM ended AS e WHERE e.state = p_state AND e.finished_at <= v_now - p_spare  -- ended_age
-            ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1
-        ) AS x;
-        -- What they weigh is told by the rows as they are once they are locked: a result may go at the same time.
-        FOR r IN  -- ended_pkey
-            WITH mine AS MATERIALIZED (
-                SELECT e.id, e.qid, e.size FROM unnest(v_oldest) AS n (id) JOIN ended AS e ON e.id = ANY (ARRAY[n.id])
-                FOR UPDATE OF e SKIP LOCKED
-            )
-            SELECT m.id, m.qid, coalesce(m.size, n.size) AS size
-            FROM unnest(v_oldest, v_oldest_sizes) WITH ORDINALITY AS n (id, size, ord) LEFT JOIN mine AS m ON m.id = n.id
-            ORDER BY n.ord
-        LOOP
-            EXIT WHEN v_seen >= v_excess AND v_freed >= v_over;
-            v_seen := v_seen + 1;  -- what somebody else has in hand, he is removing
-            v_freed := v_freed + r.size;
-            IF r.id IS NOT NULL THEN
-                v_ids := v_ids || r.id;
-                v_qids := v_qids || r.qid;
-                v_sizes := v_sizes || r.size;
-            END IF;
-        END LOOP;
+    IF NOT v_mine OR EXISTS (SELECT 1 FROM gone_days AS d WHERE d.state = p_state) THEN  -- they still count, and are gone
+        v_excess := 0;
+        v_over := 0;
     END IF;
-    IF p_age >= 86400000000 THEN
-        v_days_from := day_start(day_of(v_now - p_age) - 1);
-        v_days_to := day_start(day_of(v_now) + 2);
+    IF p_state = 5 THEN
+        v_done := 'age';
+        v_doomed := aged(v_now, p_state, p_age, p_spare, p_limit + 1, '{}');
+        IF v_doomed = '{}' AND (v_excess > 0 OR v_over > 0) AND fold_deltas() THEN
+            v_done := CASE WHEN v_excess > 0 THEN 'jobs' ELSE 'bytes' END;
+            v_doomed := of_heaviest(v_done, CASE WHEN v_excess > 0 THEN v_excess ELSE v_over END, v_now - p_spare, p_limit);
+        END IF;
+    ELSE
+        IF v_excess > 0 OR v_over > 0 THEN
+            v_doomed := oldest(p_state, v_excess, v_over, v_now - p_spare, p_limit + 1);
+        END IF;
+        IF cardinality(v_doomed) <= p_limit THEN
+            v_doomed := v_doomed || aged(
+                v_now, p_state, p_age, p_spare, p_limit + 1 - cardinality(v_doomed), ARRAY(SELECT d.id FROM unnest(v_doomed) AS d)
+            );
+        END IF;
     END IF;
-    IF p_age IS NOT NULL AND cardinality(v_ids) <= p_limit THEN
-        FOR r IN  -- ended_age
-            SELECT e.id, e.qid, e.size FROM ended AS e
-            WHERE e.state = p_state AND e.finished_at <= v_now - greatest(p_age, p_spare) AND NOT (p_state = 3 AND e.held_until > v_now)
-                AND (e.id < v_days_from OR e.id >= v_days_to) AND e.id <> ALL (v_ids)
-            ORDER BY e.state, e.finished_at, e.id LIMIT p_limit + 1 - cardinality(v_ids) FOR UPDATE SKIP LOCKED
-        LOOP
-            v_ids := v_ids || r.id;
-            v_qids := v_qids || r.qid;
-            v_sizes := v_sizes || r.size;
-        END LOOP;
-    END IF;
-    more := cardinality(v_ids) > p_limit;
-    v_ids := v_ids[1:p_limit];
-    v_qids := v_qids[1:p_limit];
-    v_sizes := v_sizes[1:p_limit];
+    more := cardinality(v_doomed) > p_limit;
+    v_doomed := v_doomed[1:p_limit];
     IF NOT p_dry THEN
-        -- Whoever takes a key over has the old job in hand: that one is for another time.
+        v_doomed := with_keys(v_doomed);
+    END IF;
+    SELECT count(*), coalesce(sum(d.size), 0) INTO removed, bytes FROM unnest(v_doomed) AS d;
+    kept := v_jobs - removed;
+    -- What one bound leaves may be too much by another.
+    more := removed > 0 AND (more OR coalesce(CASE v_done
+        WHEN 'age' THEN p_age > p_spare AND (kept > p_count OR v_bytes - bytes > p_bytes)
+        WHEN 'jobs' THEN kept <= p_count AND v_bytes - bytes > p_bytes
+    END, false));
+    IF removed > 0 AND NOT p_dry THEN
+        PERFORM forget_jobs(ARRAY(SELECT d.id FROM unnest(v_doomed) AS d), ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d), v_now);
+        PERFORM take_waiters(ARRAY(SELECT d.id FROM unnest(v_doomed) AS d));
+        INSERT INTO deltas (qid, state, jobs, bytes, tenant)
+        SELECT d.qid, p_state, -count(*), -sum(d.size), d.tenant FROM unnest(v_doomed) AS d GROUP BY d.qid, d.tenant;
+    END IF;
+    RETURN NEXT;
+END $$;
+
+-- What has been past its age for long enough. An age of a day or more leaves the jobs of a day to ``drop_day_v1``, until all of that day
+-- has been past it for another day.
+CREATE FUNCTION aged(p_now bigint, p_state smallint, p_age bigint, p_spare bigint, p_limit integer, p_known uuid[]) RETURNS doomed[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    v_never CONSTANT uuid := day_start('2100-01-01');
+    v_days_from CONSTANT uuid := CASE WHEN p_age >= 86400000000 THEN day_start(day_of(p_now - p_age) - 1) ELSE v_never END;
+    v_days_to CONSTANT uuid := CASE WHEN p_age >= 86400000000 THEN day_start(day_of(p_now) + 2) ELSE v_never END;
+BEGIN
+    RETURN ARRAY(  -- ended_age
+        SELECT (e.id, e.qid, e.size, e.tenant)::doomed FROM ended AS e
+        WHERE e.state = p_state AND e.finished_at <= p_now - greatest(p_age, p_spare) AND NOT (p_state = 3 AND e.held_until > p_now)
+            AND (e.id < v_days_from OR e.id >= v_days_to) AND e.id <> ALL (p_known) AND p_age IS NOT NULL
+        ORDER BY e.state, e.finished_at, e.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    );
+END $$;
+
+-- The oldest ends of a state, until enough are gone of jobs and of bytes.
+CREATE FUNCTION oldest(p_state smallint, p_excess bigint, p_over bigint, p_before bigint, p_limit integer) RETURNS doomed[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN in_hand(ARRAY(  -- ended_age
+        SELECT (e.id, e.qid, e.size, e.tenant)::doomed FROM ended AS e WHERE e.state = p_state AND e.finished_at <= p_before
+        ORDER BY e.state, e.finished_at, e.id LIMIT p_limit
+    ), p_excess, p_over);
+END $$;
+
+-- The first of these, until enough are gone, but for what somebody else has in hand: he is removing it. What they weigh is told by
+-- the rows as they are once they are locked: a result may go at the same time.
+CREATE FUNCTION in_hand(p_doomed doomed[], p_excess bigint, p_over bigint) RETURNS doomed[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN ARRAY(
+        WITH mine AS MATERIALIZED (  -- ended_pkey
+            SELECT e.id, e.size FROM unnest(p_doomed) AS n JOIN ended AS e ON e.id = ANY (ARRAY[n.id]) FOR UPDATE OF e SKIP LOCKED
+        ), line AS (
+            SELECT n.id, n.qid, n.size, n.tenant, n.ord, m.id IS NOT NULL AS mine, coalesce(m.size, n.size) AS weight
+            FROM unnest(p_doomed) WITH ORDINALITY AS n (id, qid, size, tenant, ord) LEFT JOIN mine AS m ON m.id = n.id
+        ), summed AS (
+            SELECT l.*, sum(l.weight) OVER (ORDER BY l.ord) - l.weight AS freed FROM line AS l
+        )
+        SELECT (s.id, s.qid, s.weight, s.tenant)::doomed FROM summed AS s
+        WHERE s.mine AND (s.ord <= p_excess OR s.freed < p_over) ORDER BY s.ord
+    );
+END $$;
+
+-- Those whose keys nobody has in hand, which are locked: whoever takes a key over has the old job in hand, and that one is for another
+-- time.
+CREATE FUNCTION with_keys(p_doomed doomed[]) RETURNS doomed[] LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    RETURN ARRAY(
         WITH keyed AS MATERIALIZED (  -- jobs_pkey
-            SELECT n.id, n.qid, j.key FROM unnest(v_ids, v_qids) AS n (id, qid) JOIN jobs AS j ON j.id = ANY (ARRAY[n.id])
-            WHERE j.key IS NOT NULL
+            SELECT n.id, n.qid, j.key FROM unnest(p_doomed) AS n JOIN jobs AS j ON j.id = ANY (ARRAY[n.id]) WHERE j.key IS NOT NULL
         ), taken AS MATERIALIZED (  -- keys_pkey
             SELECT m.id FROM keyed AS m
             CROSS JOIN LATERAL (SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND k.id = m.id OFFSET 0) AS k
@@ -89,22 +128,60 @@ BEGIN
                 SELECT 1 FROM keys AS k WHERE k.qid = m.qid AND k.key = m.key AND k.id = m.id FOR UPDATE SKIP LOCKED
             ) AS k
         )
-        SELECT coalesce(array_agg(n.id), '{}'), coalesce(array_agg(n.qid), '{}'), coalesce(array_agg(n.size), '{}')
-        INTO v_ids, v_qids, v_sizes FROM unnest(v_ids, v_qids, v_sizes) AS n (id, qid, size)
-        WHERE n.id NOT IN (SELECT t.id FROM taken AS t EXCEPT SELECT f.id FROM free AS f);
-    END IF;
-    removed := cardinality(v_ids);
-    more := more AND removed > 0;
-    SELECT coalesce(sum(s), 0) INTO bytes FROM unnest(v_sizes) AS s;
-    kept := v_jobs - removed;
-    IF removed > 0 AND NOT p_dry THEN
-        PERFORM forget_jobs(v_ids, v_qids, v_now);
-        PERFORM take_waiters(v_ids);
-        INSERT INTO deltas (qid, state, jobs, bytes)
-        SELECT n.qid, p_state, -count(*), -sum(n.size) FROM unnest(v_qids, v_sizes) AS n (qid, size) GROUP BY n.qid;
-    END IF;
-    RETURN NEXT;
+        SELECT n FROM unnest(p_doomed) AS n WHERE n.id NOT IN (SELECT t.id FROM taken AS t EXCEPT SELECT f.id FROM free AS f)
+    );
 END $$;
+
+-- What goes of the dead letters of those that hold most, as there are too many ``jobs`` or ``bytes``; up to one more than the limit. Where
+-- nobody holds more than one, the oldest of all go. Everything that was counted has been added up before.
+CREATE FUNCTION of_heaviest(p_bound text, p_excess bigint, p_before bigint, p_limit integer) RETURNS doomed[]
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    v_doomed doomed[] := '{}';
+    v_given bigint;
+    g record;
+    d doomed;
+BEGIN
+    IF p_bound = 'jobs' AND NOT EXISTS (SELECT 1 FROM shares AS s WHERE s.jobs > 1) THEN  -- shares_jobs
+        RETURN oldest(5::smallint, p_excess, 0, p_before, p_limit + 1);
+    END IF;
+    FOR g IN SELECT x.* FROM gives(p_bound, p_excess, p_limit) AS x LOOP
+        v_given := 0;
+        FOR d IN  -- ended_dead
+            SELECT e.id, e.qid, e.size, e.tenant FROM ended AS e WHERE e.state = 5 AND e.tenant = g.tenant AND e.finished_at <= p_before
+            ORDER BY e.tenant, e.finished_at LIMIT p_limit + 1
+        LOOP
+            EXIT WHEN v_given >= g.gift OR cardinality(v_doomed) > p_limit;
+            v_doomed := v_doomed || d;
+            v_given := v_given + CASE p_bound WHEN 'jobs' THEN 1 ELSE d.size END;
+        END LOOP;
+        EXIT WHEN cardinality(v_doomed) > p_limit;
+    END LOOP;
+    RETURN in_hand(v_doomed, cardinality(v_doomed), 0);
+END $$;
+
+-- How much each of those that hold most gives of what is too much, so that nobody is left with more than need be. Where there may be more
+-- of them than are looked at, all stay as heavy as the last one, but for one.
+CREATE FUNCTION gives(p_bound text, p_excess bigint, p_limit integer) RETURNS TABLE (tenant text, gift bigint) LANGUAGE sql VOLATILE
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    WITH heaviest AS MATERIALIZED (
+        (SELECT s.tenant, s.jobs AS held FROM shares AS s WHERE p_bound = 'jobs' ORDER BY s.jobs DESC LIMIT p_limit + 1)  -- shares_jobs
+        UNION ALL
+        (SELECT s.tenant, s.bytes FROM shares AS s WHERE p_bound = 'bytes' ORDER BY s.bytes DESC LIMIT p_limit + 1)  -- shares_bytes
+    ), line AS MATERIALIZED (
+        SELECT h.tenant, h.held, row_number() OVER w AS n, (sum(h.held) OVER w)::bigint AS total, lead(h.held) OVER w AS following
+        FROM heaviest AS h WINDOW w AS (ORDER BY h.held DESC, h.tenant ROWS UNBOUNDED PRECEDING)
+    ), base AS (
+        SELECT b.floor, least(p_excess, CASE p_bound WHEN 'jobs' THEN p_limit + 1 END, b.total - b.n * b.floor) AS excess FROM (
+            SELECT CASE WHEN count(*) > p_limit THEN greatest(min(l.held) - 1, 0) ELSE 0 END AS floor, max(l.total) AS total, count(*) AS n
+            FROM line AS l
+        ) AS b
+    ), last AS (
+        SELECT l.n, l.total - b.excess AS stays FROM line AS l CROSS JOIN base AS b
+        WHERE l.total - l.n * coalesce(l.following, b.floor) >= b.excess ORDER BY l.n LIMIT 1
+    )
+    SELECT l.tenant, l.held - x.stays / x.n - (l.n <= x.stays % x.n)::integer FROM line AS l JOIN last AS x ON l.n <= x.n ORDER BY l.n
+$$;
 
 -- Clear results past their time; the records stay.
 CREATE FUNCTION sweep_results_v1(p_at bigint, p_limit integer, p_dry boolean)
@@ -403,11 +480,12 @@ BEGIN
     state := v_gone.state;
     EXECUTE format(  -- the keys of that day; then keys_pkey
         'WITH step AS MATERIALIZED ('
-        ' SELECT e.id, e.qid, e.size, e.keyed FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
+        ' SELECT e.id, e.qid, e.size, e.keyed, e.tenant FROM %1$I AS e WHERE e.id > $1 ORDER BY e.id LIMIT $2'
         '), goes AS MATERIALIZED ('
         ' SELECT s.* FROM step AS s WHERE NOT EXISTS (SELECT 1 FROM unnest($4) AS k (id) WHERE k.id = s.id)'
         '), counted AS ('
-        ' INSERT INTO deltas (qid, state, jobs, bytes) SELECT s.qid, $3, -count(*), -sum(s.size) FROM goes AS s GROUP BY s.qid'
+        ' INSERT INTO deltas (qid, state, jobs, bytes, tenant)'
+        ' SELECT s.qid, $3, -count(*), -sum(s.size), s.tenant FROM goes AS s GROUP BY s.qid, s.tenant'
         '), free AS ('
         ' DELETE FROM keys AS k USING goes AS s, %2$I AS j WHERE s.keyed AND j.id = ANY (ARRAY[s.id])'
         ' AND k.qid = ANY (ARRAY[s.qid]) AND k.key = ANY (ARRAY[j.key]) AND k.id = s.id'

@@ -183,6 +183,22 @@ class Part(Shard):
         jobs = [EndedJob(int(flat[i + 1]), flat[i], flat[i + 2], bool(flat[i + 3])) for i in range(0, len(flat), 4)]
         return Ended(count, int(size), jobs, bool(more))
 
+    async def heaviest(self, bound: str, limit: int) -> list[tuple[bytes, int]]:
+        """The tenants that have most of the dead letters here, one more than the limit at most."""
+        flat = await self._run("heaviest", bound, limit)
+        return [(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
+
+    async def give(
+        self, bound: str, gifts: Sequence[tuple[bytes, int]], clause: SweepClause, at: Stamp
+    ) -> list[tuple[bytes, EndedJob]]:
+        """The oldest dead letters of tenants that are to give some; one more than the limit at most."""
+        pairs = [part for gift in gifts for part in gift]
+        flat = await self._run("give", at_arg(at), clause.spare, clause.limit, bound, int(clause.dry_run), *pairs)
+        return [
+            (gifts[flat[i]][0], EndedJob(int(flat[i + 2]), flat[i + 1], flat[i + 3], False))
+            for i in range(0, len(flat), 4)
+        ]
+
     async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob], at: Stamp) -> tuple[int, int]:
         """Remove these, as far as they are as they were; how many went, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]

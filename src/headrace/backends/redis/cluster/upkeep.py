@@ -9,9 +9,11 @@ from itertools import chain
 from msgspec.structs import replace
 
 from headrace.backends.redis import ticks
+from headrace.backends.redis.cluster.dead import condemn_heaviest
 from headrace.backends.redis.cluster.fleet import Fleet, attempt, every
 from headrace.backends.redis.cluster.part import Ended, EndedJob, Overdue, Share
 from headrace.backends.redis.timetable import TICK_BYTES
+from headrace.backends.shares import bound_of, goes_on
 from headrace.errors import Unavailable
 from headrace.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
@@ -59,7 +61,10 @@ async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     if clause.place in (Place.RESULTS, Place.TENANTS):
         return await _sweep_each(fleet, clause, at)
     looks = await every(part.ended(clause, at) for part in fleet.parts)
-    doomed, more = condemn(looks, clause)
+    if clause.place is Place.FAILED:
+        doomed, more = await _condemn_dead(fleet, looks, clause, at)
+    else:
+        doomed, more = condemn(looks, clause)
     kept = sum(look.total for look in looks)
     if clause.dry_run:
         jobs = [job for of in doomed.values() for job in of]
@@ -83,6 +88,22 @@ def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list
             doomed.setdefault(number, []).append(job)
             going, freed = going + 1, freed + job.size
     return doomed, any(look.more for look in looks)
+
+
+async def _condemn_dead(
+    fleet: Fleet, looks: Sequence[Ended], clause: SweepClause, at: Stamp
+) -> tuple[dict[int, list[EndedJob]], bool]:
+    """FAILED jobs: what is too old; where nothing is, what is too much."""
+    count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
+    bound = "age"
+    doomed, more = condemn(looks, replace(clause, max_count=None, max_bytes=None))
+    if not doomed:
+        bound, excess = bound_of(clause, count, size)
+        if bound:
+            doomed, more = await condemn_heaviest(fleet, looks, clause, bound, excess, at)
+    jobs = [job for of in doomed.values() for job in of]
+    again = bool(jobs) and goes_on(clause, bound, count - len(jobs), size - sum(job.size for job in jobs))
+    return doomed, more or again
 
 
 async def _sweep_ticks(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:

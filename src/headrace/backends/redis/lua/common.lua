@@ -17,6 +17,8 @@
 --   :l          zset    RUNNING jobs by the end of their lease
 --   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was asked for
 --   :d:STATE    zset    ended jobs of one state by the instant of their end
+--   :D:TENANT   zset    FAILED jobs of one tenant by the same
+--   :Dj         zset    tenants by how many these are    :Db zset  by their bytes
 --   :dm         string  INSTANT:TILL:ID: those that ended before, and are left, are held until TILL at least
 --   :h          hash    id -> result                     :hx zset  those jobs by the instant until which it is held
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared

@@ -17,6 +17,9 @@ local function finish(id, j, state, now, reason, held_until)
     j.text = reason
     save(id, j)
     call('ZADD', base .. ':d:' .. state, number(now), id)
+    if state == FAILED then
+        dead.bury(id, number(now), j.size)
+    end
     count(j.qid, state, 1)
     weigh(state, j.size)
     end_key(id, j, j.held_until)

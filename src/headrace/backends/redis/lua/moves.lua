@@ -7,6 +7,7 @@ local function leave(id, j, stays)
         if call('ZREM', base .. ':d:' .. j.state, id) == 1 and qid > 0 then
             count(qid, j.state, -1)
         end
+        dead.dig_up(dead.tenant_of(id), id, 0)
         call('ZREM', base .. ':l', id)
         return
     end
@@ -28,6 +29,9 @@ local function leave(id, j, stays)
     elseif j.state >= COMPLETED then
         call('ZREM', base .. ':d:' .. j.state, id)
         weigh(j.state, -j.size)
+        if j.state == FAILED then
+            dead.dig_up(dead.tenant_of(id), id, j.size)
+        end
     end
 end
 

@@ -48,6 +48,9 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     if j.state >= COMPLETED then
         mind_sweep(j.instant)
         call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
+        if j.state == FAILED then
+            dead.bury(id, number(j.instant), j.size)
+        end
         weigh(j.state, j.size)
         end_key(id, j, j.held_until)
         if result then

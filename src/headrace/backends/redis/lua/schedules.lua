@@ -6,7 +6,7 @@
 local SCHEDULE = '>c16I8i4I2Bi8i8I8i8c16I8I8'
 local SCHEDULE_SIZE = 95
 local BUCKET_AT = 29
-local ENABLED, SLOT, LOOK_AT, LAST_SLOT, LAST_JOB = 1, 2, 4, 8, 16
+local FLAGS = {enabled = 1, slot = 2, look_at = 4, last_slot = 8, last_job = 16}
 local NO_JOB = string.rep('\0', 16)
 
 local function flag_is_set(flags, flag)
@@ -18,18 +18,18 @@ local function read_schedule(packed)
         struct.unpack(SCHEDULE, packed)
     return {
         uid = uid, version = version, rank = rank, bucket = bucket, runs = runs,
-        enabled = flag_is_set(flags, ENABLED),
-        slot = flag_is_set(flags, SLOT) and slot or nil,
-        look_at = flag_is_set(flags, LOOK_AT) and look_at or nil,
-        last_slot = flag_is_set(flags, LAST_SLOT) and last_slot or nil,
-        last_job = flag_is_set(flags, LAST_JOB) and last_job or nil,
+        enabled = flag_is_set(flags, FLAGS.enabled),
+        slot = flag_is_set(flags, FLAGS.slot) and slot or nil,
+        look_at = flag_is_set(flags, FLAGS.look_at) and look_at or nil,
+        last_slot = flag_is_set(flags, FLAGS.last_slot) and last_slot or nil,
+        last_job = flag_is_set(flags, FLAGS.last_job) and last_job or nil,
         created_at = created_at, updated_at = updated_at, names = string.sub(packed, SCHEDULE_SIZE + 1),
     }
 end
 
 local function write_schedule(s)
-    local flags = (s.enabled and ENABLED or 0) + (s.slot and SLOT or 0) + (s.look_at and LOOK_AT or 0)
-        + (s.last_slot and LAST_SLOT or 0) + (s.last_job and LAST_JOB or 0)
+    local flags = (s.enabled and FLAGS.enabled or 0) + (s.slot and FLAGS.slot or 0) + (s.look_at and FLAGS.look_at or 0)
+        + (s.last_slot and FLAGS.last_slot or 0) + (s.last_job and FLAGS.last_job or 0)
     return struct.pack(
         SCHEDULE, s.uid, s.version, s.rank, s.bucket, flags, s.slot or 0, s.look_at or 0, s.runs, s.last_slot or 0,
         s.last_job or NO_JOB, s.created_at, s.updated_at

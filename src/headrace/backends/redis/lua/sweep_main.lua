@@ -1,4 +1,4 @@
--- Remove what has ended, oldest end first. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
+-- Remove what has ended, oldest end first; of FAILED jobs what is too old, or else what is too much. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
 -- limit, whether it only tells, how long ago it must have ended at least. Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
@@ -33,8 +33,8 @@ end
 local key = base .. ':d:' .. state
 local jobs = call('ZCARD', key)
 local bytes = tonumber(call('HGET', base .. ':b', state) or 0)
-local excess = most >= 0 and jobs - most or 0
-local over = most_bytes >= 0 and bytes - most_bytes or 0
+local excess = state ~= FAILED and most >= 0 and jobs - most or 0
+local over = state ~= FAILED and most_bytes >= 0 and bytes - most_bytes or 0
 local doomed, freed, more = {}, 0, false
 local at, done = 0, false
 
@@ -78,6 +78,20 @@ while not done do
     if at > budget and not done then
         more, done = not dry, true
     end
+end
+if state == FAILED then
+    local bound = 'age'
+    if #doomed == 0 then
+        bound, excess = bound_of(jobs, bytes, most, most_bytes)
+        doomed = bound and condemn(bound, excess, spared, limit, dry) or doomed
+        more = #doomed > limit
+        doomed[limit + 1] = nil
+        for _, one in ipairs(doomed) do
+            freed = freed + one[2].size
+        end
+    end
+    local left = bound_of(jobs - #doomed, bytes - freed, most, most_bytes)
+    more = more or (#doomed > 0 and left and left ~= bound and (bound ~= 'age' or now - age < spared))
 end
 if not dry then
     for _, one in ipairs(doomed) do

@@ -141,6 +141,24 @@ CREATE TABLE ended (
 CREATE INDEX ended_age ON ended (state, finished_at, held_until);
 CREATE INDEX ended_held ON ended (held_until) WHERE result IS NOT NULL;
 
+-- FAILED jobs of each tenant by the instant of their end, and how much that is.
+CREATE TABLE dead (
+    tenant TEXT NOT NULL,
+    finished_at INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    PRIMARY KEY (tenant, finished_at, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE shares (
+    tenant TEXT PRIMARY KEY,
+    jobs INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX shares_jobs ON shares (jobs);
+CREATE INDEX shares_bytes ON shares (bytes);
+
 -- How much lies in each of the three places, and how many keys outlive their jobs (6).
 CREATE TABLE places (
     state INTEGER PRIMARY KEY,

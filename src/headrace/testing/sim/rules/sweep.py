@@ -1,4 +1,5 @@
-"""sweep: what its clause condemns goes, oldest end first, and nothing else (I17)."""
+"""sweep: what its clause condemns goes, oldest end first, and nothing else (I17). Of too many dead letters those of the
+tenants that hold most."""
 
 from __future__ import annotations
 
@@ -23,6 +24,13 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
         return
     if clause.place is Place.KEYS:
         _on_sweep_keys(book, clause, swept, gone, now)
+        return
+    if (
+        clause.place is Place.FAILED
+        and clause.max_count is not None
+        and len(book.places[JobState.FAILED]) > clause.max_count
+    ):
+        _on_sweep_dead(book, clause, swept, gone, now)
         return
     results = clause.place is Place.RESULTS
     doomed = _stale_results(book, now) if results else _condemned(book, clause, now)
@@ -49,6 +57,36 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
     if results and not clause.dry_run:
         for life in doomed[: clause.limit]:
             life.result = None
+
+
+def _on_sweep_dead(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:
+    """A bound of count: what goes is the oldest of those that hold most, which are left with as much as each other."""
+    place, most = book.places[JobState.FAILED], clause.max_count or 0
+    dead: dict[str, list[Life]] = {}
+    for life in place.values():
+        dead.setdefault(life.row.tenant, []).append(life)
+    excess = len(place) - most
+    right = min(excess, clause.limit)
+    if (swept.removed, swept.more, len(gone)) != (right, excess > clause.limit, 0 if clause.dry_run else right):
+        message = f"a sweep of failed told of {swept.removed}, more: {swept.more}; should be {right} of {excess}"
+        book.blame("I17", None, message)
+    left = {tenant: [life for life in lives if life.id not in gone] for tenant, lives in dead.items()}
+    heaviest = max(map(len, left.values()))
+    for tenant, lives in dead.items():
+        going = [life for life in lives if life.id in gone]
+        if going and len(left[tenant]) < heaviest - 1:
+            message = f"a sweep left {tenant!r} {len(left[tenant])} dead letters, and somebody else {heaviest}"
+            book.blame("I17", going[0].id, message)
+        if going and left[tenant] and max(map(_ended, going)) > min(map(_ended, left[tenant])):
+            book.blame("I17", left[tenant][0].id, f"a sweep left it, and removed a younger dead letter of {tenant!r}")
+    for job_id in gone:
+        if job_id not in place:
+            book.blame("I17", job_id, "a sweep of failed removed it, which it may not")
+        elif job_id in book.jobs:
+            book.sweep_away(book.jobs[job_id], now)
+    book.reach("dry run" if clause.dry_run else "swept failed")
+    if len(dead) > 1:
+        book.reach("dead letters were shared")
 
 
 def _on_sweep_keys(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[JobId], now: int) -> None:

@@ -1,0 +1,49 @@
+"""Dead letters of each tenant: who holds how many, and which are the oldest."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+import apsw
+
+from headrace.backends import shares
+from headrace.backends.sqlite.statements import load
+from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.records import SweepClause
+
+_SQL = load("dead")
+_PAGE = 20
+
+
+def bury(tx: Transaction, seqs: array[int]) -> None:
+    """These jobs have FAILED."""
+    tx.execute(_SQL["bury"], (apsw.carray(seqs),))
+    tx.execute(_SQL["share"], (apsw.carray(seqs), 1))
+
+
+def dig_up(tx: Transaction, seqs: array[int]) -> None:
+    """Those of these jobs that are FAILED are about to leave that place."""
+    tx.execute(_SQL["share"], (apsw.carray(seqs), -1))
+    tx.execute(_SQL["no_share"])
+    tx.execute(_SQL["dig_up"], (apsw.carray(seqs),))
+
+
+def condemn(session: Session, clause: SweepClause, bound: str, excess: int, now: int) -> dict[int, int]:
+    """What goes of them as there are too many, and what it weighs; up to one more than the limit."""
+    heaviest = session.rows(_SQL[f"heaviest_by_{bound}"], (clause.limit + 1,))
+
+    def oldest(tenant: bytes | None) -> Iterator[tuple[int, int]]:
+        return _oldest(session, tenant, now - clause.spare)
+
+    return dict(shares.condemn(bound, excess, clause.limit, [(row[0], row[1]) for row in heaviest], oldest))
+
+
+def _oldest(session: Session, tenant: bytes | None, before: int) -> Iterator[tuple[int, int]]:
+    """Those of one tenant, or of all, page by page."""
+    last = (-1, -1)
+    name, whose = ("oldest_of_all", ()) if tenant is None else ("oldest", (tenant,))
+    while rows := session.rows(_SQL[name], (*whose, *last, before, _PAGE)):
+        for finished_at, seq, size in rows:
+            yield seq, size
+            last = finished_at, seq
