@@ -1,0 +1,113 @@
+"""A lane whose outcomes the store refuses: what it drops, and what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.backends.memory import MemoryBackend
+from headrace.core.events import Observers
+from headrace.core.lane import Lane
+from headrace.core.leases import Leases
+from headrace.core.notes import Notes
+from headrace.core.outage import Outage
+from headrace.core.settler import Settler
+from headrace.errors import BackendError, Unavailable
+from headrace.records import Claim, JobId, Row, Settlement, Stamp
+from headrace.testing.sim.clock import SimClock
+from headrace.testing.sim.loop import run
+from headrace.types import JobState
+
+LEASE = 30.0
+BAD, FINE = b"\1" * 16, b"\2" * 16
+AWAY = Unavailable("nobody there")
+
+
+class Moody(MemoryBackend):
+    """Refuses outcomes as it is told to."""
+
+    def __init__(self, now: Callable[[], int], refuses: Callable[[set[JobId], float], Exception | None]) -> None:
+        super().__init__(now=now)
+        self._refuses = refuses
+
+    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+        error = self._refuses({settlement.id for settlement in batch}, asyncio.get_running_loop().time())
+        if error is not None:
+            raise error
+        return await super().finish(batch, at)
+
+
+def outcomes(
+    refuses: Callable[[set[JobId], float], Exception | None], beats_until: float, after: float
+) -> dict[JobId, JobState | None]:
+    """What the store has of two jobs that are done at 0, and whose worker beats until then; None: the outcome was
+    dropped."""
+
+    async def main() -> dict[JobId, JobState | None]:
+        loop: Any = asyncio.get_running_loop()
+        clock = SimClock(loop)
+        store, leases, observers = Moody(clock.now, refuses), Leases(LEASE, loop.time), Observers()
+        await store.insert([Row(job_id, "q", "t", {}) for job_id in (BAD, FINE)])
+        claimed = (await store.claim(Claim("w", ("q",), 2, 10**12))).jobs
+        leases.grant(claimed, loop.time())
+        settler = Settler(leases, observers, Notes(None, clock, Random(1)), lambda: lane.nudge(), lambda: None)
+        lane = Lane(
+            store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=None, lease=LEASE,
+            refused=lambda settlement, _: settlement, doubt=lambda: None, beat=lambda: min(loop.time(), beats_until),
+        )  # fmt: skip
+        for job in claimed:
+            settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))
+        running = asyncio.ensure_future(lane.run())
+        await asyncio.sleep(after)
+        waiting = len(settler)
+        running.cancel()
+        records = await store.fetch([BAD, FINE])
+        states = {record.id: record.state for record in records if record is not None}
+        unsettled = [job_id for job_id, state in states.items() if state is JobState.RUNNING]
+        return {job_id: None if job_id in unsettled and not waiting else state for job_id, state in states.items()}
+
+    found: dict[JobId, JobState | None] = run(main())
+    return found
+
+
+def only_bad(error: Exception) -> Callable[[set[JobId], float], Exception | None]:
+    return lambda ids, _: error if BAD in ids else None
+
+
+@pytest.mark.parametrize("error", [AWAY, BackendError("again and again")])
+def test_an_outcome_that_is_refused_while_others_are_taken_is_dropped_after_a_while(error: Exception) -> None:
+    """The lease of its job then runs out by itself."""
+    assert outcomes(only_bad(error), beats_until=10**9, after=3 * LEASE) == {BAD: None, FINE: JobState.COMPLETED}
+
+
+def test_it_is_not_dropped_sooner() -> None:
+    early = outcomes(only_bad(AWAY), beats_until=10**9, after=1.9 * LEASE)
+    assert early == {BAD: JobState.RUNNING, FINE: JobState.COMPLETED}
+
+
+def test_nothing_is_dropped_while_the_store_takes_no_outcome_at_all() -> None:
+    """Though it answers beats: what refuses everybody is no job's fault."""
+    back = 20 * LEASE
+    assert outcomes(lambda _, now: AWAY if now < back else None, beats_until=10**9, after=back + LEASE) == {
+        BAD: JobState.COMPLETED,
+        FINE: JobState.COMPLETED,
+    }
+
+
+@pytest.mark.parametrize("beats_until", [0.0, 1.5 * LEASE])
+def test_nothing_is_dropped_while_the_store_is_away(beats_until: float) -> None:
+    """Even if it took one of them before it went."""
+    back = 20 * LEASE
+
+    def refuses(ids: set[JobId], now: float) -> Exception | None:
+        gone = now >= beats_until or BAD in ids
+        return AWAY if gone and now < back else None
+
+    assert outcomes(refuses, beats_until=beats_until, after=back + LEASE) == {
+        BAD: JobState.COMPLETED,
+        FINE: JobState.COMPLETED,
+    }
