@@ -20,7 +20,7 @@ from headrace.backends.postgres import rows as shapes
 from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
-from headrace.backends.postgres.connections import Connections
+from headrace.backends.postgres.connections import Connections, Then
 from headrace.backends.postgres.crowd import Crowd
 from headrace.backends.postgres.days import Days
 from headrace.backends.postgres.hints import Listener, Notifier
@@ -146,6 +146,7 @@ class PostgresBackend:
         may be there again."""
         self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
+        self._seals = _seals(self._sql["seal"].encode())
         self.limits = Limits(
             max_batch=1_000,
             count_cap=_COUNT_CAP,
@@ -201,7 +202,7 @@ class PostgresBackend:
 
     async def _call(self, name: str, *params: Any) -> list[Any]:
         try:
-            rows = await self._connections.rows(self._sql[name], params)
+            rows = await self._connections.rows(self._sql[name], params, self._seals.get(name))
         except NotLetIn as error:
             raise error if name in self._served else ConfigError(str(error)) from error.__cause__
         except SchemaMismatch as error:
@@ -222,13 +223,6 @@ class PostgresBackend:
             log.error("jobs could not be read, and were set aside; see the dead letters (%s)", error)
         self._notifier.send((f"inbox:{inbox}", job_id) for job_id, inbox in aside if inbox is not None)
         return await self._call(name, at, *params)
-
-    async def _seal(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Wait until the disk has what these rows tell, where the claim did not: by waiting while it has the turns of
-        tenants, it would keep all others from their claims."""
-        *_, unsealed = rows[-1]
-        if unsealed:
-            await self._call("seal")
 
     def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
@@ -270,8 +264,6 @@ class PostgresBackend:
         began, marks = self._set_out()
         notes = self._crowd.looks(req.queues)
         rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
-        if len(rows) > 1:
-            await self._seal(rows)
         self._tell(rows)
         return self._hushed(req, notes, self._claimed(rows, marks, began))
 
@@ -295,7 +287,6 @@ class PostgresBackend:
             if not isinstance(error.__cause__, DataError | IntegrityError):
                 raise
             return await self.finish(batch, at), await self.claim(req, at)  # one of the two is at fault, by itself
-        await self._seal(rows)
         self._tell(rows, batch)
         states = _completed(batch, ordered, rows) if ordered else _settled(batch, rows)
         return states, self._hushed(req, notes, self._claimed(rows, marks, began))
@@ -457,6 +448,19 @@ class PostgresBackend:
         self._way.walked(walked, claimed, due, marks, began, now)
         self._crowd.took(now - began)
         return claimed
+
+
+def _seals(seal: bytes) -> dict[str, Then]:
+    """By call, how to wait until the disk has what its rows tell, where the claim did not: by waiting while it has the
+    turns of tenants, it would keep all others from their claims."""
+
+    def claimed(rows: Sequence[Any]) -> bytes | None:
+        return seal if len(rows) > 1 and rows[-1][-1] else None
+
+    def settled(rows: Sequence[Any]) -> bytes | None:
+        return seal if rows[-1][-1] else None
+
+    return {"claim": claimed, "turn": settled, "finish_and_claim": settled}
 
 
 def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:

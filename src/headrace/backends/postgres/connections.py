@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import select
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -14,7 +14,10 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, AsyncCursor, Error, ProgrammingError, waiting
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
 
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.translate import REMEMBERED, translated
@@ -22,6 +25,7 @@ from headrace.backends.postgres.transport import in_clear, secured
 from headrace.errors import ConfigError, Unavailable
 
 T = TypeVar("T")
+Then = Callable[[Sequence[Any]], bytes | None]
 
 log = logging.getLogger("headrace")
 
@@ -236,15 +240,20 @@ class Connections:
                     task.cancel()
                 await asyncio.wait(behind)
 
-    async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
-        """All rows of one statement."""
+    async def rows(self, sql: str, params: Sequence[Any] = (), then: Then | None = None) -> list[Any]:
+        """All rows of one statement; and, before they are told, what is to be said because of them, in a transaction of
+        its own."""
         sent = sum(len(param) for param in params if isinstance(param, bytes))
         async with self.session(sent) as session:
             if sent < _LARGE:
-                return await _rows(session, sql, params)
-            async with session.transaction():
-                await give_time(session, sent)
-                return await _rows(session, sql, params)
+                rows = await _rows(session, sql, params)
+            else:
+                async with session.transaction():
+                    await give_time(session, sent)
+                    rows = await _rows(session, sql, params)
+            if then is not None and (statement := then(rows)):
+                await session.wait(_said(session.pgconn, statement))
+            return rows
 
     @asynccontextmanager
     async def session(self, sent: int) -> AsyncIterator[Session]:
@@ -397,6 +406,14 @@ async def give_time(session: Session, sent: int) -> None:
     """Let the statements of this transaction take as long as so many bytes may, on a thin line."""
     limit = str(int((_LIMIT + sent / _SLOWEST) * 1_000))
     await session.execute("SELECT set_config('statement_timeout', %s, true)", (limit,))
+
+
+def _said(pgconn: PGconn, statement: bytes) -> PQGen[None]:
+    """Send a statement that has neither parameters nor an answer worth reading, at half the cost of a cursor."""
+    pgconn.send_query(statement)
+    for result in (yield from execute(pgconn)):
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
 
 
 async def _rows(session: Session, sql: str, params: Sequence[Any]) -> list[Any]:

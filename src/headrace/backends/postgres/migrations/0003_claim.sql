@@ -376,7 +376,7 @@ BEGIN
     END IF;
     IF s.governed AND cardinality(v_queues) = 1 THEN
         RETURN QUERY SELECT * FROM claim_turns(
-            hear_turns(v_now, s.qids[1]), v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want,
+            hear_turns(v_now, s.qids[1], true), v_now, s.qids[1], s.names[1], s.pause, p_holder, v_left, p_lease_for, p_want,
             p_lost_below, v_room, s.dying, s.suspects, 0
         );
         RETURN;

@@ -221,10 +221,10 @@ BEGIN
         ), kept AS (  -- tenants_pkey
             UPDATE tenants AS t SET running = t.running - h.jobs, at_limit = false,
                 wake_at = CASE WHEN t.at_limit THEN h.at ELSE t.wake_at END
-            FROM heard AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake
+            FROM heard AS h WHERE t.tid = ANY (ARRAY[h.tid]) RETURNING t.tid, t.jobs, t.running, t.awake, t.wake_at
         )
         SELECT
-            (SELECT sum(h.jobs) FROM heard AS h), (SELECT min(h.at) FROM heard AS h),
+            (SELECT sum(h.jobs) FROM heard AS h), min(k.wake_at),
             array_agg(k.tid) FILTER (WHERE k.jobs + k.running <= 0 AND NOT k.awake)
         INTO stopped, wake, v_empty FROM kept AS k;
         IF v_empty IS NOT NULL THEN
@@ -396,8 +396,8 @@ BEGIN
 END $$;
 
 -- Lock the turns of a governed queue, and hear what has happened: all until now, or as much as can be heard in a moment. ``behind``:
--- there are jobs that claims do not see yet, or more to hear.
-CREATE FUNCTION hear_turns(p_now bigint, p_qid integer) RETURNS turns LANGUAGE plpgsql VOLATILE
+-- there are jobs that claims do not see yet, or more to hear. With ``p_keeps`` the caller writes down what is answered.
+CREATE FUNCTION hear_turns(p_now bigint, p_qid integer, p_keeps boolean DEFAULT false) RETURNS turns LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     v_stopped bigint;
@@ -417,7 +417,9 @@ BEGIN
         IF v_stopped > 0 OR v_wake < turn.low_wake THEN
             turn.running := turn.running - v_stopped;
             turn.low_wake := least(turn.low_wake, v_wake);
-            UPDATE turns AS t SET running = turn.running, low_wake = turn.low_wake WHERE t.qid = p_qid;
+            IF NOT p_keeps THEN
+                UPDATE turns AS t SET running = turn.running, low_wake = turn.low_wake WHERE t.qid = p_qid;
+            END IF;
         END IF;
         EXIT WHEN NOT v_more OR clock_timestamp() > v_until;
     END LOOP;
@@ -485,6 +487,73 @@ BEGIN
     ) AS x ORDER BY x.level, x.id LIMIT p_most;
 END $$;
 
+-- Tenants asleep whose time has come wake up, a bounded number; the caller writes down the turns.
+CREATE FUNCTION wake_turns(INOUT turn turns, p_now bigint) LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    c_woken CONSTANT integer := 500;
+    r record;
+BEGIN
+    WITH first AS MATERIALIZED (  -- tenants_asleep; tenants_pkey
+        SELECT o.tid FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now
+        ORDER BY o.qid, o.wake_at LIMIT c_woken
+    ), woken AS (
+        UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
+        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
+    )
+    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
+    FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
+    IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
+        turn.low_count := r.count;
+        turn.low_since := r.since;
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN  -- there may be some that it does not see
+        RETURN;
+    ELSIF r.tenants = c_woken THEN
+        turn.low_wake := r.last;
+    ELSE
+        turn.low_wake := coalesce((  -- tenants_asleep
+            SELECT o.wake_at FROM tenants AS o WHERE o.qid = turn.qid AND o.wake_at > p_now ORDER BY o.qid, o.wake_at LIMIT 1
+        ), 9223372036854775807);
+    END IF;
+END $$;
+
+-- Of these tenants, which have nothing to give: when the first of them wakes. Lanes that are empty go, and so do tenants that would
+-- come anew as they come back.
+CREATE FUNCTION rest(turn turns, p_now bigint, p_tids bigint[], p_closed text[], p_until bigint[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    v_wake bigint;
+BEGIN
+    WITH resting AS (  -- tenants_pkey; lanes_tid, ready_lane, ready_asleep
+        UPDATE tenants AS o SET wake_at = (
+            SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
+                SELECT greatest(h.run_at, p_until[array_position(p_closed, l.task)]) AS until
+                FROM lanes AS l CROSS JOIN LATERAL (
+                    SELECT least((
+                        SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane
+                        ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
+                    ), (
+                        SELECT y.run_at FROM ready AS y
+                        WHERE y.lane = l.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1
+                        ORDER BY y.lane, y.run_at, y.id LIMIT 1
+                    )) AS run_at
+                ) AS h
+                WHERE l.tid = n.tid AND h.run_at IS NOT NULL
+            ) AS w
+        )
+        FROM unnest(p_tids) AS n (tid) WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at
+    )
+    SELECT min(o.wake_at) INTO v_wake FROM resting AS o;
+    DELETE FROM lanes AS l USING unnest(p_tids) AS n (tid)  -- lanes_tid, ready_lane
+    WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
+    DELETE FROM tenants AS o USING unnest(p_tids) AS n (tid)  -- tenants_pkey
+    WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now
+        AND NOT EXISTS (SELECT 1 FROM lanes AS l WHERE l.tid = o.tid);
+    RETURN v_wake;
+END $$;
+
 -- Lease jobs of a governed queue, whose turns the caller holds: up to ``p_most``, visit by visit. Those that all begin with the
 -- same count come in one statement, unless the rate of a task is shared between them. Answers as ``claim_v1`` does; the last row
 -- also tells how many bytes were taken (``timeout``).
@@ -497,7 +566,6 @@ SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    c_woken CONSTANT integer := 500;
     v_bound integer := coalesce(p_lost_below, 2147483647);
     v_left bigint := p_most;
     v_room bigint;
@@ -536,21 +604,8 @@ DECLARE
     rule policies;
     r record;
 BEGIN
-    WITH first AS MATERIALIZED (  -- tenants_asleep; tenants_pkey
-        SELECT o.tid FROM tenants AS o WHERE o.qid = p_qid AND o.wake_at >= turn.low_wake AND o.wake_at <= p_now
-        ORDER BY o.qid, o.wake_at LIMIT c_woken
-    ), woken AS (
-        UPDATE tenants AS o SET awake = true, since = o.wake_at, wake_at = NULL, count = greatest(o.count, turn.round)
-        FROM first AS f WHERE o.tid = ANY (ARRAY[f.tid]) RETURNING o.count, o.since
-    )
-    SELECT w.count, w.since, count(*) OVER () AS tenants, max(w.since) OVER () AS last INTO r
-    FROM woken AS w ORDER BY w.count, w.since LIMIT 1;
-    IF (r.count, r.since) < (turn.low_count, turn.low_since) THEN
-        turn.low_count := r.count;
-        turn.low_since := r.since;
-    END IF;
-    IF current_setting('transaction_isolation') = 'read committed' THEN  -- else there may be some that it does not see
-        turn.low_wake := greatest(turn.low_wake, CASE WHEN r.tenants = c_woken THEN r.last ELSE p_now + 1 END);
+    IF turn.low_wake <= p_now THEN
+        turn := wake_turns(turn, p_now);
     END IF;
     IF EXISTS (  -- ready_turns
         SELECT 1 FROM ready AS y
@@ -775,37 +830,18 @@ BEGIN
             turn.running := turn.running + v_some;
             turn.full_at := greatest(turn.full_at, p_now) + v_some * rule.every;
         END IF;
-        WITH visited AS (  -- tenants_pkey; lanes_tid, ready_lane, ready_asleep
+        WITH visited AS (  -- tenants_pkey
             UPDATE tenants AS o SET
                 count = o.count + n.taken, jobs = o.jobs - n.taken, running = o.running + n.taken, awake = NOT n.sleeps,
                 at_limit = n.stops, full_at = CASE WHEN n.spent > 0 THEN greatest(o.full_at, p_now) + n.spent ELSE o.full_at END,
-                wake_at = CASE WHEN n.sleeps AND NOT n.stops AND n.wake_at IS NULL AND n.tid = ANY (v_resting) THEN (
-                    SELECT min(CASE WHEN w.until < 9007199254740991 THEN w.until END) FROM (
-                        SELECT greatest(h.run_at, v_until[array_position(v_closed, l.task)]) AS until
-                        FROM lanes AS l CROSS JOIN LATERAL (
-                            SELECT least((
-                                SELECT y.run_at FROM ready AS y WHERE y.lane = l.lane
-                                ORDER BY y.lane, y.priority, y.run_at, y.id LIMIT 1
-                            ), (
-                                SELECT y.run_at FROM ready AS y
-                                WHERE y.lane = l.lane + 1 AND y.lane >= 4611686018427387904 AND y.lane & 1 = 1
-                                ORDER BY y.lane, y.run_at, y.id LIMIT 1
-                            )) AS run_at
-                        ) AS h
-                        WHERE l.tid = n.tid AND h.run_at IS NOT NULL
-                    ) AS w
-                ) ELSE n.wake_at END
+                wake_at = n.wake_at
             FROM unnest(v_tids, v_taken, v_spent, v_limits, v_sleeps, v_wakes) AS n (tid, taken, spent, stops, sleeps, wake_at)
             WHERE o.tid = ANY (ARRAY[n.tid]) RETURNING o.wake_at
         )
         SELECT min(o.wake_at) INTO v_wake FROM visited AS o;
         turn.low_wake := least(turn.low_wake, v_wake);
         IF v_resting <> '{}' THEN
-            DELETE FROM lanes AS l USING unnest(v_resting) AS n (tid)  -- lanes_tid, ready_lane
-            WHERE l.tid = ANY (ARRAY[n.tid]) AND NOT EXISTS (SELECT 1 FROM ready AS y WHERE y.lane = ANY (ARRAY[l.lane, l.lane + 1]));
-            DELETE FROM tenants AS o USING unnest(v_resting) AS n (tid)  -- tenants_pkey: would come anew as they come back
-            WHERE o.tid = ANY (ARRAY[n.tid]) AND o.jobs <= 0 AND o.running <= 0 AND o.count <= turn.round AND o.full_at <= p_now
-                AND NOT EXISTS (SELECT 1 FROM lanes AS l WHERE l.tid = o.tid);
+            turn.low_wake := least(turn.low_wake, rest(turn, p_now, v_resting, v_closed, v_until));
         END IF;
         v_width := p_most;
         v_alone := NULL;
