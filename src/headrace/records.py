@@ -151,6 +151,9 @@ class Claimed(Struct, frozen=True):
     over because of ``lost_below``."""
     chosen: bool = False
     """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer that may have leased jobs, which ``jobs`` does not name then; the
+    holder asks for them (``Beat.census``)."""
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -238,6 +241,8 @@ class Renewed(Struct, frozen=True):
     whether the job had begun before)."""
     overdue: bool = False
     """With ``census``: whether there are leases that have run out, whosoever they are."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer: what it has is not in ``held``, nor in ``cancels``."""
 
 
 class Reap(Struct, frozen=True):
