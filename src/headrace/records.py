@@ -143,7 +143,8 @@ class Claimed(Struct, frozen=True):
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
     ends; None if there is neither. 0 where ``max_bytes`` cut it short, where a due job was not to be had just now, as
-    another step has it in hand, and where more had become due than one claim promotes: look again in a moment."""
+    another step has it in hand, and where more had become due than one claim promotes, or more queues and tenants had
+    something than a store visits at a time: look again in a moment."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
