@@ -369,7 +369,8 @@ class Backend(Protocol):
 
         The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
         asks for its leases (``Beat.census``) and gives them back as they were, or a reap takes them back and counts a
-        loss for each.
+        loss for each. Where a part of the store is away, a claim brings what the others have, and says whether that
+        part may have leased something too (``Claimed.doubtful``); so does a beat (``Renewed.doubtful``).
 
         **What is not due waits apart**, by ``run_at``, where no claim walks over it. A claim first *promotes* what has
         become due in its queues, in the order of ``run_at``, a bounded number at a time (1,000, say): so the passing of

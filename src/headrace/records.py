@@ -143,7 +143,8 @@ class Claimed(Struct, frozen=True):
     next_in: int | None = None
     """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
     ends; None if there is neither. 0 where ``max_bytes`` cut it short, where a due job was not to be had just now, as
-    another step has it in hand, and where more had become due than one claim promotes: look again in a moment."""
+    another step has it in hand, and where more had become due than one claim promotes, or more queues and tenants had
+    something than a store visits at a time: look again in a moment."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
@@ -151,6 +152,9 @@ class Claimed(Struct, frozen=True):
     over because of ``lost_below``."""
     chosen: bool = False
     """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer that may have leased jobs, which ``jobs`` does not name then; the
+    holder asks for them (``Beat.census``)."""
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -238,6 +242,8 @@ class Renewed(Struct, frozen=True):
     whether the job had begun before)."""
     overdue: bool = False
     """With ``census``: whether there are leases that have run out, whosoever they are."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer: what it has is not in ``held``, nor in ``cancels``."""
 
 
 class Reap(Struct, frozen=True):

@@ -19,7 +19,8 @@ KINDS = {
     "j", "s", "a", "u", "u:", "r:", "p:", "pq", "f:", "fq", "y", "l", "x:", "d:", "dm", "h", "hx", "e", "c", "k", "kx",
     "w", "q", "qn", "qi", "D:", "Dj", "Db",
     "z", "n", "b", "W", "Wa", "X", "g:", "v", "S", "Sd", "Sn", "Sl:", "Sh:", "Sr", "T", "T:", "i", "i:", "ic:", "ir",
-    "P", "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
+    "P", "Pk:",
+    "lc:", "o", "ow", "oc", "of:", "oz:", "G:", "Gp:", "Gf:", "M", "Mn", "Mi", "V:", "A:", "O:", "B:", "H:", "F:",
 }  # fmt: skip
 """Of the keys that a store of one shard may have; those that end in a colon come with a name."""
 SIGNALS = 8
@@ -276,8 +277,11 @@ class Audit:
                 coming[qid] = min(coming.get(qid, listed.run_at), listed.run_at)
             else:
                 levels[b"%d" % listed.qid][b"%d" % listed.priority] = listed.priority
-        self._expect(":p", {name: self._sorted("p:", name) for name in self._names["p:"]}, levels)
-        self._expect(":pq", self._sorted("pq"), {qid: min(of.values()) for qid, of in levels.items()})
+        first = {qid: min(of.values()) for qid, of in levels.items()}
+        self._expect(":pq", self._sorted("pq"), first)
+        further = {qid: {name: n for name, n in of.items() if n != first[qid]} for qid, of in levels.items()}
+        listed = {name: self._sorted("p:", name) for name in self._names["p:"]}
+        self._expect(":p", listed, {qid: of for qid, of in further.items() if of})
         governed = self._hash("o")
         told = {qid: at for qid, at in self._sorted("fq").items() if qid not in governed}
         self._expect(":fq", told, {qid: at for qid, at in coming.items() if qid not in governed})

@@ -320,7 +320,7 @@ async def test_the_indexes_are_true_to_the_jobs_after_every_operation(store: Red
     "damage",
     [
         ("HDEL", "j", JOB), ("HSET", "s", JOB, bytes(61)), ("ZREM", "a", JOB), ("SREM", "u", "t"), ("ZREM", "u:t", JOB),
-        ("ZREM", "r:1:0", JOB), ("ZREM", "p:1", 0), ("ZREM", "y", JOB), ("ZADD", "l", 1, JOB), ("SADD", "x:h", JOB),
+        ("ZREM", "r:1:0", JOB), ("ZREM", "p:1", 5), ("ZREM", "y", JOB), ("ZADD", "l", 1, JOB), ("SADD", "x:h", JOB),
         ("ZADD", "d:3", 1, JOB), ("HSET", "h", JOB, "r"), ("ZADD", "hx", 1, JOB), ("HSET", "e", JOB, "longer"),
         ("HSET", "c", JOB, bytes(16)), ("HDEL", "k", "1:k"), ("HSET", "w", job_id(9), b"\x91\xa2me"),
         ("HDEL", "q", "q"), ("HDEL", "qn", 1), ("SET", "qi", 0), ("ZADD", "z", 1, 7), ("HINCRBY", "n", "1:0", 1),
@@ -345,7 +345,7 @@ async def test_an_index_that_is_not_true_is_noticed(
     await store.insert([row(1, tenant="t", key="k", reply_to="me", expires=SECOND)], T0)
     await store.ticks.save([Save(schedule(1), 0)], T0)
     await store.ticks.plan([Plan("s000001", uid(1), 1, [NewTick(T0, T0)], T0, T0)], T0)
-    await store.insert([row(n, group="g") for n in (2, 3)], T0)
+    await store.insert([*(row(n, group="g") for n in (2, 3)), row(4, priority=5)], T0)
     await store.policies.save(Policy(queue="r", tenant_running=3, chunk=1), T0)
     await store.insert([row(n, queue="r") for n in (5, 6, 7)], T0)
     await store.insert([row(n, queue=queue, delay=SECOND) for n, queue in ((18, "q"), (19, "r"))], T0)

@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.policy import Policy, TenantLimit
+from headrace.policy import Policy, Rate, TenantLimit
 from headrace.records import Beat, Claim, Configure, Row, Selector
-from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, number, row, settle
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, number, row, settle
+from headrace.types import JobState
 from tests.backends.test_redis_audit import problems
-from tests.backends.test_redis_costs import commands
+from tests.backends.test_redis_costs import BASE, commands
 from tests.valkey import stores
 
 FEW, MANY = 10, 4_000
@@ -103,6 +104,19 @@ async def test_a_claim_that_names_very_many_queues_asks_for_all_of_them_at_once(
     assert len(claimed.jobs) == (10 if delay == 0 else 0)
     assert claimed.next_in == (None if delay == 0 else HOUR)
     assert asked.count() < 700
+    assert problems() == []
+
+
+async def test_a_trickle_lists_the_level_of_its_job_once_and_no_more(store: RedisBackend) -> None:
+    """What is written goes to the append-only file, and to replicas."""
+    await put(store, [row(1)])
+    await store.claim(Claim("w1", ("q",), 10, LEASE), T0)
+    with commands() as asked:
+        await put(store, [row(2)])
+        [job] = (await store.claim(Claim("w1", ("q",), 10, LEASE), T0)).jobs
+        await store.turn([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
+    levels = [words for words in asked.all if words[0] in ("ZADD", "ZREM") and words[1].startswith(f"{BASE}:p")]
+    assert [words[:2] for words in levels] == [["ZADD", f"{BASE}:pq"], ["ZREM", f"{BASE}:pq"]]
     assert problems() == []
 
 
@@ -212,3 +226,70 @@ async def test_a_turn_finds_what_its_own_settlements_have_made_free(store: Redis
     assert (await store.claim(Claim("w1", names, 10, LEASE), T0)).jobs == []
     _, claimed = await store.turn([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
     assert sorted(map(number, claimed.jobs)) == [2, 3]
+
+
+def to_queues(n: int) -> Row:
+    return row(n, queue=f"queue-{n}", tenant=f"t{n}")
+
+
+def to_tenants(n: int) -> Row:
+    return row(n, tenant=f"t{n}", key=f"k{n}")
+
+
+def to_lanes(n: int) -> Row:
+    return row(n, tenant=f"t{n % 20}", task=f"task-{n}", priority=n % 7)
+
+
+def to_groups(n: int) -> Row:
+    return row(n, tenant=f"t{n}", group=f"g{n % 500}", key=f"k{n}", expires=HOUR, reply_to="me")
+
+
+def to_one_group(n: int) -> Row:
+    return row(n, tenant=f"t{n % 3}", group="g", key=f"k{n}")
+
+
+@pytest.mark.parametrize("governed", [False, True])
+@pytest.mark.parametrize("make", [to_queues, to_tenants, to_lanes, to_groups, to_one_group])
+async def test_no_script_makes_very_many_steps(store: RedisBackend, make: Callable[[int], Row], governed: bool) -> None:
+    """Whatever a batch names: it goes in pieces, and what a claim leaves is had by the next."""
+    rows = [make(n) for n in range(1_000)]
+    names = tuple(dict.fromkeys(one.queue for one in rows))
+    for name in names if governed else ():
+        await store.policies.save(Policy(queue=name, tenant_running=100), T0)
+    with commands() as inserting:
+        await store.insert(rows, T0)
+    claim = Claim("w1", names, 1_000, LEASE, max_bytes=1 << 30)
+    at, found, jobs = T0, [], []
+    with commands() as working:
+        for _ in range(150):
+            settled, claimed = await store.turn([settle(job) for job in jobs], claim, at)
+            assert settled == [JobState.COMPLETED] * len(jobs)
+            jobs = claimed.jobs
+            found += map(number, jobs)
+            if not jobs and claimed.next_in is None:
+                break
+            assert claimed.next_in is None or claimed.next_in < SECOND or claimed.jobs
+            at += 7_777
+    assert sorted(found) == [*range(len(found) if make is to_one_group else len(rows))]
+    assert problems() == []
+    assert max(script.count() for script in inserting.calls()) < 3_500
+    assert max(script.count() for script in working.calls()) < 5_000
+
+
+@pytest.mark.parametrize("rated", [True, False])
+async def test_rates_of_other_tasks_cost_a_claim_nothing(store: RedisBackend, rated: bool) -> None:
+    """Neither commands, nor bytes that each script reads."""
+    found = []
+    for rules in (1, 10_000):
+        await stores_blank(store)
+        task = "task-0" if rated else "unrated"
+        rates = {f"task-{n}": Rate(SECOND, 100) for n in range(rules)}
+        await store.policies.save(Policy(queue="q", task_rates=rates), T0)
+        await store.insert([row(n, task=task) for n in range(10)], T0)
+        claiming = await cost(lambda: store.claim(Claim("w1", ("q",), 5, LEASE), T0))
+        inserting = await cost(lambda: store.insert([row(100, task=task)], T0))  # noqa: B023
+        found.append((claiming, inserting, await store._lines.call(BASE, "HSTRLEN", f"{BASE}:P", 1)))
+        [state] = await store.policies.find(["q"], T0)
+        assert state.policy.task_rates == rates
+    few, many = found
+    assert few == many

@@ -327,6 +327,62 @@ async def test_what_has_expired_is_told_though_a_shard_is_away(store: ClusterBac
     assert (claimed.jobs, [job.id for job in claimed.expired], claimed.next_in) == ([], [job_id(1)], 0)
 
 
+@pytest.mark.parametrize("governed", [False, True])
+async def test_a_claim_says_that_a_shard_may_have_leased_more_and_a_census_finds_it(
+    store: ClusterBackend, governed: bool
+) -> None:
+    """The shard carries the claim out, and its answer is lost; then it is away for a while."""
+    source, _ = parts(store)
+    if governed:
+        await store.policies.save(Policy(queue=THERE, tenant_running=9), T0)
+    await store.insert([row(1, queue=HERE), row(2, queue=THERE)], T0)
+    answers = {name: getattr(source, name) for name in ("claim", "take", "renew")}
+
+    async def lost(*args: Any) -> Any:
+        await answers["take" if governed else "claim"](*args)
+        raise Unavailable("away")
+
+    source.claim = source.take = lost  # type: ignore[method-assign]
+    claimed = await store.claim(Claim("w1", (HERE, THERE), 10, LEASE), T0)
+    assert ([job.id for job in claimed.jobs], claimed.next_in, claimed.doubtful) == ([job_id(2)], 0, True)
+    [known] = claimed.jobs
+    beat = Beat("w1", "pod", (HERE, THERE), LEASE, [(known.id, known.epoch)], census=True)
+
+    async def fail(*_: Any) -> Renewed:
+        raise Unavailable("away")
+
+    source.renew = fail  # type: ignore[method-assign]
+    renewed = await store.renew(beat, T0 + 1)
+    assert ([held[0] for held in renewed.held], renewed.doubtful) == ([job_id(2)], True)
+    source.renew = answers["renew"]  # type: ignore[method-assign]
+    renewed = await store.renew(beat, T0 + 2)
+    assert ({held[0] for held in renewed.held}, renewed.doubtful) == ({job_id(1), job_id(2)}, False)
+
+
+async def test_a_claim_that_could_only_look_leaves_no_doubt(store: ClusterBackend) -> None:
+    source, _ = parts(store)
+    await store.insert([row(1, queue=HERE), row(2, queue=THERE)], T0)
+
+    async def fail() -> None:
+        raise Unavailable("away")
+
+    after(source, "peek", fail)
+    claimed = await store.claim(Claim("w1", (HERE, THERE), 10, LEASE), T0)
+    assert ([job.id for job in claimed.jobs], claimed.doubtful) == ([job_id(2)], False)
+
+
+async def test_a_turn_whose_claim_got_no_answer_says_so(store: ClusterBackend) -> None:
+    await store.insert([row(1, queue=HERE), row(2, queue=THERE)], T0)
+    [job] = (await store.claim(Claim("w1", (HERE,), 1, LEASE), T0)).jobs
+
+    async def fail() -> None:
+        raise Unavailable("away")
+
+    after(store.fleet.part_of(THERE), "claim", fail)
+    settled, claimed = await store.turn([settle(job)], Claim("w1", (THERE,), 1, LEASE), T0)
+    assert (settled, claimed.jobs, claimed.doubtful) == ([JobState.COMPLETED], [], True)
+
+
 # -- hints
 
 

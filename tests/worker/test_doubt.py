@@ -14,17 +14,20 @@ from headrace.backends.memory import MemoryBackend
 from headrace.core.planning import DELIVERY, Delivery
 from headrace.errors import Unavailable
 from headrace.protocol import Backend
-from headrace.records import Beat, Claim, Claimed, Renewed, Settlement, Stamp
+from headrace.records import Beat, Claim, Claimed, Reap, Reaped, Renewed, Settlement, Stamp
 from tests.worker.conftest import FAST, Told, working
 
 ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})
 
 
 class Torn(MemoryBackend):
-    """A store on a line that breaks: so many answers to claims are ``lost``, and while ``cut`` no beat gets through."""
+    """A store on a line that breaks: so many answers to claims are ``lost``, of so many a ``part``, and while ``cut``
+    no beat gets through. So many times it ``hides`` what a holder has, as if that part of it gave no answer."""
 
     lost = 0
+    part = 0
     cut = False
+    hides: int | None = None
 
     def sibling(self) -> Backend:
         other = super().sibling()
@@ -33,7 +36,11 @@ class Torn(MemoryBackend):
         async def renew(beat: Beat, at: Stamp = None) -> Renewed:
             if torn.cut:
                 raise Unavailable("the line is cut")
-            return await MemoryBackend.renew(other, beat, at)  # type: ignore[arg-type]
+            renewed = await MemoryBackend.renew(other, beat, at)  # type: ignore[arg-type]
+            if renewed.held and torn.hides:
+                torn.hides -= 1
+                return replace(renewed, held=(), doubtful=True)
+            return renewed
 
         other.renew = renew  # type: ignore[method-assign]
         return other
@@ -43,11 +50,17 @@ class Torn(MemoryBackend):
         """Two trips: so a claim is lost by itself."""
         return
 
+    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+        return [] if self.hides is not None else await super().reap(req, at)
+
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)
         if claimed.jobs and self.lost:
             self.lost -= 1
             raise Unavailable("the answer was lost")
+        if claimed.jobs and self.part:
+            self.part -= 1
+            return replace(claimed, jobs=claimed.jobs[:1], next_in=0, doubtful=True)
         return claimed
 
 
@@ -74,6 +87,29 @@ async def test_jobs_of_a_claim_whose_answer_was_lost_are_given_back_without_a_lo
         assert sorted(ran) == [0, 1, 2]
         infos = [await app.get(handle.id) for handle in handles]
         assert {(info.state, info.lost) for info in infos} == {(JobState.COMPLETED, 0)}
+
+
+async def test_jobs_of_a_claim_that_was_answered_in_part_are_given_back_without_a_loss() -> None:
+    """Though the part of the store that has them does not answer to beats for longer than a lease."""
+    store = Torn()
+    app = app_on(store, lease="1500ms", concurrency=4)
+    ran: list[int] = []
+
+    @app.task
+    async def count(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        handles = [await count.enqueue(number) for number in range(3)]
+        store.part, store.hides = 1, 12  # six beats are a lease
+        async with working(app):
+            async with asyncio.timeout(30):
+                for handle in handles:
+                    await handle.result()
+        assert sorted(ran) == [0, 1, 2]
+        infos = [await app.get(handle.id) for handle in handles]
+        assert {(info.state, info.lost) for info in infos} == {(JobState.COMPLETED, 0)}
+        assert store.hides == 0
 
 
 async def test_a_handler_is_told_when_its_worker_is_cut_off_past_its_lease() -> None:

@@ -122,6 +122,8 @@ class Lane:
         if batch and self._settler:
             self._settler.answered(batch, states)
         if claimed is not None and self._claimer:
+            if claimed.doubtful:
+                self._doubt()
             self._claimer.got(claimed, want, sent_at, since)
             for job in claimed.expired:
                 self._observers.tell(

@@ -120,12 +120,17 @@ class Renewer:
     async def _renew(self, backend: Backend) -> None:
         now, since = asyncio.get_running_loop().time(), self._leases.now()
         leases = self._leases.aging(since)
+        beat = self._beat(leases)
         try:
-            renewed = await self._ask(backend, self._beat(leases))
+            renewed = await self._ask(backend, beat)
         except (Unavailable, TimeoutError) as error:
+            if beat.census:
+                self.doubt()
             self.missed(error)
             log.warning("heartbeat: %s", self.away)
             return
+        if beat.census and renewed.doubtful:
+            self.doubt()
         self.away, self.beat = "", now
         not_renewed = {*renewed.lost, *renewed.busy}
         kept = [lease for lease in leases if lease not in not_renewed]

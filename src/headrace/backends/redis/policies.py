@@ -19,7 +19,7 @@ _Rules = tuple[
     _Pair | bool,
     int | bool,
     _Pair | bool,
-    dict[str, _Pair] | tuple[()],
+    bool,
     int | bool,
     int | bool,
     int | bool,
@@ -34,7 +34,12 @@ _Tenant = tuple[
 ]  # fmt: skip
 _rules: Callable[[bytes], _Rules] = msgspec.msgpack.Decoder(_Rules).decode
 _tenant: Callable[[bytes], _Tenant] = msgspec.msgpack.Decoder(_Tenant).decode
+_rate_of: Callable[[bytes], _Pair] = msgspec.msgpack.Decoder(_Pair).decode
 _bucket: Callable[[bytes], _Bucket] = msgspec.msgpack.Decoder(_Bucket).decode
+
+
+_QUEUES = 100
+"""Queues that one call tells the policies of."""
 
 
 class ShardPolicies:
@@ -47,7 +52,7 @@ class ShardPolicies:
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
         """What concerns very many tenants, jobs or groups is done in several steps; if this is interrupted, by those
         who claim and reap."""
-        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy))
+        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
         await self.go_on(policy.queue, more, at)
         return bool(done)
 
@@ -63,8 +68,15 @@ class ShardPolicies:
         await self.go_on(limit.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        now, told = await self._run("policies", _at(at), "" if queues is None else encode(queues))
-        return sorted((_state(int(now), *one) for one in told), key=lambda state: state.policy.queue)
+        """Of very many queues some at a time."""
+        names = queues
+        if names is None:
+            names = [name.decode() for name in await self._run("policies", _at(at), "")]
+        found: list[PolicyState] = []
+        for first in range(0, len(names), _QUEUES):
+            now, told = await self._run("policies", _at(at), encode(names[first : first + _QUEUES]))
+            found += [_state(int(now), *one) for one in told]
+        return sorted(found, key=lambda state: state.policy.queue)
 
     async def tenants(
         self,
@@ -107,7 +119,7 @@ def _pack(policy: Policy) -> bytes:
         _pair(policy.rate),
         _or_false(policy.tenant_running),
         _pair(policy.tenant_rate),
-        {task: (rate.every, rate.burst) for task, rate in policy.task_rates.items()},
+        bool(policy.task_rates),
         _or_false(policy.holders),
         _or_false(policy.chunk),
         _or_false(policy.ageing),
@@ -118,6 +130,11 @@ def _pack(policy: Policy) -> bytes:
     return encode(rules)
 
 
+def _rates(policy: Policy) -> list[str | bytes]:
+    """Tasks that have a rate, each before that."""
+    return [part for task, rate in policy.task_rates.items() for part in (task, encode((rate.every, rate.burst)))]
+
+
 def _or_none(value: int | bool) -> int | None:
     return None if value is False else value
 
@@ -126,12 +143,10 @@ def _rate(pair: _Pair | bool) -> Rate | None:
     return None if isinstance(pair, bool) else Rate(*pair)
 
 
-def _unpack(queue: str, packed: bytes) -> Policy:
+def _unpack(queue: str, packed: bytes, rates: Sequence[bytes] = ()) -> Policy:
     if not packed:
         return Policy(queue=queue)
-    version, running, rate, tenant_running, tenant_rate, tasks, holders, chunk, ageing, groups, depth, _ = _rules(
-        packed
-    )
+    version, running, rate, tenant_running, tenant_rate, _, holders, chunk, ageing, groups, depth, _ = _rules(packed)
     return Policy(
         queue=queue,
         version=version,
@@ -139,7 +154,7 @@ def _unpack(queue: str, packed: bytes) -> Policy:
         rate=_rate(rate),
         tenant_running=_or_none(tenant_running),
         tenant_rate=_rate(tenant_rate),
-        task_rates={task: Rate(*pair) for task, pair in dict(tasks).items()},
+        task_rates={rates[i].decode(): Rate(*_rate_of(rates[i + 1])) for i in range(0, len(rates), 2)},
         holders=_or_none(holders),
         chunk=_or_none(chunk),
         ageing=_or_none(ageing),
@@ -159,9 +174,15 @@ def _opens_at(rate: Rate | None, bucket: _Bucket | bool | None, now: int) -> int
 
 
 def _state(
-    now: int, name: bytes, packed: bytes, governed: int, paused: Sequence[bytes], flat: Sequence[bytes]
+    now: int,
+    name: bytes,
+    packed: bytes,
+    governed: int,
+    paused: Sequence[bytes],
+    flat: Sequence[bytes],
+    rates: Sequence[bytes],
 ) -> PolicyState:
-    policy = _unpack(name.decode(), packed)
+    policy = _unpack(name.decode(), packed, rates)
     buckets = {flat[i].decode(): _bucket(flat[i + 1]) for i in range(0, len(flat), 2)}
     gates = {"": _opens_at(policy.rate, buckets.get("q"), now)}
     for task, rate in policy.task_rates.items():

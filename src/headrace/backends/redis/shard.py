@@ -13,13 +13,14 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.rows import CODES, STATES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
-from headrace.errors import BackendError
+from headrace.errors import BackendError, StoreFull
 from headrace.policy import STORE
 from headrace.records import (
     CENSUS,
@@ -68,7 +69,7 @@ log = logging.getLogger("headrace")
 
 _LOOK = 2_000
 """Jobs that one call looks at, where many may have to be passed."""
-_NAMED = 5_000
+_NAMED = 2_000
 """Queues that one call claims from."""
 _QUEUES = 200
 """Queues that one call tells the numbers of."""
@@ -123,8 +124,22 @@ class Shard:
     # -- writing
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        if not rows:
-            return []
+        """Of what may be much work for the server some at a time."""
+        shapes.checked(rows)
+        answers: list[Inserted] = []
+        for piece in pieces(rows):
+            try:
+                answers += await self._insert(piece, at)
+            except StoreFull as error:
+                if not answers:
+                    raise
+                raise StoreFull(
+                    f"{self._where} is full: the server has reached its maxmemory. The first {len(answers)} of "
+                    f"{len(rows)} are stored; repeating all of it is safe, and work goes on by itself"
+                ) from error
+        return answers
+
+    async def _insert(self, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
         names, heads, *parts, bodies = shapes.insert_args(rows)
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
@@ -192,15 +207,22 @@ class Shard:
         if not batch:
             return [], await self.claim(req, at)
         first, *others = self._windows(req)
-        settled = shapes.finish_args(batch, self._away)
-        answers, answer = await self._run("turn", at_arg(at), *claim_args(first), *settled)
-        claimed = await self._claimed(answer, first, at)
-        return _settled(answers), await self._claim_others(claimed, int(answer[-1]), req, others, at)
+        settled: list[JobState | None] = []
+        answer: list[Any] = []
+        while not answer:
+            rest = shapes.finish_args(batch[len(settled) :], self._away)
+            answers, *answer = await self._run("turn", at_arg(at), *claim_args(first), *rest)
+            settled += _settled(answers)
+        claimed = await self._claimed(answer[0], first, at)
+        return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        if not batch:
-            return []
-        return _settled(await self._run("finish", at_arg(at), *shapes.finish_args(batch, self._away)))
+        """Of what is much work for the server some at a time."""
+        settled: list[JobState | None] = []
+        while len(settled) < len(batch):
+            rest = shapes.finish_args(batch[len(settled) :], self._away)
+            settled += _settled(await self._run("finish", at_arg(at), *rest))
+        return settled
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         """Of very many leases some at a time."""

@@ -61,7 +61,8 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
     if problem is None and failed is None:
         return claimed
     found = bool(claimed.jobs or claimed.expired)
-    return replace(claimed, next_in=0 if found else min(_SOON, claimed.next_in or _SOON))
+    next_in = 0 if found else min(_SOON, claimed.next_in or _SOON)
+    return replace(claimed, next_in=next_in, doubtful=failed is not None)
 
 
 async def _share_out(

@@ -41,7 +41,7 @@ async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
     lost = [lease for lease in gone if not found.away or fleet.leased_in(*lease) in found.there]
     paused = [queue for queue in beat.queues if queue in found.paused]
     busy = [lease for lease in gone if lease not in lost]
-    return Renewed(lost, found.cancels, paused, busy, list(found.held), found.overdue)
+    return Renewed(lost, found.cancels, paused, busy, list(found.held), found.overdue, bool(found.away))
 
 
 class _Found:

@@ -52,7 +52,7 @@ async def turn(
             return settled, await claiming.claim(fleet, req, at)
         except Unavailable:
             # What was settled is told; the next claim says what is wrong.
-            return settled, Claimed([], 0)
+            return settled, Claimed([], 0, doubtful=True)
     settled, claimed = await fleet.parts[number].turn(batch, req, at)
     fleet.leased(claimed.jobs, number)
     return settled, claimed

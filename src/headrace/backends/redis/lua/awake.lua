@@ -2,7 +2,7 @@
 
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
 -- How many tenants a claim wakes, at least and at most: twice as many as it may take jobs.
-local FEWEST, MOST = 100, 1000
+local FEWEST, MOST = 100, 250
 
 -- For ``self``, the turns.
 local function open_awake(self)
@@ -189,7 +189,7 @@ local function open_awake(self)
         end
     end
 
-    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them.
+    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them. How many it were.
     function self.wake(q, now, wanted)
         local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
         local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)
@@ -211,5 +211,6 @@ local function open_awake(self)
         end
         many('ZREM', base .. ':B:' .. q.qid, gone)
         many('ZADD', base .. ':A:' .. q.qid, awake)
+        return #gone
     end
 end

@@ -1,8 +1,8 @@
 -- What a claim takes.
 
 local CHUNK = 1000
--- How many jobs a claim looks at, and how many of them it cancels, at most.
-local LOOK, CANCELS = 2000, 1000
+-- How many steps a claim makes, where a look at a job is one, and how many jobs it cancels, about.
+local STEPS, CANCELS = 2000, 1000
 -- How many bodies are read before it is known how large they are.
 local FIRST = 8
 
@@ -16,17 +16,21 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
     -- What the state of every job begins with that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     local b = {
-        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, looked = 0,
-        lines = {}, qids = {},
+        now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, steps = 0,
+        lines = {}, passing = {}, qids = {},
     }
 
     function b.left()
         return b.room > 0 and limit - #ids or 0
     end
 
-    -- Whether it has met so many jobs that it leaves the rest to the next.
+    function b.step(steps)
+        b.steps = b.steps + steps
+    end
+
+    -- Whether it has done so much that it leaves the rest to the next.
     function b.tired()
-        return b.looked >= LOOK or #expired >= CANCELS
+        return b.steps >= STEPS or #expired >= CANCELS
     end
 
     -- The bodies of as many jobs of a piece, from one on, as there may be room for.
@@ -50,7 +54,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
     -- Lease up to ``most`` jobs of a piece, of a tenant (0: none), in its order. Answers how many, by place too, and whether others may
     -- have come where claims look: then what is left of the piece was not looked at.
     function b.take(piece, scores, places, most, tenant)
-        b.looked = b.looked + #piece
+        b.step(#piece)
         local was = ask('HMGET', base .. ':s', piece)
         local dies = dying and ask('ZMSCORE', base .. ':y', piece)
         local begins = tenant == 0 and leased or struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, tenant, 0)
@@ -73,7 +77,10 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
             elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
                 b.passed[read_state(was[i]).qid] = true
                 place.passed = (place.passed or 0) + 1
-                place.passed_at = place.passed_at or tonumber(scores[i])
+                if not place.passed_at then
+                    place.passed_at = tonumber(scores[i])
+                    b.passing[#b.passing + 1] = place
+                end
             else
                 if bodies[i] == nil then
                     read_bodies(piece, i, bodies, most - taken)

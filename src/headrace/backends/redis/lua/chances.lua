@@ -29,9 +29,17 @@ local function choose(qid, now, holder, lease_for)
     return 2
 end
 
--- Who was chosen, and claims one job without a bound, stays so.
-local function stay_chosen(qid, now, holder, lease_for)
-    if chosen_of(qid) == holder then
-        note_chosen(qid, now + math.floor(lease_for / 3), holder, lease_for)
+-- Who was chosen in some of these queues (numbers are the keys), and claims one job without a bound, stays so.
+local function stay_chosen(qids, now, holder, lease_for)
+    local asked, keys = {}, {}
+    for qid in pairs(qids) do
+        asked[#asked + 1], keys[#keys + 1] = qid, base .. ':lc:' .. qid
+    end
+    for first = 1, #keys, MANY do
+        for i, found in ipairs(call('MGET', unpack(keys, first, math.min(first + MANY - 1, #keys)))) do
+            if found and string.sub(found, 9) == holder then
+                note_chosen(asked[first + i - 1], now + math.floor(lease_for / 3), holder, lease_for)
+            end
+        end
     end
 end

@@ -10,7 +10,8 @@ local function take_plain(b, qids, most)
     local total, wanted, walk = 0, math.min(most, CHUNK), nil
     while total < most and b.room > 0 and not b.tired() do
         walk = walk or open_walk(qids, b.lines)
-        local piece, scores, places = walk.piece(wanted)
+        local piece, scores, places, steps = walk.piece(wanted)
+        b.step(steps)
         if #piece == 0 then
             break
         end
@@ -41,11 +42,11 @@ end
 local function numbers_of(queues)
     local qids, seen = ask('HMGET', base .. ':q', queues), {}
     for i = 1, #queues do
-        local qid = qids[i]
+        local qid = qids[i] and tonumber(qids[i])
         if qid and seen[qid] then
             qids[i] = nil
         elseif qid then
-            seen[qid] = true
+            qids[i], seen[qid] = qid, true
         end
     end
     return qids
@@ -67,7 +68,7 @@ end
 -- Each governed queue, and all others together, in the order of the first that is named; and the time until something may come of what a
 -- claim from them leaves out: queues that are paused, governed ones that have nothing now, and what is not due. Of the others only those that have
 -- something, and the first that are named.
-local function parts_of(queues, now)
+local function parts_of(queues, now, b)
     local qids, known, next_in = numbers_of(queues), {}, nil
     for i = 1, #queues do
         if qids[i] then
@@ -81,7 +82,7 @@ local function parts_of(queues, now)
         end
     end
 
-    local pauses, comings, levels = scores_of(base .. ':z', known), scores_of(base .. ':fq', known), scores_of(base .. ':pq', known)
+    local pauses, comings, levels = scores_of(base .. ':z', known), scores_of(base .. ':fq', known), ready.first_levels(known)
     local rounds = {}
     for i, round in ipairs(is_any_governed() and ask('HMGET', base .. ':o', known) or {}) do
         rounds[known[i]] = round
@@ -93,7 +94,7 @@ local function parts_of(queues, now)
         if pause > now then
             wait(pause)
         elseif qid and rounds[qid] then
-            local part = {tonumber(qid), governed = true, skipped = coming > now, coming = coming}
+            local part = {qid, governed = true, skipped = coming > now, coming = coming}
             parts[#parts + 1], names[part[1]] = part, queues[i]
             if coming <= now then
                 turning[#turning + 1] = part
@@ -104,10 +105,9 @@ local function parts_of(queues, now)
                 parts[#parts + 1] = plain
             end
             if qid and (levels[qid] or coming <= now or i <= NAMED) then
-                local n = tonumber(qid)
-                plain[#plain + 1], names[n] = n, queues[i]
+                plain[#plain + 1], names[qid] = qid, queues[i]
                 if coming <= now then
-                    due[#due + 1] = {n, coming}
+                    due[#due + 1] = {qid, coming}
                 end
             end
             if coming > now then
@@ -118,8 +118,12 @@ local function parts_of(queues, now)
     if skip_some(turning, now) then
         wait(now + AGAIN)
     end
-    if #due > 0 and ready.promote_all(due) then
-        wait(now)
+    if #due > 0 then
+        local more, steps = ready.promote_all(due)
+        b.step(steps)
+        if more then
+            wait(now)
+        end
     end
     return parts, next_in
 end
@@ -127,9 +131,11 @@ end
 -- First an even share of each part, then what others left.
 local function claim(b, parts)
     local function take(part, most)
+        part.skipped = part.skipped or (part.governed and not part.visited and b.tired())
         if part.skipped then
             return 0
         end
+        part.visited = true
         return part.governed and visits().take(b, part[1], most) or take_plain(b, part, most)
     end
 

@@ -2,7 +2,7 @@
 -- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over
 -- (2: and this holder is to make room for it), what has expired, and how many bytes there is still room for.
 
--- Of how many queues that have more others are told.
+-- Of how many queues that have more others are told, and in how many of those in which jobs were passed over one is chosen.
 local TOLD = 64
 
 -- What has expired, as it is told.
@@ -29,10 +29,10 @@ local function rest_of(parts, b)
         elseif part.governed then
             coming[part[1]], more[part[1]] = part.coming < FOREVER and part.coming - b.now, false
         elseif not part.governed then
-            local levels, comings = ask('ZMSCORE', base .. ':pq', part), ask('ZMSCORE', base .. ':fq', part)
+            local levels, comings = ready.first_levels(part), ask('ZMSCORE', base .. ':fq', part)
             for i, qid in ipairs(part) do
                 local till = comings[i] and math.max(0, tonumber(comings[i]) - b.now) or false
-                coming[qid], more[qid] = levels[i] and 0 or till, levels[i] and true or till == 0
+                coming[qid], more[qid] = levels[qid] and 0 or till, levels[qid] and true or till == 0
             end
         end
     end
@@ -42,7 +42,7 @@ end
 local function answer_claim(now, first)
     local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
     local b = open_basket(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
-    local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now)
+    local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now, b)
     claim(b, parts)
     local ids = b.ids
     local short = #ids < limit
@@ -52,9 +52,6 @@ local function answer_claim(now, first)
         if till then
             next_in = math.min(next_in or FOREVER, till)
         end
-        if limit == 1 and lost_below == NO_BOUND then
-            stay_chosen(qid, now, holder, lease_for)
-        end
         if more[qid] and (not short or b.room <= 0) and told < TOLD then
             wake(qid, 1)
             told = told + 1
@@ -62,15 +59,20 @@ local function answer_claim(now, first)
             quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
         end
     end
+    if limit == 1 and lost_below == NO_BOUND then
+        stay_chosen(coming, now, holder, lease_for)
+    end
     for qid in pairs(b.qids) do
         known[#known + 1], known[#known + 2] = qid, name_of(qid)
     end
     for from = 1, #quiet, MANY do
         call('DEL', unpack(quiet, from, math.min(from + MANY - 1, #quiet)))
     end
-    local passed = 0
+    local passed, asked = 0, 0
     for qid in pairs(b.passed) do
-        passed = math.max(passed, choose(qid, now, holder, lease_for))
+        if asked < TOLD then
+            passed, asked = math.max(passed, choose(qid, now, holder, lease_for)), asked + 1
+        end
     end
     local patched, errors = {}, {}
     if #ids > 0 and call('EXISTS', base .. ':c') == 1 then
@@ -79,7 +81,7 @@ local function answer_claim(now, first)
     if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
         errors = ask('HMGET', base .. ':e', ids)
     end
-    next_in = b.room <= 0 and 0 or next_in or -1
+    next_in = (b.room <= 0 or b.tired()) and 0 or next_in or -1
     return {
         ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, tell_expired(b.expired), number(b.room),
     }

@@ -5,7 +5,7 @@
 --   :a          zset    every id, all with the score 0, so by id
 --   :u:TENANT   zset    likewise the ids of one tenant   :u  set   tenants that have any
 --   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at: those that are due, or were once
---   :p:Q        zset    priorities of Q that have such jobs           :pq zset  numbers of queues by the lowest of these
+--   :pq         zset    numbers of queues by the lowest priority that has such jobs    :p:Q zset  further such priorities of Q
 --   :f:Q        zset    AVAILABLE jobs of Q that are to come (priority + 32768 in 2 bytes, id) by run_at
 --   :fq         zset    numbers of queues by the instant of the first that is to come; of a governed queue by that from which on there
 --                       may be something for a claim
@@ -29,7 +29,7 @@
 --   :z          zset    numbers of paused queues by the instant until which they are (FOREVER: they are to be resumed)
 --   :n          hash    Q:STATE -> jobs, and w -> those that wait, AVAILABLE or PAUSED, in all queues
 --   :b          hash    STATE -> bytes of ended jobs
---   :P          hash    Q -> policy (POLICY); 0 is the store
+--   :P          hash    Q -> policy (POLICY); 0 is the store              :Pk:Q hash  task -> its rate
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
 --   :Wa         hash    since when somebody has been listed; begin and end of the last time in which nobody was
 --   :g:QUEUE    list    signals to those who wait for jobs of a queue

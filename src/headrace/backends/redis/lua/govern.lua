@@ -56,7 +56,7 @@ local function open_rule()
 
     -- The first jobs that were there before: their ids, and their instants; of a level, or of those that are to come (priority nil).
     local function first_of(qid)
-        local priority = call('ZRANGE', base .. ':p:' .. qid, 0, 0)[1]
+        local priority = ready.first_level(qid)
         local key = priority and ready.level_key(qid, priority) or ready.coming_key(qid)
         local flat, ids, names = call('ZRANGE', key, 0, PIECE - 1, 'WITHSCORES'), {}, {}
         for i = 1, #flat, 2 do
@@ -89,7 +89,7 @@ local function open_rule()
             for t, of in pairs(lines) do
                 for task, line in pairs(of) do
                     if priority then
-                        turns().fill(t, task, tonumber(priority), line)
+                        turns().fill(t, task, priority, line)
                     else
                         turns().fill_later(t, line)
                     end
@@ -111,7 +111,7 @@ local function open_rule()
     end
 
     local function is_bringing(qid)
-        return call('EXISTS', base .. ':p:' .. qid, ready.coming_key(qid)) > 0
+        return ready.first_level(qid) or call('EXISTS', ready.coming_key(qid)) == 1
     end
 
     local function is_going_on(qid)

@@ -2,7 +2,7 @@
 -- their priorities and their first jobs, so in the order of (priority, run_at, id). What is to come lies apart, by run_at.
 
 -- How many jobs of a tenant become due by one visit.
-local RISING = 1000
+local RISING = 250
 local NO_ID = string.rep('\0', 16)
 
 -- For ``self``, the turns.

@@ -1,4 +1,4 @@
--- How long the first job of a queue is due, of some of its levels. ARGV: now or '', the queue's name, the level to begin with. Answers that (-1: none
+-- How long the first job of a queue is due, of some of its levels but the first. ARGV: now or '', the queue's name, the level to begin with. Answers that (-1: none
 -- is), and the level to go on with ('' : these were all).
 local LEVELS = 1000
 

@@ -3,7 +3,8 @@
 -- whether more are due than it looked at, whether a queue has due jobs but no signal, which of the queues are governed and may have something, which are
 -- paused, and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
 
-local MOST = 5000
+-- How many jobs it tells of, and after how many steps it goes to no further queues and levels.
+local MOST, STEPS = 5000, 2000
 -- Of how many queues it is asked whether they have a signal.
 local ASKED = 256
 -- How many governed queues are named though they seem to have nothing now.
@@ -28,6 +29,7 @@ for i, qid in ipairs(ask('HMGET', base .. ':q', given)) do
     end
 end
 local pauses, comings = ask('ZMSCORE', base .. ':z', qids), ask('ZMSCORE', base .. ':fq', qids)
+local rounds = is_any_governed() and ask('HMGET', base .. ':o', qids) or {}
 for i, qid in ipairs(qids) do
     local n = tonumber(qid)
     local pause, first = tonumber(pauses[i] or 0), tonumber(comings[i] or FOREVER)
@@ -36,7 +38,7 @@ for i, qid in ipairs(qids) do
         if pause < FOREVER then
             ends = ends < 0 and pause - now or math.min(ends, pause - now)
         end
-    elseif is_governed(qid) then
+    elseif rounds[i] then
         if first <= now or #governed_ones < VISITED then
             governed_ones[#governed_ones + 1] = titles[n]
         elseif first < FOREVER then
@@ -88,7 +90,7 @@ local function take(piece, scores, places)
     end
 end
 
-while taken < limit and room > 0 and #ids < MOST do
+while taken < limit and room > 0 and #ids < MOST and walk.steps < STEPS do
     local piece, scores, places = walk.piece(math.max(1, limit - taken))
     if #piece == 0 then
         break
@@ -98,10 +100,10 @@ end
 more = more or full or #walk.piece(1) > 0
 walk.close(false)
 
-local quiet, levels = 0, ask('ZMSCORE', base .. ':pq', plain)
+local quiet, levels = 0, ready.first_levels(plain)
 local signals = {}
-for i, qid in ipairs(plain) do
-    if levels[i] and #signals < ASKED then
+for _, qid in ipairs(plain) do
+    if levels[qid] and #signals < ASKED then
         signals[#signals + 1] = base .. ':g:' .. titles[qid]
     end
 end

@@ -3,8 +3,8 @@
 -- closed; with ageing at some of the others too, from another place each time.
 
 local function open_pick(own)
-    -- How many lanes are looked at together, and how many of closed tasks may lie before the others.
-    local WIDTH, CLOSED = 64, 2000
+    -- How many lanes are looked at together, at least and at most, and how many of closed tasks may lie before the others.
+    local FEW, WIDTH, CLOSED = 8, 64, 2000
     local NOTHING = {}
     -- What is next, of one lane: made once, as there are many visits.
     local next_ids, next_scores, next_places = {}, {}, {}
@@ -21,11 +21,13 @@ local function open_pick(own)
     end
 
     -- The first lanes of a tenant, up to some of which nothing was passed over: those that are open, and those that are closed; and the last that was looked at, if there are more.
-    local function look(b, q, t)
+    local function look(b, q, t, most)
         local view, is_open, from = {lanes = {}, closed = {}, fresh = 0}, own.is_open(q), 0
+        local width = math.max(FEW, math.min(WIDTH, most + 1))
         repeat
-            local found, all = own.lanes_from(t, from, WIDTH)
+            local found, all = own.lanes_from(t, from, from == 0 and width or WIDTH)
             add(b, q, view, found, is_open)
+            b.step(#found)
             from, view.horizon = from + #found, not all and found[#found] or nil
         until all or view.fresh > 0 or from >= CLOSED
         if view.horizon and q.policy[RULE.ageing] then
@@ -163,7 +165,7 @@ local function open_pick(own)
         local taken = 0
         while taken < most and b.left() > 0 and not b.tired() do
             local known = t.view
-            local view = known or look(b, q, t)
+            local view = known or look(b, q, t, most - taken)
             view.ended = false
             local ids, scores, places = merged(b, q, view, most - taken)
             if #ids == 0 and not (known and view.ended) then
@@ -189,7 +191,7 @@ local function open_pick(own)
 
     -- The instant at which a tenant that has nothing more to give now may have something again.
     local function next_of(b, q, t)
-        local till, view = FOREVER, t.view or look(b, q, t)
+        local till, view = FOREVER, t.view or look(b, q, t, WIDTH)
 
         local function consider(at, task)
             till = math.min(till, math.max(at, own.closed_until(q, task, b.now)))

@@ -1,8 +1,8 @@
--- Policies, and what they hold back. ARGV: now or '', queue names (msgpack), or '' for all. Answers now, and for each that has a policy
--- or is governed: its name, its policy ('' : none), whether it is governed, paused tasks and till when, rates under way (BUCKET) by
--- their fields.
+-- Policies, and what they hold back. ARGV: now or '', queue names (msgpack), or '' for the names of all that have a policy or are governed. Answers
+-- these; or now, and for each of those named: its name, its policy ('' : none), whether it is governed, paused tasks and till when, rates under
+-- way (BUCKET) by their fields, rates of tasks.
 local now = clock(ARGV[1])
-local qids, seen = {}, {}
+local qids, seen, found = {}, {}, {}
 
 local function add(qid)
     if qid and not seen[qid] then
@@ -17,20 +17,23 @@ if ARGV[2] == '' then
             add(qid)
         end
     end
-else
-    for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
-        add(name == '' and '0' or call('HGET', base .. ':q', name))
+    for i, name in ipairs(ask('HMGET', base .. ':qn', qids)) do
+        found[i] = name or ''
     end
+    return found
 end
-local told = {}
+for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do
+    add(name == '' and '0' or call('HGET', base .. ':q', name))
+end
 for _, qid in ipairs(qids) do
     local policy = call('HGET', base .. ':P', qid)
     local governed = call('HEXISTS', base .. ':o', qid)
     if policy or governed == 1 then
-        told[#told + 1] = {
+        found[#found + 1] = {
             qid == '0' and '' or name_of(tonumber(qid)), policy or '', governed,
             call('ZRANGEBYSCORE', base .. ':oz:' .. qid, '(' .. number(now), '+inf', 'WITHSCORES'), call('HGETALL', base .. ':of:' .. qid),
+            call('HGETALL', base .. ':Pk:' .. qid),
         }
     end
 end
-return {number(now), told}
+return {number(now), found}

@@ -1,5 +1,5 @@
--- Replace a policy. ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY),
--- Answers whether it was done, and whether something is still to be done bit by bit.
+-- Replace a policy. ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY), then
+-- each task that has a rate, and the rate. Answers whether it was done, and whether something is still to be done bit by bit.
 local now = clock(ARGV[1])
 local qid = ARGV[2] == '' and 0 or qid_of(ARGV[2])
 local was = policy_of(qid)
@@ -17,6 +17,34 @@ local function is_same(one, other)
     return one and other and one[1] == other[1] and one[2] == other[2]
 end
 
+-- Rates of tasks, as they are to be; which have changed or gone.
+local function replace_rates()
+    local key, given, wanted, fresh, gone, changed = base .. ':Pk:' .. qid, {}, {}, {}, {}, {}
+    for i = 5, #ARGV, 2 do
+        given[ARGV[i]] = ARGV[i + 1]
+    end
+    local flat = was[RULE.task_rates] and call('HGETALL', key) or {}
+    for i = 1, #flat, 2 do
+        wanted[flat[i]] = given[flat[i]] == flat[i + 1]
+        if not given[flat[i]] then
+            gone[#gone + 1] = flat[i]
+        end
+        if not wanted[flat[i]] then
+            changed[#changed + 1] = 'k' .. flat[i]
+        end
+    end
+    for task, rate in pairs(given) do
+        if not wanted[task] then
+            fresh[#fresh + 1], fresh[#fresh + 2] = task, rate
+        end
+    end
+    many('HDEL', key, gone)
+    many('HSET', key, fresh)
+    return changed
+end
+
+local changed = replace_rates()
+
 if policy[RULE.governs] then
     rule().govern(qid)
 end
@@ -24,12 +52,6 @@ if is_governed(qid) then
     local rates = base .. ':of:' .. qid
     if not is_same(was[RULE.rate], policy[RULE.rate]) then
         call('HDEL', rates, 'q')
-    end
-    local changed = {}
-    for task, rate in pairs(was[RULE.task_rates]) do
-        if not is_same(rate, policy[RULE.task_rates][task]) then
-            changed[#changed + 1] = 'k' .. task
-        end
     end
     many('HDEL', rates, changed)
 end

@@ -9,7 +9,7 @@ local function open_rates(self, queues)
         if not known then
             local round = tonumber(call('HGET', base .. ':o', qid))
             known = {
-                qid = qid, policy = policy_of(qid), round = round, was = round, buckets = {}, places = {}, window = {},
+                qid = qid, policy = policy_of(qid), round = round, was = round, rates = {}, buckets = {}, places = {}, window = {},
                 paused = call('EXISTS', base .. ':oz:' .. qid) == 1 and {},
             }
             queues[qid] = known
@@ -35,7 +35,15 @@ local function open_rates(self, queues)
     end
 
     local function task_bucket(q, task)
-        local rate = q.policy[RULE.task_rates][task]
+        if not q.policy[RULE.task_rates] then
+            return nil
+        end
+        local rate = q.rates[task]
+        if rate == nil then
+            local packed = call('HGET', base .. ':Pk:' .. q.qid, task)
+            rate = packed and cmsgpack.unpack(packed)
+            q.rates[task] = rate
+        end
         return rate and bucket_of(q, 'k' .. task, rate)
     end
 
@@ -66,7 +74,7 @@ local function open_rates(self, queues)
 
     -- Whether jobs of any task may be started, and as many as there are.
     local function is_open(q)
-        return not q.paused and next(q.policy[RULE.task_rates]) == nil
+        return not q.paused and not q.policy[RULE.task_rates]
     end
 
     -- When jobs of a task may be started; 0: now.

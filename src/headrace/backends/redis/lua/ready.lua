@@ -1,6 +1,6 @@
 -- Queues that are not governed: jobs that are due stand in levels, one for each priority; what is to come waits apart, by run_at, until a
--- claim promotes it. Which queues have levels, and from where on, and when the next of what is to come is due, is known of all together,
--- so that a claim from many queues asks once.
+-- claim promotes it. The first level of each queue, and when the next of what is to come is due, is known of all together, so that a claim
+-- from many queues asks once; only further levels are listed by queue.
 
 local ready = {}
 
@@ -8,8 +8,9 @@ do
     -- How many jobs a claim promotes, and what a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
 
-    -- Queues whose first level has come down, or may be another; queues of which the first of those to come has, or may.
-    local lower_levels, other_levels, lower_coming, other_coming = {}, {}, {}, {}
+    -- First levels as they are by now (false: none), and queues that have got another; queues of which the first of those to come has come
+    -- down, or may be another.
+    local first_levels, new_levels, lower_coming, other_coming = {}, {}, {}, {}
 
     function ready.level_key(qid, priority)
         return base .. ':r:' .. qid .. ':' .. priority
@@ -24,11 +25,43 @@ do
         return struct.pack('>I2', priority + 32768) .. id
     end
 
+    -- The first level of each queue, false: it has none.
+    function ready.first_levels(qids)
+        local unknown = {}
+        for _, qid in ipairs(qids) do
+            if first_levels[qid] == nil then
+                unknown[#unknown + 1] = qid
+            end
+        end
+        for i, first in ipairs(ask('ZMSCORE', base .. ':pq', unknown)) do
+            first_levels[unknown[i]] = tonumber(first) or false
+        end
+        return first_levels
+    end
+
+    function ready.first_level(qid)
+        local first = first_levels[qid]
+        if first == nil then
+            first = tonumber(call('ZSCORE', base .. ':pq', qid)) or false
+            first_levels[qid] = first
+        end
+        return first
+    end
+
+    local function begin_with(qid, priority)
+        first_levels[qid], new_levels[qid] = priority, true
+    end
+
     -- Put jobs (instant, id, ...) into a level.
     function ready.fill_level(qid, priority, line)
         many('ZADD', ready.level_key(qid, priority), line)
-        if call('ZADD', base .. ':p:' .. qid, priority, priority) == 1 then
-            lower_levels[qid] = math.min(lower_levels[qid] or priority, priority)
+        local first = ready.first_level(qid)
+        if first and priority ~= first then
+            local further = math.max(first, priority)
+            call('ZADD', base .. ':p:' .. qid, further, further)
+        end
+        if not first or priority < first then
+            begin_with(qid, priority)
         end
     end
 
@@ -40,8 +73,20 @@ do
 
     -- Levels are empty.
     function ready.drop_levels(qid, priorities)
-        many('ZREM', base .. ':p:' .. qid, priorities)
-        other_levels[qid] = true
+        local first, key, further = ready.first_level(qid), base .. ':p:' .. qid, {}
+        for _, priority in ipairs(priorities) do
+            if priority ~= first then
+                further[#further + 1] = priority
+            end
+        end
+        many('ZREM', key, further)
+        if #further < #priorities then
+            local second = call('ZRANGE', key, 0, 0)[1]
+            if second then
+                call('ZREM', key, second)
+            end
+            begin_with(qid, second and tonumber(second) or false)
+        end
     end
 
     function ready.enter(id, qid, priority, run_at)
@@ -63,37 +108,50 @@ do
         end
     end
 
-    -- A queue that has become governed tells itself when something may come.
-    local function rewrite(key, lower, other, first_of)
-        for qid in pairs(other) do
-            local first = call('ZRANGE', base .. first_of .. qid, 0, 0, 'WITHSCORES')[2]
-            if key == ':fq' and is_governed(qid) then
-                other[qid] = nil
-            elseif first then
-                call('ZADD', base .. key, first, qid)
+    local function write_levels()
+        local there, gone = {}, {}
+        for qid in pairs(new_levels) do
+            if first_levels[qid] then
+                there[#there + 1], there[#there + 2] = first_levels[qid], qid
             else
-                call('ZREM', base .. key, qid)
+                gone[#gone + 1] = qid
+            end
+        end
+        many('ZADD', base .. ':pq', there)
+        many('ZREM', base .. ':pq', gone)
+        new_levels = {}
+    end
+
+    -- A queue that has become governed tells itself when something may come.
+    local function write_coming()
+        for qid in pairs(other_coming) do
+            local first = call('ZRANGE', ready.coming_key(qid), 0, 0, 'WITHSCORES')[2]
+            if is_governed(qid) then
+                other_coming[qid] = nil
+            elseif first then
+                call('ZADD', base .. ':fq', first, qid)
+            else
+                call('ZREM', base .. ':fq', qid)
             end
         end
         local lowered = {}
-        for qid, first in pairs(lower) do
-            if not other[qid] then
+        for qid, first in pairs(lower_coming) do
+            if not other_coming[qid] then
                 lowered[#lowered + 1], lowered[#lowered + 2] = number(first), qid
             end
         end
         for at = 1, #lowered, MANY do
-            call('ZADD', base .. key, 'LT', unpack(lowered, at, math.min(at + MANY - 1, #lowered)))
+            call('ZADD', base .. ':fq', 'LT', unpack(lowered, at, math.min(at + MANY - 1, #lowered)))
         end
+        lower_coming, other_coming = {}, {}
     end
 
     function ready.settle()
-        if next(lower_levels) or next(other_levels) then
-            rewrite(':pq', lower_levels, other_levels, ':p:')
-            lower_levels, other_levels = {}, {}
+        if next(new_levels) then
+            write_levels()
         end
         if next(lower_coming) or next(other_coming) then
-            rewrite(':fq', lower_coming, other_coming, ':f:')
-            lower_coming, other_coming = {}, {}
+            write_coming()
         end
     end
 
@@ -121,7 +179,7 @@ do
     end
 
     -- The same with some queues {qid, instant of the first}, in the order of these; no more than one script should. Whether any is left that
-    -- is due.
+    -- is due, and the steps that it took.
     function ready.promote_all(queues)
         table.sort(queues, function(one, other) return one[2] < other[2] or (one[2] == other[2] and one[1] < other[1]) end)
         local left, more = PROMOTED, false
@@ -131,7 +189,7 @@ do
             left = left - (done or 0) - PER_QUEUE
         end
         ready.settle()
-        return more
+        return more, PROMOTED - left
     end
 
     -- A level has jobs that are not due: the clock was ahead. They wait again.

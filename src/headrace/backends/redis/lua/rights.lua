@@ -12,7 +12,7 @@ if redis.acl_check_cmd then
         INFO = {}, PING = {}, TIME = {}, EVAL = { '', '0' }, EVALSHA = { '', '0' }, SUBSCRIBE = {}, PUBLISH = {},
         ['CLIENT ID'] = {}, ['CLIENT UNBLOCK'] = { '1' },
     }
-    local of_keys = { BLPOP = { key, '0' }, EXISTS = { key }, DEL = { key } }
+    local of_keys = { BLPOP = { key, '0' }, EXISTS = { key }, DEL = { key }, MGET = { key } }
     for i = 3, #ARGV do
         local words = {}
         for word in string.gmatch(ARGV[i], '%S+') do

@@ -32,7 +32,7 @@ end
 
 local left = LEVELS
 
--- The same of all levels of a queue from one on, and the one to go on with.
+-- The same of the levels of a queue but its first from one on, and the one to go on with.
 local function age_in(qid, from)
     local age = -1
     local levels = call('ZRANGEBYSCORE', base .. ':p:' .. qid, from, '+inf', 'LIMIT', 0, math.max(1, left) + 1)
@@ -47,8 +47,8 @@ end
 
 local function look_at(name, qid, counts, pause)
     local scheduled = call('ZCOUNT', base .. ':f:' .. qid, '(' .. at, '+inf')
-    local age, rest = age_in(qid, '-inf')
-    age = math.max(age, age_of(base .. ':f:' .. qid))
+    local first, age, rest = call('ZSCORE', base .. ':pq', qid), age_in(qid, '-inf')
+    age = math.max(age, first and age_of(base .. ':r:' .. qid .. ':' .. first) or -1, age_of(base .. ':f:' .. qid))
     if is_governed(qid) then
         scheduled = scheduled + call('ZCOUNT', base .. ':F:' .. qid, '(' .. at, '+inf')
         age = math.max(age, age_of(base .. ':H:' .. qid), age_of(base .. ':F:' .. qid))

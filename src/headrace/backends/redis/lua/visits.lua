@@ -8,6 +8,8 @@ local function open_visits()
     local WINDOW = 16
     -- What a tenant gets when it is its turn, where the policy does not say.
     local CHUNK = 10
+    -- What a queue, a visit, a tenant that wakes, and a job that has become due count for.
+    local PER_QUEUE, PER_VISIT, PER_WAKING, PER_RISING = 25, 14, 3, 2
 
     -- How many jobs a tenant may be given; 0: none, and then it takes part no more.
     local function allowed_to(b, q, t)
@@ -85,6 +87,7 @@ local function open_visits()
     end
 
     local function visit(b, q, t, room)
+        b.step(PER_VISIT)
         if q.window[1] == t then
             table.remove(q.window, 1)
         end
@@ -92,7 +95,9 @@ local function open_visits()
         if allowed <= 0 then
             return 0
         end
+        local later = t.later
         local rising = own.promote(t)
+        b.step(PER_RISING * (later - t.later))
         local taken = pick.take(b, q, t, allowed)
         local was = t.status
         if was == BOUND then
@@ -132,7 +137,7 @@ local function open_visits()
         if rule().go_on(qid) and rule().is_counting(qid) then
             return 0
         end
-        own.wake(q, b.now, most)
+        b.step(PER_QUEUE + PER_WAKING * own.wake(q, b.now, most))
         q.window = {}
         -- As many as it takes if each has something, and more where that was not enough.
         q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
@@ -154,8 +159,8 @@ local function open_visits()
     -- still there.
     local function turns_in(qid, b)
         local q = own.queue(qid)
-        for _, line in pairs(b.lines) do
-            if line.passed_at and line.qid == q.qid then
+        for _, line in ipairs(b.passing) do
+            if line.qid == q.qid then
                 own.expect(line.tenant, line.passed_at)
             end
         end

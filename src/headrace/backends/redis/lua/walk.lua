@@ -44,7 +44,11 @@ do
     end
 
     -- How many queues are looked at together that have the same level, and how many levels of a queue are read ahead, at most.
-    local WIDTH, AHEAD = 256, 128
+    local WIDTH, AHEAD = 128, 128
+    -- What a level counts for, of one queue after the other, and of several.
+    local STEPS, STEPS_OF_SEVERAL = 2, 14
+    -- After how many steps a piece ends.
+    local MANY_STEPS = 800
 
     local function is_lower(one, other)
         return one < other
@@ -59,6 +63,7 @@ do
     function open_walk(qids, lines)
         local levels, order, ahead, begun = {}, {}, {}, {}
         local current, heap
+        local walk = {steps = 0}
 
         local function stand_at(qid, priority)
             local level = levels[priority]
@@ -70,21 +75,23 @@ do
             level[#level + 1] = qid
         end
 
-        for i, first in ipairs(ask('ZMSCORE', base .. ':pq', qids)) do
-            if first then
-                stand_at(qids[i], tonumber(first))
+        local firsts = ready.first_levels(qids)
+        for _, qid in ipairs(qids) do
+            if firsts[qid] then
+                stand_at(qid, firsts[qid])
             end
         end
 
-        -- A queue goes on to its next level.
+        -- A queue goes on to its next level, which is its first if those before have gone meanwhile.
         local function go_on(qid, priority)
             local next_ones = ahead[qid]
             if not next_ones then
                 next_ones = {at = 1, width = 1}
             end
             if next_ones.at > #next_ones then
-                local width = math.min(AHEAD, 4 * next_ones.width)
-                next_ones = call('ZRANGEBYSCORE', base .. ':p:' .. qid, '(' .. priority, '+inf', 'LIMIT', 0, width)
+                local width, first = math.min(AHEAD, 4 * next_ones.width), ready.first_level(qid)
+                next_ones = first and first > priority and {first}
+                    or call('ZRANGEBYSCORE', base .. ':p:' .. qid, '(' .. priority, '+inf', 'LIMIT', 0, width)
                 next_ones.at, next_ones.width = 1, width
                 ahead[qid] = next_ones
             end
@@ -136,6 +143,7 @@ do
                 heap_pop(order, is_lower)
                 levels[priority] = nil
             end
+            walk.steps = walk.steps + (#current == 1 and STEPS or STEPS_OF_SEVERAL * #current)
             local each = #current == 1 and want or math.ceil(2 * want / #current)
             for _, line in ipairs(#current > 1 and current or {}) do
                 line.want = each
@@ -176,12 +184,11 @@ do
             return n < want
         end
 
-        local walk = {}
-
-        -- The next jobs: ids, scores, and the lines that they stand in. What leaves its line is to be told by ``line.at = line.at - 1``.
+        -- The next jobs: ids, scores, and the lines that they stand in, and the steps that it took. If these are many, it may be fewer jobs, but
+        -- never none that there are. What leaves its line is to be told by ``line.at = line.at - 1``.
         function walk.piece(want)
-            local ids, scores, places = {}, {}, {}
-            while #ids < want and (current or #order > 0) do
+            local ids, scores, places, before = {}, {}, {}, walk.steps
+            while #ids < want and (current or #order > 0) and (#ids == 0 or walk.steps - before < MANY_STEPS) do
                 if not current then
                     begin(want - #ids)
                 end
@@ -198,7 +205,7 @@ do
                     current = nil
                 end
             end
-            return ids, scores, places
+            return ids, scores, places, walk.steps - before
         end
 
         -- Levels that are empty go; ``stale``: others may have come meanwhile.
