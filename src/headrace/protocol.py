@@ -201,7 +201,8 @@ class TickStore(Protocol):
         is replaced, so that what was missed can be made up for. One without a row is MISSED. One
         with ``overlap`` SKIP is SKIPPED while the schedule's ``last_job`` is live. Otherwise its row is inserted by the
         rules of ``Backend.insert`` (a stored id is not stored again), and it is FIRED; with ``overlap`` CANCEL a live
-        ``last_job`` is cancelled first, as by ``alter`` with the reason ``superseded``. ``runs`` counts what FIRED.
+        ``last_job`` is cancelled first, as by ``alter`` with the reason ``superseded``, which it then ends with also if
+        it runs (see ``Backend.finish``). ``runs`` counts what FIRED.
 
         A plan that names a version also moves the schedule on: ``slot`` and ``look_at`` become the plan's, and each
         FIRED tick becomes ``last_slot`` and ``last_job``. With every plan that is carried out the version rises by one.
@@ -447,7 +448,8 @@ class Backend(Protocol):
         is stored; so it is with ``turn``.
 
         A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
-        ``cancelled``), and loses against the terminal states.
+        ``cancelled``), and loses against the terminal states. Where the first who asked was a plan, the reason is
+        ``superseded``, also instead of ``cancelled`` in a settlement that says CANCELLED; so it is in a reap.
 
         COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once. The key is
         held for so long whatever a sweep does to the record: one whose job's record is gone *outlives* it, until its

@@ -301,7 +301,8 @@ class Selector(Struct, frozen=True, kw_only=True):
 
 
 class Cancel(Struct, frozen=True):
-    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew."""
+    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew; of reasons, only
+    ``superseded`` stays with the request."""
 
     reason: str = "cancelled"
 

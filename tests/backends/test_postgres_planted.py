@@ -112,7 +112,7 @@ ON_SCHEDULES = [
     Fault(
         "a plan that asks for the end of no job",
         "alter_v1",
-        "INSERT INTO asks (id) SELECT v_id WHERE NOT asked_for(v_id)",
+        "INSERT INTO asks (id, superseded) SELECT v_id, p_text = 'superseded' WHERE NOT asked_for(v_id)",
         "NULL",
         ("note ticks", "plan, cancelling"),
     ),

@@ -195,8 +195,9 @@ class MemoryBackend:
         if entry is None:
             return None
         state, reason = s.state, s.reason
-        if entry.cancel_requested and not state.terminal:
-            state, reason = JobState.CANCELLED, "cancelled"
+        asked = entry.cancel_requested
+        if asked and (not state.terminal or (state is JobState.CANCELLED and reason == "cancelled")):
+            state, reason = JobState.CANCELLED, _asked_reason(entry)
         entry.attempt += s.failed_attempt
         if not s.keep_lost:
             entry.lost = 0
@@ -234,7 +235,7 @@ class MemoryBackend:
     def _end(self, entry: Entry, state: JobState, now: int, reason: str) -> None:
         entry.finished_at = now
         entry.reason = reason
-        entry.cancel_requested = False
+        entry.cancel_requested = entry.superseded = False
         entry.holder = ""
         self.store.move(entry, state)
         for inbox in self.store.inboxes.pop(entry.id, ()):
@@ -307,7 +308,7 @@ class MemoryBackend:
 
     def _reap(self, entry: Entry, req: Reap, now: int, *, offset: int) -> Reaped:
         if entry.cancel_requested:
-            self._end(entry, JobState.CANCELLED, now, "cancelled")
+            self._end(entry, JobState.CANCELLED, now, _asked_reason(entry))
             return reaped(entry)
         charged = self._charged(entry)
         entry.lost += charged
@@ -381,6 +382,7 @@ class MemoryBackend:
         match change:
             case Cancel(reason):
                 if entry.state is JobState.RUNNING:
+                    entry.superseded |= reason == "superseded" and not entry.cancel_requested
                     entry.cancel_requested = True
                     self.store.publish(f"holder:{entry.holder}")
                 else:
@@ -605,3 +607,7 @@ def _matches(entry: Entry, sel: Selector, now: int) -> bool:
         and (sel.reason is None or entry.reason == sel.reason)
         and (sel.above is None or entry.id > sel.above)
     )
+
+
+def _asked_reason(entry: Entry) -> str:
+    return "superseded" if entry.superseded else "cancelled"

@@ -39,6 +39,7 @@ class Entry:
         "run_at",
         "size",
         "state",
+        "superseded",
         "task",
         "tenant",
         "timeout",
@@ -69,6 +70,7 @@ class Entry:
         self.holder = ""
         self.lease_until = 0
         self.cancel_requested = False
+        self.superseded = False
         self.finished_at: int | None = None
         self.held_until = 0
         self.reason = ""

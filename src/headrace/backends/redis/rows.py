@@ -28,6 +28,8 @@ STATES = (
 )
 CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
+_ASKED = frozenset((1, 3))
+"""The cancellation of a running job was asked for, by somebody or by a plan; see ``jobs.lua``."""
 _PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
@@ -275,7 +277,7 @@ def _record(answer: Sequence[Any], queues: Mapping[int, str], now: int, want: fr
         headers=headers,
         worker=worker.decode() if worker else "",
         lease_until=state.instant if state is not None and code == 1 else None,
-        cancel_requested=state is not None and state.cancel == 1,
+        cancel_requested=state is not None and state.cancel in _ASKED,
         reason=state.text.decode() if state is not None and code > 2 else "",
         cells=cells,
         error=error if "error" in want else None,

@@ -11,6 +11,7 @@ from headrace.backends.sqlite.insertion import key_taken
 from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise, reschedule
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import (
+    ASKED,
     AVAILABLE,
     CANCELLED,
     COMPLETED,
@@ -134,7 +135,7 @@ def _release(tx: Transaction, entry: Entry, now: int) -> None:
 
 def _cancel(tx: Transaction, entry: Entry, reason: str, now: int) -> int:
     if entry.code == RUNNING:
-        tx.execute(_SQL["request_cancel"], (entry.seq,))
+        tx.execute(_SQL["request_cancel"], (entry.seq, 2 if reason == ASKED[2] else 1))
         tx.wake_holder(entry.holder or "")
         return RUNNING
     leave(tx, entry, now)

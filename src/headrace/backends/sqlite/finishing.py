@@ -24,7 +24,7 @@ from headrace.backends.sqlite.places import (
     tell_waiters,
 )
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
+from headrace.backends.sqlite.states import ASKED, CANCELLED, CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
 from headrace.errors import InvalidJob
 from headrace.records import JobId, Row, Settlement
@@ -69,7 +69,7 @@ def finish(tx: Transaction, batch: Sequence[Settlement], now: int) -> list[JobSt
         ):  # fmt: skip
             if not s.keep and code == COMPLETED:
                 ends.gone.append(lease)
-            elif s.failed_attempt or s.keep_lost or (s.result is not None and len(s.result) > INLINE):
+            elif s.failed_attempt or s.keep_lost or lease[5] or (s.result is not None and len(s.result) > INLINE):
                 ends.records[code].append(_ended(tx, s, code, lease, s.reason, now))
                 ends.leases[code].append(lease)
             else:
@@ -152,7 +152,9 @@ def _seqs(leases: Sequence[Lease]) -> array[int]:
 
 def _ended(tx: Transaction, s: Settlement, code: int, lease: Lease, reason: str, now: int) -> EndedRow:
     """The record of an ended job whose cells stay as they are."""
-    _, seq, epoch, _, _, _, attempt, lost, size, _, _ = lease
+    _, seq, epoch, _, _, cancel, attempt, lost, size, _, _ = lease
+    if cancel and code == CANCELLED and reason == ASKED[1]:
+        reason = ASKED[cancel]
     if s.failed_attempt:
         attempt += 1
     if not s.keep_lost:
@@ -198,7 +200,7 @@ def _settle(tx: Transaction, s: Settlement, lease: Lease, now: int) -> JobState:
         turns.stop(tx, [(tid, holder)], now)
     state, reason = s.state, s.reason
     if cancel and not state.terminal:
-        state, reason = JobState.CANCELLED, "cancelled"
+        state, reason = JobState.CANCELLED, ASKED[cancel]
     draft, size = _rewrite(tx, s, seq, size, now, state)
     code = CODES[state]
     if draft.qid != qid and tx.rules(draft.qid).governed:

@@ -13,7 +13,7 @@ from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.finishing import leases
 from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_running, release
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
+from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
 from headrace.records import CENSUS, Beat, Reap, Reaped, Renewed
 
@@ -104,7 +104,7 @@ def _take_back(tx: Transaction, row: Sequence[Any], req: Reap, now: int, *, char
         turns.stop(tx, [(tid, holder)], now)
     code, reason = AVAILABLE, ""
     if cancel:
-        code, reason = CANCELLED, "cancelled"
+        code, reason = CANCELLED, ASKED[cancel]
     elif charged and lost > req.max_lost:
         code, reason = FAILED, "lost"
     if gid and code == AVAILABLE:

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.protocol import Backend, TickStore
-from headrace.records import Cancel, Place, Record, Selector, SweepClause, Swept
+from headrace.records import Cancel, Place, Reap, Record, Selector, SweepClause, Swept
 from headrace.testing.conformance.base import (
     HOSTILE,
     HOUR,
+    LEASE,
     MINUTE,
     SECOND,
     T0,
@@ -418,6 +419,34 @@ class TickTests(ConformanceBase):
         second = await self.get(store, 2)
         assert (second.state, second.cancel_requested) == (JobState.RUNNING, True)
         assert (await self.get(store, 3)).state is JobState.AVAILABLE
+
+    @needs("ticks")
+    @pytest.mark.parametrize("end", ["available", "paused", "cancelled", "its own word", "reap"])
+    @pytest.mark.parametrize("first", ["plan", "client", "plan, then client"])
+    async def test_a_running_job_that_a_plan_asked_to_end_is_superseded(
+        self, store: Backend, first: str, end: str
+    ) -> None:
+        """Unless its cancellation was asked for before, or it ends by itself."""
+        ticks = self.ticks(store)
+        [one] = await self.keep(store, schedule(1))
+        await ticks.plan([moved(one, fires(T0, 1, Overlap.CANCEL), slot=T0)], T0)
+        job = await self.take_one(store, at=T0)
+        if first == "client":
+            await store.alter(Selector(ids=[job.id]), Cancel(), T0)
+        one = await self.stored(store, one.name)
+        assert await ticks.plan([moved(one, fires(T0 + 1, 2, Overlap.CANCEL), slot=T0)], T0 + 1) == [[FIRED]]
+        if first == "plan, then client":
+            await store.alter(Selector(ids=[job.id]), Cancel(), T0 + 1)
+        if end == "reap":
+            [reaped] = await store.reap(Reap(), T0 + LEASE)
+            assert (reaped.id, reaped.state) == (job.id, JobState.CANCELLED)
+        else:
+            reason = {"cancelled": "cancelled", "its own word": "enough"}.get(end, "")
+            state = JobState(end) if end in ("available", "paused") else JobState.CANCELLED
+            assert await store.finish([settle(job, state, reason=reason)], T0 + 2) == [JobState.CANCELLED]
+        ended = await self.get(store, 1)
+        right = "enough" if end == "its own word" else "cancelled" if first == "client" else "superseded"
+        assert (ended.state, ended.reason) == (JobState.CANCELLED, right)
 
     @needs("ticks")
     async def test_many_plans_in_one_batch(self, store: Backend) -> None:

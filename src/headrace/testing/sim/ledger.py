@@ -118,7 +118,7 @@ class Ledger:
         """The job has come to an end."""
         life.finished_at = now
         life.reason = reason
-        life.cancel_requested = False
+        life.cancel_requested = life.superseded = False
         self.ends.setdefault(life.id, []).append((state, life.result if state is JobState.COMPLETED else None))
         self.put(life, state)
 

@@ -29,6 +29,7 @@ class Life:
         self.node = ""
         self.lease_until = 0
         self.cancel_requested = False
+        self.superseded = False
         self.finished_at: int | None = None
         self.held_until = 0
         self.reason = ""

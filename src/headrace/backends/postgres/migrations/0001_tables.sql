@@ -166,8 +166,11 @@ CREATE INDEX leased_group ON leased (gid) WHERE gid IS NOT NULL;
 CREATE INDEX leased_tenant ON leased (tid, holder) WHERE tid IS NOT NULL;
 
 -- Running jobs that are to be cancelled, where whoever asks must not touch ``leased``: a transaction that may last. Nothing is unique
--- here, so that no two wait for each other. A job that is no longer RUNNING is cancelled by a reap.
-CREATE TABLE asks (id uuid NOT NULL);
+-- here, so that no two wait for each other. A job that is no longer RUNNING is cancelled by a reap. ``superseded``: it was a plan that asked.
+CREATE TABLE asks (
+    id uuid NOT NULL,
+    superseded boolean NOT NULL
+);
 CREATE INDEX asks_id ON asks (id);
 
 CREATE TABLE paused (

@@ -238,10 +238,12 @@ BEGIN
         END IF;
         v_state := p_states[i];
         v_reason := p_reasons[i];
-        IF (l.cancel OR l.id = ANY (v_asked)) AND v_state IN (0, 2) THEN
+        IF (l.cancel OR l.id = ANY (v_asked)) AND (v_state IN (0, 2) OR v_state = 4 AND v_reason = 'cancelled') THEN
+            IF v_state <> 4 THEN
+                RETURN NEXT settled(p_ids[i], i, 4);
+            END IF;
             v_state := 4;
-            v_reason := 'cancelled';
-            RETURN NEXT settled(p_ids[i], i, 4);
+            v_reason := asked_reason(l.id);
         END IF;
         v_qid := l.qid;
         v_keyed := l.keyed;

@@ -149,7 +149,7 @@ BEGIN
         v_lost := coalesce(l.lost, 0) + (NOT (l.cancel OR v_spared))::integer;
         IF l.cancel THEN
             v_state := 4;
-            v_reason := 'cancelled';
+            v_reason := asked_reason(l.id);
         ELSIF v_lost > p_max_lost AND NOT v_spared THEN
             v_state := 5;
             v_reason := 'lost';
@@ -227,8 +227,11 @@ BEGIN
             SELECT p.id FROM unnest(v_wait) AS n (id) JOIN paused AS p ON p.id = ANY (ARRAY[n.id]) ORDER BY p.id
             FOR UPDATE OF p SKIP LOCKED
         );
-        RETURN QUERY SELECT x.* FROM alter_v1(
-            p_now, v_mine, 1, 'cancelled', NULL, '{0,2}'::smallint[], true, NULL, NULL, true
+        RETURN QUERY SELECT x.* FROM (
+            SELECT r.reason, array_agg(m.id) AS ids FROM unnest(v_mine) AS m (id) CROSS JOIN LATERAL asked_reason(m.id) AS r (reason)
+            GROUP BY r.reason
+        ) AS g CROSS JOIN LATERAL alter_v1(
+            p_now, g.ids, 1, g.reason, NULL, '{0,2}'::smallint[], true, NULL, NULL, true
         ) AS x WHERE x.kind <> 6;
     END IF;
     DELETE FROM asks AS a WHERE a.id = ANY (v_over) AND (a.id = ANY (v_mine) OR a.id <> ALL (v_wait));  -- asks_id

@@ -77,6 +77,11 @@ END $$;
 CREATE FUNCTION asked_for(p_id uuid) RETURNS boolean LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS
     'SELECT EXISTS (SELECT 1 FROM asks AS a WHERE a.id = p_id)';  -- asks_id
 
+-- What a job ends with whose cancellation was asked for.
+CREATE FUNCTION asked_reason(p_id uuid) RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT CASE WHEN bool_or(a.superseded) THEN 'superseded' ELSE 'cancelled' END FROM asks AS a WHERE a.id = p_id  -- asks_id
+$$;
+
 -- Whoever is ending these jobs just now is waited for, and none of them is kept: what is locked in here is let go at once.
 CREATE FUNCTION let_pass(p_ids uuid[]) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -207,7 +212,7 @@ BEGIN
             NULL;
         ELSIF p_kind = 1 AND p.state = 1 THEN
             IF p_bound THEN
-                INSERT INTO asks (id) SELECT v_id WHERE NOT asked_for(v_id);
+                INSERT INTO asks (id, superseded) SELECT v_id, p_text = 'superseded' WHERE NOT asked_for(v_id);
             ELSE
                 UPDATE leased AS l SET cancel = true WHERE l.id = v_id;
             END IF;

@@ -149,7 +149,7 @@ local upto = ''
 if is_named then
     for _, id in ipairs(named(ARGV[3], cmsgpack.unpack(ARGV[4]))) do
         local j = meet(id, sel)
-        if j and j.cancel ~= LEFT then
+        if j and j.cancel ~= asked.left then
             alter(id, j)
         end
     end
@@ -160,7 +160,7 @@ else
     for i, id in ipairs(ids) do
         local j, _, _, size = meet(id, sel)
         bytes = bytes + size
-        if j and j.cancel ~= LEFT and applies_to(j.state) and not (kind == CANCEL and j.cancel == 1) then
+        if j and j.cancel ~= asked.left and applies_to(j.state) and not (kind == CANCEL and asked[j.cancel]) then
             alter(id, j)
         end
         if #answers >= limit then

@@ -30,7 +30,9 @@ end
 -- A live job is to end: at once, or when its holder has heard of it.
 local function cancel(id, j, now, reason)
     if j.state == RUNNING then
-        j.cancel = 1
+        if not asked[j.cancel] then
+            j.cancel = reason == asked[3] and 3 or 1
+        end
         save(id, j)
         call('SADD', base .. ':x:' .. j.text, id)
         tell('holder', j.text, '')

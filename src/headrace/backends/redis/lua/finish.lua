@@ -173,10 +173,10 @@ local function finish_all(now, first)
                 j.held_until = 0
                 local state, came_from = kind.state, j.qid
                 local reason = extra and extra[2] or ''
-                if j.cancel == 1 then
+                if asked[j.cancel] then
                     call('SREM', base .. ':x:' .. j.text, id)
-                    if state < COMPLETED then
-                        state, reason = CANCELLED, 'cancelled'
+                    if state < COMPLETED or (state == CANCELLED and reason == 'cancelled') then
+                        state, reason = CANCELLED, asked[j.cancel]
                     end
                 end
                 answers[i] = state

@@ -1,7 +1,8 @@
 -- Jobs: what they came with, and where they are.
 
--- In the place of ``cancel``: the job is on its way to another shard.
-local LEFT = 2
+-- ``cancel``, if not 0: the cancellation of a running job was asked for, by somebody or by a plan, and what it ends with then; or ``left``:
+-- the job is on its way to another shard.
+local asked = {[1] = 'cancelled', [3] = 'superseded', left = 2}
 
 -- Whether what a job came with, and its state if it has one, are as they were written, as far as their lengths tell. What is not is
 -- read as nothing, and never stops a script; see ``set_aside``.

@@ -17,7 +17,7 @@ end
 
 local function leave_running(id, j)
     call('ZREM', base .. ':l', id)
-    if j.cancel == 1 then
+    if asked[j.cancel] then
         call('SREM', base .. ':x:' .. j.text, id)
     end
     if j.held_until > 0 then

@@ -70,7 +70,7 @@ local function is_in_the_way(s, overlap)
     if not j or j.state > PAUSED then
         return false
     end
-    if overlap == CANCEL and j.cancel ~= LEFT then
+    if overlap == CANCEL and j.cancel ~= asked.left then
         cancel(s.last_job, j, now, 'superseded')
     end
     return overlap == SKIP

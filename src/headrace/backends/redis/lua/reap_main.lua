@@ -75,12 +75,12 @@ end
 local function take_back(i, id)
     local j = read_state(states[i])
     j.begun = true
-    local cancelled = j.cancel == 1
+    local cancelled = asked[j.cancel]
     local spared = begins < j.instant and j.instant <= ends
     local dies = j.lost + 1 > max_lost and not spared
     leave(id, j, not cancelled and not dies)
     if cancelled then
-        finish(id, j, CANCELLED, now, 'cancelled')
+        finish(id, j, CANCELLED, now, cancelled)
     else
         if not spared then
             j.lost = j.lost + 1

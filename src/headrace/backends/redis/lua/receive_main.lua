@@ -9,7 +9,7 @@ local key = base .. ':tr:' .. source
 
 local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     local was = call('HGET', base .. ':s', id)
-    if call('HEXISTS', base .. ':j', id) == 1 and not (was and read_state(was).cancel == LEFT) then
+    if call('HEXISTS', base .. ':j', id) == 1 and not (was and read_state(was).cancel == asked.left) then
         return
     end
     local j = read_state(state)

@@ -15,7 +15,7 @@ end
 local function depart(id, j, target, queue, now)
     drop_key(id, j)
     j.qid = qid_of(queue)
-    j.cancel = LEFT
+    j.cancel = asked.left
     save(id, j)
     call('HSET', base .. ':to', id, send(target, 'job', now, id))
 end

@@ -2,7 +2,7 @@
 
 -- name: request_cancel
 -- INTEGER PRIMARY KEY; running_cancel.
-UPDATE running SET cancel = 1 WHERE seq = ?1
+UPDATE running SET cancel = ?2 WHERE seq = ?1 AND NOT cancel
 
 -- name: relocate
 -- INTEGER PRIMARY KEY.

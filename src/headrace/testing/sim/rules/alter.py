@@ -168,6 +168,7 @@ def _apply(book: Ledger, change: Change, life: Life, after: JobState | None, now
     match change:
         case Cancel(reason):
             if life.state is JobState.RUNNING and after is JobState.RUNNING:
+                life.superseded |= reason == "superseded" and not life.cancel_requested
                 life.cancel_requested = True
             elif after is not None and after.terminal:
                 book.finish(life, after, now, reason)

@@ -45,7 +45,10 @@ def _judge(book: Ledger, s: Settlement, answer: JobState | None, now: int) -> No
         book.blame("I14" if asked else "I16", s.id, f"settled as {answer}, which should be {right}")
     if asked:
         book.reach("cancel request outlived a retry")
-    _settle(book, life, s, answer, "cancelled" if asked else s.reason, now)
+    reason = "cancelled" if asked else s.reason
+    if life.superseded and answer is JobState.CANCELLED and reason == "cancelled":
+        reason = "superseded"
+    _settle(book, life, s, answer, reason, now)
 
 
 def _settle(book: Ledger, life: Life, s: Settlement, state: JobState, reason: str, now: int) -> None:
