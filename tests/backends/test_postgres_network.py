@@ -301,7 +301,7 @@ async def test_a_worker_on_a_bad_line_loses_nothing_and_doubles_nothing(
 
 async def test_a_heartbeat_on_a_silent_connection_gets_through_on_another(store: PostgresBackend, line: Proxy) -> None:
     """Well before the leases that it keeps run out, and long before the call's own limit."""
-    app = make_app(distant(line), lease="3s")
+    app = make_app(distant(line), lease="6s")
     told = Told()
     app.observe(told)
     started, enough = asyncio.Event(), asyncio.Event()

@@ -224,7 +224,7 @@ async def test_an_answer_of_the_wrong_length_is_a_bug_that_is_told(tasks: Tasks)
 
     batcher: Batcher[int, int] = Batcher(send, tasks, Random(1), max_batch=10)
     with pytest.raises(Exception, match="shorter"):
-        await asyncio.wait_for(batcher.submit(1), 2)
+        await asyncio.wait_for(batcher.submit(1), 60)
 
 
 async def test_whoever_gives_up_waiting_harms_nobody(tasks: Tasks) -> None:
@@ -260,7 +260,7 @@ async def test_closing_ends_it() -> None:
     await asyncio.sleep(0)
     await tasks.close()
     assert all(answer.cancelled() for answer in answers)
-    await asyncio.wait_for(batcher.flush(), 1)
+    await asyncio.wait_for(batcher.flush(), 60)
 
 
 def test_what_has_piled_up_goes_in_one_batch_after_another_when_the_store_is_back() -> None:

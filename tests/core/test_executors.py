@@ -129,7 +129,7 @@ def test_a_loop_that_has_gone_is_no_trouble() -> None:
 
     asyncio.run(main())
     release.set()
-    thread[0].join(5)
+    thread[0].join(60)
     assert not thread[0].is_alive()
 
 

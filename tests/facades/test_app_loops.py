@@ -227,7 +227,7 @@ class TestFork:
                         codes.append(1)
                 thread = threading.Thread(target=use)
                 thread.start()
-                thread.join(10)
+                thread.join(60)
                 return codes[0] if codes else 2
 
             asyncio.run(main())

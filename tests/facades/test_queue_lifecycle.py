@@ -173,7 +173,7 @@ class TestStartAndStop:
         assert len(asyncio.all_tasks()) == before
         for thread in threading.enumerate():
             if thread.name.startswith("headrace"):
-                thread.join(5)
+                thread.join(60)
                 assert not thread.is_alive(), thread.name
 
     async def test_owns_the_client_it_made_and_no_other(self, memory: Store) -> None:

@@ -416,7 +416,7 @@ async def test_an_outcome_that_is_refused_for_ever_holds_up_no_other(
             await asyncio.sleep(0.05)  # others come to their end meanwhile
         for number, handle in enumerate(handles):
             if number != 2:
-                assert await handle.result("20s") == "fine"
+                assert await handle.result("60s") == "fine"
         await told.wait_for(EventKind.FAILED)
         info = await handles[2].info()
     assert (info.state, info.reason) == (JobState.FAILED, "lost")
@@ -473,7 +473,7 @@ async def test_a_worker_outlives_a_store_that_fails_in_unheard_of_ways(
 
     async with working(app):
         handle = await work.enqueue()
-        assert await handle.result("20s") == 7
+        assert await handle.result("60s") == 7
         await _until(lambda: not any(broken.failures.values()))
 
 
