@@ -1,6 +1,6 @@
 """How many slots of a fleet are at work while jobs on their last chance come: all of them, whoever takes those.
 
-``python -m benchmarks.studies.chances`` takes half an hour: 6 workers of 10 slots, started as anybody starts them,
+``python -m benchmarks.studies.chances`` takes an hour: 6 workers of 10 slots, started as anybody starts them,
 with 5,000 jobs before them. None, one and a hundred jobs on their last chance come to the head of the queue when all
 slots are full. What counts is the lowest number of jobs that ran at once, of looks every 50 ms between the first time
 that all slots were full and the last start of a job.
@@ -49,7 +49,7 @@ class Plan:
     slots: int = 10
     jobs: int = 5_000
     suspects: tuple[int, ...] = (0, 1, 100)
-    seconds: float = 2.0
+    seconds: float = 4.0
     """What a job takes on average; from half to three halves of it."""
     settle: float = 5.0
     """Between all slots being full, and the jobs on their last chance."""
