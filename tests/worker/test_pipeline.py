@@ -164,7 +164,7 @@ async def test_a_slow_worker_does_not_hoard(make_app: Callable[..., App]) -> Non
 
 async def test_a_graceful_stop_finishes_what_it_can_and_returns_the_rest(make_app: Callable[..., App]) -> None:
     """002-44, corner-cases 5.3.16: back in the queue at once, in its place, attempts unchanged."""
-    app = make_app(concurrency=2, grace="50ms", lease="60s")
+    app = make_app(concurrency=2, grace="2s", lease="60s")
     told = Told()
     app.observe(told)
     started = asyncio.Semaphore(0)
