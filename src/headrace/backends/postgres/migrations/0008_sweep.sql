@@ -360,11 +360,22 @@ BEGIN
     LOOP
         EXIT WHEN v_day >= day_of(v_before);
         IF goes_whole(v_day, p_state, v_before, (SELECT count(*) FROM stays(v_day, p_state, v_before, v_now))) THEN
-            RETURN drop_day(v_day, p_state, v_before, v_now);
+            RETURN NOT is_tended(v_day) AND drop_day(v_day, p_state, v_before, v_now);
         END IF;
     END LOOP;
     RETURN NULL;
 END $$;
+
+-- Whether somebody tends the tables of this day, as a vacuum does: to take it out would wait for that, and everybody behind it.
+CREATE FUNCTION is_tended(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid()
+            AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+            AND l.relation IN (to_regclass('jobs_' || to_char(p_day, 'YYYYMMDD')), to_regclass('ended_' || to_char(p_day, 'YYYYMMDD')))
+            AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+    )
+$$;
 
 -- The jobs of a day that stay when those of this state and age go: up to 10,001 of each kind. They are still to end; or ended in another
 -- state, or later; or their result is held, which for one that is not held for longer than a day is past.
