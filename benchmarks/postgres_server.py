@@ -19,13 +19,22 @@ TOLD = (
     "its own defaults (fsync and synchronous_commit on, shared_buffers 128MB) but max_connections 200, locale C,"
     " log_min_messages warning; a core of its own"
 )
+_COUNTING = _PLAIN | {
+    "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.track": "all",
+    "track_functions": "all",
+}
 _KINDS: Mapping[Kind, Mapping[str, str]] = {
     "plain": _PLAIN,
-    "counting": _PLAIN
+    "counting": _COUNTING,
+    "large": _COUNTING
     | {
-        "shared_preload_libraries": "pg_stat_statements",
-        "pg_stat_statements.track": "all",
-        "track_functions": "all",
+        "max_connections": "3000",
+        "pg_stat_statements.track": "top",
+        "wal_level": "minimal",
+        "max_wal_senders": "0",
+        "maintenance_work_mem": "512MB",
+        "max_parallel_maintenance_workers": "0",
     },
     "quiet": _PLAIN | {"full_page_writes": "off", "autovacuum": "off"},
 }
@@ -42,7 +51,7 @@ class PostgresServer(Server):
             self._postgres.start()
         self._made = 0
         self._pid = int(Path(self._postgres.directory, "data", "postmaster.pid").read_text().splitlines()[0])
-        if kind == "counting":
+        if "shared_preload_libraries" in _KINDS[kind]:
             self.ask("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 
     @contextmanager

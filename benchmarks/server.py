@@ -12,9 +12,10 @@ from typing import Literal
 
 from benchmarks.machine import on_core
 
-Kind = Literal["plain", "counting", "quiet"]
-"""``plain`` for everything that takes time; ``counting`` where all that is asked of it is counted; ``quiet`` where
-bytes are, which its own housekeeping would blur."""
+Kind = Literal["plain", "counting", "large", "quiet"]
+"""``plain`` for everything that takes time; ``counting`` where all that is asked of it is counted; ``large`` is the
+same for thousands of connections and millions of rows at once; ``quiet`` where bytes are, which its own housekeeping
+would blur."""
 
 STORES = ("queue", "warm")
 """The databases of a measurement: the one that is measured, and one to warm up on."""

@@ -19,7 +19,7 @@ Aof = Literal["everysec", "always", "off"]
 """When what was written reaches the disk; ``off``: never."""
 
 _QUIET = {"auto-aof-rewrite-percentage": "0"}
-_KINDS: Mapping[Kind, Mapping[str, str]] = {"plain": {}, "counting": _QUIET, "quiet": _QUIET}
+_KINDS: Mapping[Kind, Mapping[str, str]] = {"plain": {}, "counting": _QUIET, "large": _QUIET, "quiet": _QUIET}
 _LINES = 25
 _LOOK = 0.01
 _PATIENCE = 60.0

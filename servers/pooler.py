@@ -48,6 +48,8 @@ class Pooler:
         self.session_state: list[str] = []
         """Statements that need a session of their own."""
         self.loans = 0
+        self.clients = 0
+        """Connected now."""
         self._upstream = upstream
         self._user, self._database = user, database
         self._free: deque[_Session] = deque()
@@ -121,6 +123,7 @@ class Pooler:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(reader, writer)
+        self.clients += 1
         try:
             async with asyncio.TaskGroup() as group:
                 if await self._greet(reader, writer):
@@ -128,6 +131,7 @@ class Pooler:
         except* (OSError, asyncio.IncompleteReadError):
             pass
         finally:
+            self.clients -= 1
             writer.close()
             if client.session is not None:  # it has left in the middle: what it began must end with it
                 client.session.close()

@@ -259,9 +259,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     cells = study(store, servers, line, plan, given.place)
                     print(f"{store}: {line.name}\n{table(cells)}\n", flush=True)
                     found += [{"kind": f"flat, {line.name}", **asdict(cell)} for cell in cells]
-            crowds = []
-            if "idle workers".startswith(wanted) and store in flat_crowds.IDLE:
-                crowds.append(flat_crowds.idle(store, servers, plan.trickle, plan.workers, given.place))
+            crowds: list[Crowd] = []
+            if "idle workers".startswith(wanted):
+                crowds += flat_crowds.idle(store, servers, plan.trickle, plan.workers, given.place)
             if "claimers".startswith(wanted):
                 crowds.append(flat_crowds.governed(store, servers, plan.jobs, plan.claimers, plan.times, given.place))
             if crowds:

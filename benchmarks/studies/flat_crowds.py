@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet import Servers
+from benchmarks.metrics.metric import percentile
 from benchmarks.studies.stores import fresh
 from headrace import App
 from headrace.protocol import Backend
@@ -18,8 +20,6 @@ from headrace.types import JobState
 
 WORKERS = 24
 CLAIMERS = 16
-IDLE = ("postgres", "valkey")
-"""Stores that wake workers over the wire."""
 RATIO = 0.7
 """What a governed queue must at least give out of what a plain one does."""
 _QUEUE = "crowd"
@@ -45,17 +45,40 @@ class Crowd:
         return self.after / self.before if self.before else 0.0
 
 
-def idle(store: str, servers: Servers, jobs: int, workers: int, place: Path | None = None) -> Crowd:
-    """Claims for each job that comes alone: one worker, and many of them."""
+@dataclass(frozen=True)
+class _Trickled:
+    """Jobs that came alone."""
+
+    claims: float
+    """For each of them."""
+    inserts: Sequence[float]
+    starts: Sequence[float]
+    """Milliseconds until each was stored, and until it ran."""
+
+
+def idle(store: str, servers: Servers, jobs: int, workers: int, place: Path | None = None) -> list[Crowd]:
+    """What each job costs that comes alone, and how long it takes: one worker, and many of them."""
     found = []
     for number in (1, workers):
         with fresh(store, servers, place, "counting") as at:
             found.append(asyncio.run(_trickle(at.url, number, jobs)))
     alone, many = found
-    return Crowd(f"{workers} idle workers", "claims/job", alone, many, many <= 2 * alone)
+    name = f"{workers} idle workers"
+    return [
+        Crowd(name, "claims/job", alone.claims, many.claims, store == "sqlite" or many.claims <= 2 * alone.claims),
+        *_times(name, "insert", alone.inserts, many.inserts),
+        *_times(name, "start", alone.starts, many.starts),
+    ]
 
 
-async def _trickle(url: str, workers: int, jobs: int) -> float:
+def _times(name: str, what: str, before: Sequence[float], after: Sequence[float]) -> list[Crowd]:
+    """Where the median stays, a higher p99 is noise."""
+    found = {share: (percentile(before, share), percentile(after, share)) for share in (0.5, 0.99)}
+    flat = any(many <= 2 * few for few, many in found.values())
+    return [Crowd(name, f"{what} p{share * 100:.0f} ms", few, many, flat) for share, (few, many) in found.items()]
+
+
+async def _trickle(url: str, workers: int, jobs: int) -> _Trickled:
     ran = asyncio.Event()
     claims = 0
 
@@ -88,12 +111,16 @@ async def _trickle(url: str, workers: int, jobs: int) -> float:
         try:
             await asyncio.sleep(2.0)
             claims = 0
+            inserts, starts = [], []
             for _ in range(jobs):
                 ran.clear()
+                began = time.perf_counter()
                 await apps[0].enqueue_named("nothing", {})
+                inserts.append((time.perf_counter() - began) * 1e3)
                 await asyncio.wait_for(ran.wait(), 60)
+                starts.append((time.perf_counter() - began) * 1e3)
                 await asyncio.sleep(_REST)
-            return claims / jobs
+            return _Trickled(claims / jobs, inserts, starts)
         finally:
             for app in apps:
                 app.stop()

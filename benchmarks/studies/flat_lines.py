@@ -62,8 +62,8 @@ def lines(scale: float) -> list[Line]:
             "queues",
             many,
             _queue,
-            ("insert", "claim", "finish", "claim of all", "finish", "refused", "stats"),
-            proportional=("claim of all", "stats"),
+            ("insert", "claim", "finish", "claim of all", "finish", "refused", "stats", "stats of all"),
+            proportional=("claim of all", "stats of all"),
         ),
         Line("groups", many, _group, at_once=1),
     ]
@@ -135,7 +135,8 @@ class Filled:
             "look": self._look,
             "finish": self._finish,
             "refused": self._refused,
-            "stats": self.backend.stats,
+            "stats": self._stats,
+            "stats of all": self.backend.stats,
         }
         return calls[name]
 
@@ -164,6 +165,9 @@ class Filled:
     async def _finish(self) -> None:
         job = self.leased.pop(0)
         await self.backend.finish([Settlement(job.id, job.epoch, _HOLDER, JobState.COMPLETED, keep=False)])
+
+    async def _stats(self) -> None:
+        await self.backend.stats(queues=["q0"])
 
     async def _refused(self) -> None:
         try:

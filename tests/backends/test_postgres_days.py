@@ -396,6 +396,25 @@ async def test_nobody_waits_behind_it_while_a_transaction_lasts(
     assert "jobs_20260301" not in days(connection)
 
 
+@pytest.mark.parametrize("table", ["jobs_20260301", "ended_20260301"])
+async def test_a_day_that_is_vacuumed_is_left_alone(
+    store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]], table: str
+) -> None:
+    """All would wait for whoever has locked everything but that day."""
+    await store.insert([row(n) for n in range(10)], _NOON)
+    await end(store, 10)
+    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT drop_day_v1(%s, 3::smallint, %s)"
+    pages = []
+    with psycopg.connect(server().url(), options="-c search_path=days") as vacuum:
+        vacuum.execute(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE".encode())
+        for _ in range(2):
+            [[told]] = connection.execute(query, (_AFTER, 7 * _DAY))
+            pages.append(told[0]["Plan"]["Shared Hit Blocks"])  # type: ignore[index]
+        assert table in days(connection)
+    assert pages[1] < 1_000, f"pages of two tries: {pages}"
+    assert await tidy(store) == 10
+
+
 async def test_a_run_that_fails_in_one_step_does_the_others(
     store: PostgresBackend, connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:

@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(Policy).decode
 
 _VISITS = 1_000
 """So many tenants that have nothing to give one claim visits at most; the next claim goes on."""
-_WOKEN = 200
+_WOKEN = 50
 """So many tenants one claim wakes, at most, or as many as it has room for jobs: the next claim goes on."""
 
 Key = tuple[int, int, str]

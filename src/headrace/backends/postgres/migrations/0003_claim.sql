@@ -488,18 +488,3 @@ BEGIN
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     )::claim_row;
 END $$;
-
--- When the first job in the line of a queue was due; of very many priorities, the first ones are looked at.
-CREATE FUNCTION oldest_due(p_qid integer) RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
-    WITH RECURSIVE level (priority) AS (  -- ready_line, two probes per priority
-        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL)
-        UNION ALL
-        SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL AND y.priority > l.priority)
-        FROM level AS l WHERE l.priority IS NOT NULL
-    )
-    SELECT min(x.run_at) FROM (
-        SELECT (SELECT min(y.run_at) FROM ready AS y WHERE y.qid = p_qid AND y.lane IS NULL AND y.priority = l.priority) AS run_at
-        FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
-    ) AS x
-$$;

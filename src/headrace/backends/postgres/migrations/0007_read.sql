@@ -139,7 +139,7 @@ CREATE FUNCTION stats_v1(p_at bigint, p_cap integer, p_names text[] DEFAULT NULL
 RETURNS TABLE (
     name text, paused boolean, available bigint, scheduled bigint, running bigint, jobs_paused bigint, completed bigint,
     cancelled bigint, failed bigint, oldest bigint, paused_until bigint
-) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
+) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := clock(p_at);
@@ -173,7 +173,18 @@ BEGIN
         SELECT least(coalesce(sum(s.later), 0), p_cap)::bigint AS scheduled,
             v_now - min(s.run_at) FILTER (WHERE s.run_at <= v_now) AS oldest
         FROM (
-            SELECT least(oldest_due(q.qid), (  -- ready_later
+            SELECT least((  -- ready_line, two probes per priority; of very many of them, the first ones
+                WITH RECURSIVE level (priority) AS (
+                    SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL)
+                    UNION ALL
+                    SELECT (SELECT min(y.priority) FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority > l.priority)
+                    FROM level AS l WHERE l.priority IS NOT NULL
+                )
+                SELECT min(x.run_at) FROM (
+                    SELECT (SELECT min(y.run_at) FROM ready AS y WHERE y.qid = q.qid AND y.lane IS NULL AND y.priority = l.priority) AS run_at
+                    FROM level AS l WHERE l.priority IS NOT NULL LIMIT 1000
+                ) AS x
+            ), (  -- ready_later
                 SELECT y.run_at FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 ORDER BY y.qid, y.run_at LIMIT 1
             )) AS run_at, (
                 SELECT count(*) FROM (SELECT 1 FROM ready AS y WHERE y.qid = q.qid AND y.lane = 0 AND y.run_at > v_now LIMIT p_cap) AS few

@@ -259,9 +259,11 @@ $$;
 
 -- The names of queues that nothing refers to, and that nobody has used for a day, go; in three calls, whoever makes them: the first
 -- marks them, so that everybody who names one from then on locks its row. The second notes who named queues before that. Once
--- these have ended, those that are still marked and that nobody has locked are forgotten. Whether the next call may be made at once.
+-- these have ended, those that are still marked and that nobody has locked are forgotten: a thousand at once. Whether the next
+-- call may be made at once.
 CREATE FUNCTION forget_queues_v1(p_at bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
+    v_now CONSTANT bigint := clock(p_at);
     v_waits_for text[];
     v_qids integer[];
 BEGIN
@@ -272,8 +274,9 @@ BEGIN
         PERFORM name_queues();
         PERFORM fold_deltas();
         UPDATE queues AS q SET leaving = true WHERE q.qid IN (
-            SELECT i.qid FROM queues AS i WHERE i.used_at < clock(p_at) - 86400000000 AND is_idle(p_at, i) LIMIT 10000
-            FOR NO KEY UPDATE SKIP LOCKED
+            SELECT i.qid FROM queues AS i WHERE i.used_at < v_now - 86400000000 AND is_idle(v_now, i)
+                AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = i.qid)  -- read once for all of them
+            LIMIT 1000 FOR NO KEY UPDATE OF i SKIP LOCKED
         );
         UPDATE forgetting SET waits_for = NULL;
         RETURN EXISTS (SELECT 1 FROM queues AS q WHERE q.leaving);
@@ -286,19 +289,19 @@ BEGIN
     v_qids := ARRAY(SELECT q.qid FROM queues AS q WHERE q.leaving FOR UPDATE SKIP LOCKED);
     PERFORM fold_deltas();
     -- What was counted before it was locked is seen now, and nothing more can come.
-    DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(p_at, q);
+    DELETE FROM queues AS q WHERE q.qid = ANY (v_qids) AND q.leaving AND is_idle(v_now, q)
+        AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid);
     DELETE FROM numbers AS n WHERE n.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = n.qid);  -- numbers_qid
     DELETE FROM totals AS t WHERE t.qid = ANY (v_qids) AND NOT EXISTS (SELECT 1 FROM queues AS q WHERE q.qid = t.qid);
     UPDATE queues AS q SET leaving = false WHERE q.leaving;
-    RETURN false;
+    RETURN cardinality(v_qids) = 1000;
 END $$;
 
--- Whether nothing refers to a queue; totals_pkey, keys_pkey.
-CREATE FUNCTION is_idle(p_at bigint, q queues) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    SELECT q.paused_until <= clock(p_at) AND NOT q.governed
+-- Whether nothing refers to a queue, but for what is not added up yet; totals_pkey, keys_pkey.
+CREATE FUNCTION is_idle(p_now bigint, q queues) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+    SELECT q.paused_until <= p_now AND NOT q.governed
         AND NOT EXISTS (SELECT 1 FROM totals AS t WHERE t.qid = q.qid AND t.jobs <> 0)
         AND NOT EXISTS (SELECT 1 FROM keys AS k WHERE k.qid = q.qid)
-        AND NOT EXISTS (SELECT 1 FROM deltas AS d WHERE d.qid = q.qid)
 $$;
 
 -- Whether the caller is the one who does this now; it is nobody else's for two minutes then, or until ``end_duty_v1``.
@@ -357,11 +360,22 @@ BEGIN
     LOOP
         EXIT WHEN v_day >= day_of(v_before);
         IF goes_whole(v_day, p_state, v_before, (SELECT count(*) FROM stays(v_day, p_state, v_before, v_now))) THEN
-            RETURN drop_day(v_day, p_state, v_before, v_now);
+            RETURN NOT is_tended(v_day) AND drop_day(v_day, p_state, v_before, v_now);
         END IF;
     END LOOP;
     RETURN NULL;
 END $$;
+
+-- Whether somebody tends the tables of this day, as a vacuum does: to take it out would wait for that, and everybody behind it.
+CREATE FUNCTION is_tended(p_day date) RETURNS boolean LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT EXISTS (
+        SELECT 1 FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid()
+            AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+            AND l.relation IN (to_regclass('jobs_' || to_char(p_day, 'YYYYMMDD')), to_regclass('ended_' || to_char(p_day, 'YYYYMMDD')))
+            AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+    )
+$$;
 
 -- The jobs of a day that stay when those of this state and age go: up to 10,001 of each kind. They are still to end; or ended in another
 -- state, or later; or their result is held, which for one that is not held for longer than a day is past.
