@@ -44,7 +44,7 @@ BETWEEN_TWO = [
         ("reap", "complete under the lease before"),
     ),
     Fault("a reap that does not look again", "reap_v1", LOCK, "", ("renew", "reap")),
-    Fault("a sweep that does not look again", "sweep_v1", LOCK, "", ("requeue", "sweep failed by age")),
+    Fault("a sweep that does not look again", "aged", LOCK, "", ("requeue", "sweep failed by age")),
     Fault(
         "a change that does not look again",
         "alter_v1",
@@ -77,8 +77,8 @@ BETWEEN_TWO = [
     Fault(
         "a sweep that frees the key of a result still held",
         "sweep_v1",
-        "forget_jobs(v_ids, v_qids, v_now)",
-        "forget_jobs(v_ids, v_qids)",
+        "ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d), v_now)",
+        "ARRAY(SELECT d.qid FROM unnest(v_doomed) AS d))",
         ("insert", "sweep completed by bytes"),
     ),
 ]

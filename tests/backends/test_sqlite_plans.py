@@ -32,11 +32,13 @@ LOOKED_THROUGH = {
 }  # fmt: skip
 """Statements that may scan: few rows, or bounded by a count that was looked at before."""
 SORTED = {
+    "dead.share": ["USE TEMP B-TREE FOR GROUP BY"],
     "lease.last_listed": ["USE TEMP B-TREE FOR ORDER BY"],
     "claim.first_queues": ["USE TEMP B-TREE FOR ORDER BY"],
     "insert.make_room": ["USE TEMP B-TREE FOR ORDER BY"],
 }
-"""Statements that may sort: the workers, one job of each queue that a claim names, those who wait for one job."""
+"""Statements that may sort: a batch of dead letters, the workers, one job of each queue that a claim names, those who
+wait for one job."""
 SMALL = (
     "queues",
     "workers",
