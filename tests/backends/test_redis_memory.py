@@ -30,8 +30,9 @@ RESULT = 50
 ERROR = 200
 SLACK = 128 * 1024
 """Bytes that a server may have more or less of with the same in it."""
-STAYS = {":q", ":qn", ":qi", ":b", ":v"}
-"""Keys of an empty store: its layout, the numbers of its queues, and the bytes of what has ended, which are none."""
+STAYS = {":q", ":qn", ":qi", ":b", ":v", ":Wa"}
+"""Keys of an empty store: its layout, the numbers of its queues, the bytes of what has ended, which are none, and since
+when workers have been at work."""
 
 
 @pytest.fixture(scope="module")

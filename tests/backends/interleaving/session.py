@@ -11,6 +11,7 @@ from psycopg import AsyncConnection
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.bind import AsyncPostgresJoined
+from headrace.backends.postgres.connections import Then
 from headrace.backends.postgres.translate import translated
 from headrace.records import Inserted, JobId, Row, Stamp
 from tests.postgres import server
@@ -48,10 +49,13 @@ class _One:
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def rows(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+    async def rows(self, sql: str, params: Sequence[Any] = (), then: Then | None = None) -> list[Any]:
         try:
             cursor = await self._connection.execute(sql, params, binary=True)
-            return await cursor.fetchall() if cursor.description else []
+            rows = await cursor.fetchall() if cursor.description else []
+            if then is not None and (statement := then(rows)):
+                await self._connection.execute(statement)
+            return rows
         except Exception as error:
             raise translated(error, self.where) from error
 

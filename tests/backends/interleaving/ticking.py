@@ -132,7 +132,7 @@ def _plan(overlap: Overlap, offset: int, passed_over: tuple[int, ...] = ()) -> R
 
 async def _cancel_asked(store: Backend, scene: Scene) -> Facts:
     asked = [job_id(number) for number in scene.numbers if number in _LAST_RUNS]
-    await store.alter(Selector(ids=asked), Cancel(), NOW)
+    await store.alter(Selector(ids=asked), Cancel("superseded"), NOW)
     return []
 
 

@@ -28,7 +28,7 @@ CREATE INDEX queues_special ON queues (qid) WHERE governed OR paused_until > 0;
 
 -- A name as an address: no two have the same.
 CREATE FUNCTION address_of(p_name text) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT regexp_replace(left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 32), '(.{4})(?!$)', '\1:', 'g')::inet
+    SELECT regexp_replace(left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 32), '(.{4})(?!$)', E'\\1:', 'g')::inet
 $$;
 CREATE TABLE forgetting (
     waits_for text[]

@@ -523,7 +523,9 @@ BEGIN
             p_parameters, p_vm_states, p_metadatas, p_blobs, v_sizes, v_ruled, p_bound, p_calls, p_new
         );
         RETURN;
-    ELSIF cardinality(p_ids) = 1 AND NOT v_ruled AND p_reply_tos IS NULL THEN
+    ELSIF cardinality(p_ids) = 1 AND NOT v_ruled AND p_reply_tos IS NULL
+        AND cardinality(p_queues) + cardinality(p_tasks) + cardinality(p_tenants) + cardinality(p_priorities) + cardinality(p_delays) = 5
+    THEN
         -- One row, as a request enqueues it: to take arrays apart would cost more than to store it.
         WITH job AS (
             INSERT INTO jobs (

@@ -98,6 +98,9 @@ BEGIN
     END IF;
 END $$;
 
+-- What is counted of a job: as in ``deltas``, to which a later version may add columns.
+CREATE TYPE counted AS (qid integer, state smallint, jobs bigint, bytes bigint, tenant text);
+
 -- Settlements of any kind. Those that ``complete_v1`` would take, of jobs without a key, are recorded together; they have
 -- nothing to do with the others, which follow one by one and in order; jobs that they spawn come last. Answers, as rows of
 -- kind 0: those that are fenced off (no attempt), and those that a cancellation overtook (attempt 4); rows of kind 4; and,
@@ -138,7 +141,7 @@ DECLARE
     v_lasts integer[] := '{}';
     v_from integer;
     v_to integer;
-    v_counted deltas[] := '{}';
+    v_counted counted[] := '{}';
     v_tenants text[];
     v_ruled_qids integer[];
     v_gids bigint[];
@@ -269,7 +272,7 @@ BEGIN
                 END IF;
             END IF;
         END IF;
-        v_counted := v_counted || (l.qid, 1, -1, 0, NULL)::deltas;
+        v_counted := v_counted || (l.qid, 1, -1, 0, NULL)::counted;
         IF l.gid IS NOT NULL OR l.tid IS NOT NULL THEN
             v_ruled_qids := v_ruled_qids || l.qid;
             v_gids := v_gids || l.gid;
@@ -329,7 +332,7 @@ BEGIN
         IF NOT (v_state = 3 AND NOT p_keeps[i]) THEN
             v_counted := v_counted || (
                 v_qid, v_state, 1, CASE WHEN v_state > 2 THEN v_size ELSE 0 END, CASE WHEN v_state = 5 THEN v_tenants[i] END
-            )::deltas;
+            )::counted;
         END IF;
         IF p_spawn_count[i] > 0 THEN
             IF v_lasts[v_runs] = p_spawn_first[i] - 1 THEN

@@ -61,12 +61,10 @@ local function finish_all(now, first)
     for _, one in ipairs(cmsgpack.unpack(ARGV[first + 3])) do
         more[one[1]], is_more = one, true
     end
-    local bodies = tonumber(ARGV[first + 7])
-    local id_at, lease_at = first + 7, first + 7 + total
+    local bodies, id_at, lease_at = tonumber(ARGV[first + 7]), first + 7, first + 7 + total
     local next_result = lease_at + total + 1
     local ids = {unpack(ARGV, id_at + 1, id_at + total)}
-    local was = ask('HMGET', base .. ':s', ids)
-    local results = {}
+    local was, results = ask('HMGET', base .. ':s', ids), {}
     for i = 1, total do
         if kinds[kind_of[i]].has_result then
             results[i] = ARGV[next_result]
@@ -74,8 +72,7 @@ local function finish_all(now, first)
         end
     end
     local blobs_at = next_result + bodies - 1
-    local waited, governing = call('EXISTS', base .. ':w') == 1, is_any_governed()
-    local stopped = {}
+    local waited, governing, stopped = call('EXISTS', base .. ':w') == 1, is_any_governed(), {}
 
     local function stop_all()
         local numbers = {}
