@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from headrace import App
-from headrace.records import JobId, Selector
+from headrace.seam.records import JobId, Selector
 
 _NUMBERS = {
     "available": "available", "running": "running", "paused": "jobs_paused", "completed": "completed",

@@ -22,8 +22,8 @@ from chaos.outcome import Outcome
 from chaos.stores import served
 from chaos.worker import LEASE, STEP, make_app
 from headrace import App
-from headrace.core.planning import DELIVERY, Delivery
-from headrace.records import JobId, Row
+from headrace.schedules.plan import DELIVERY, Delivery
+from headrace.seam.records import JobId, Row
 
 EACH = 8
 """Jobs of each kind in a round: plain ones, those that may be started once, those of groups."""

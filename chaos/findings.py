@@ -8,7 +8,7 @@ from typing import Any
 from chaos.jobs import dashed
 from chaos.ledger import Ledger
 from headrace import JobState
-from headrace.records import JobId, Record
+from headrace.seam.records import JobId, Record
 
 
 class Findings:

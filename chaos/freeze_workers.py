@@ -19,7 +19,7 @@ from chaos.outcome import Outcome
 from chaos.stores import opened
 from chaos.worker import CONCURRENCY, LEASE, STEP, make_app
 from headrace import App
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 TOLD = 1.0
 """Seconds after its process goes on within which a handler knows that its lease is gone."""

@@ -30,7 +30,7 @@ from chaos.stores import ValkeyStore, valkey
 from chaos.syncs import Sync, Syncs, journal
 from chaos.worker import LEASE, make_app
 from headrace import App
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 WINDOW = 2.0
 """Seconds: what a server with ``appendfsync everysec`` may lose by its own account; mostly it is one."""

@@ -22,7 +22,7 @@ from chaos.load import Load
 from chaos.outcome import Outcome
 from chaos.stores import PostgresStore, SqliteStore, Store, ValkeyStore, opened
 from chaos.worker import LEASE, STEP, make_app
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 LONG = 8
 """Jobs that run all the while."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace import App
 from headrace.errors import Unavailable
-from headrace.records import JobId, Record
+from headrace.seam.records import JobId, Record
 
 
 async def until_done(app: App, deadline: float) -> bool:

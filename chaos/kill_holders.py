@@ -26,8 +26,8 @@ from chaos.tokens import Tokens
 from chaos.worker import LEASE, make_app
 from headrace import App, NewJob
 from headrace.errors import Unavailable
-from headrace.policies import TenantInfo
-from headrace.records import JobId
+from headrace.limits.policies import TenantInfo
+from headrace.seam.records import JobId
 
 QUEUE = "chaos"
 HEAVY = "heavy"

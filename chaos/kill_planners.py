@@ -18,12 +18,12 @@ from chaos.outcome import Outcome
 from chaos.stores import opened
 from chaos.worker import AHEAD, make_app
 from headrace import App, Every
-from headrace.core.planning import job_id, unpack
-from headrace.core.planning import run_at as due_at
-from headrace.instants import to_datetime
-from headrace.protocol import TickStore
-from headrace.records import Selector
-from headrace.ticks import Look, Schedule, ScheduleSelector, Tick, TickOutcome
+from headrace.schedules.plan import job_id, unpack
+from headrace.schedules.plan import run_at as due_at
+from headrace.seam.instants import to_datetime
+from headrace.seam.protocol import TickStore
+from headrace.seam.records import Selector
+from headrace.seam.ticks import Look, Schedule, ScheduleSelector, Tick, TickOutcome
 
 LATE = 1.0
 """Seconds after its instant by which 99 of 100 jobs must have been started."""

@@ -18,7 +18,7 @@ from chaos.outcome import Outcome
 from chaos.stores import opened
 from chaos.worker import CONCURRENCY, LEASE, make_app
 from headrace import App, NewJob
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 CHUNK = 500
 ACKNOWLEDGED = 1_000_000_000

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from chaos.jobs import dashed
 from chaos.ledger import Ledger
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 
 class Lines:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import App
 from headrace.errors import HeadraceError, Unavailable
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 PRODUCERS = 2
 CHUNK = 50

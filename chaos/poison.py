@@ -15,7 +15,7 @@ from chaos.outcome import Outcome
 from chaos.stores import opened
 from chaos.worker import LEASE, make_app
 from headrace import JobState, NewJob, Sections
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 MAX_LOST = 2
 GARBAGE = (b"", b"\x01", b"\x01\0\0\0\0{", b"\x7f" * 40, b"\x11" + b"\0" * 30, b'{"number": "one"}')

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chaos.ledger import LedgerWriter
-from headrace.protocol import Backend, Turn
-from headrace.records import Beat, Claim, Claimed, JobId, Renewed, Settlement, Stamp
+from headrace.seam.protocol import Backend, Turn
+from headrace.seam.records import Beat, Claim, Claimed, JobId, Renewed, Settlement, Stamp
 from headrace.types import JobState
 
 

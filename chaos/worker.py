@@ -14,10 +14,10 @@ from typing import Any, cast
 from chaos.ledger import LedgerWriter
 from chaos.witness import Witness
 from headrace import App, Event, EventKind, Job, connect
-from headrace.client import Client
-from headrace.connection import open_backend
-from headrace.instants import from_datetime
-from headrace.protocol import Backend
+from headrace.api.client import Client
+from headrace.api.connection import open_backend
+from headrace.seam.instants import from_datetime
+from headrace.seam.protocol import Backend
 
 LEASE = 3.0
 """Seconds."""

@@ -67,7 +67,7 @@ def test_all_is_sorted_and_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["headrace.app", "headrace.connection", "headrace.queue", "headrace.sync", "headrace.cli"]
+    "first", ["headrace.api.app", "headrace.api.connection", "headrace.api.queue", "headrace.api.sync", "headrace.cli"]
 )
 def test_public_names_mean_the_same_whatever_was_imported_first(first: str) -> None:
     """A name of the package is never one of its modules: ``from headrace import connect`` gives the function."""

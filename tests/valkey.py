@@ -12,8 +12,8 @@ import redis
 from servers.valkey import Valkey
 
 from headrace.backends.redis import RedisBackend, parse
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,
@@ -34,9 +34,9 @@ from headrace.records import (
     SweepClause,
     Watch,
 )
+from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 
 

@@ -31,12 +31,12 @@ from benchmarks.studies.flat_meters import Meter, Steps, metered
 from benchmarks.studies.stores import STORES, Fresh, fresh, keep
 from benchmarks.valkey_server import ValkeyServer
 from headrace import App
-from headrace.config import RetentionSettings
 from headrace.core.clock import ManualClock, SystemClock
+from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
-from headrace.core.retention import Retention
-from headrace.protocol import Backend
-from headrace.records import Claim, Leased, Row, Settlement
+from headrace.keeping.retention import Retention
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.types import JobState
 
 OUTPUT = HOME / "aftermath.jsonl"

@@ -30,8 +30,8 @@ from benchmarks.results import HOME, aligned
 from benchmarks.studies import chances_jobs
 from benchmarks.studies.stores import STORES, Fresh, fresh, keep
 from headrace import App
-from headrace.protocol import Backend
-from headrace.records import Claim, JobId, Move, Reap, Row, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, JobId, Move, Reap, Row, Selector
 
 OUTPUT = HOME / "chances.jsonl"
 _LOOK = 0.05

@@ -27,8 +27,8 @@ from benchmarks.machine import facts
 from benchmarks.results import HOME, aligned
 from benchmarks.studies.stores import Fresh, fresh, keep
 from headrace.backends.postgres import PostgresBackend
-from headrace.policy import Policy
-from headrace.records import Claim, JobId, Leased, Row, Settlement
+from headrace.seam.policy import Policy
+from headrace.seam.records import Claim, JobId, Leased, Row, Settlement
 from headrace.types import JobState
 
 OUTPUT = HOME / "claimers.jsonl"

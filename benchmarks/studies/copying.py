@@ -26,7 +26,7 @@ from benchmarks.server import STORES
 from headrace.backends.postgres import PostgresBackend, bulk
 from headrace.core.clock import SystemClock
 from headrace.core.ids import IdMaker, seeded_by_system
-from headrace.records import Row
+from headrace.seam.records import Row
 
 OUTPUT = HOME / "copying.jsonl"
 WAYS = ("arrays", "copy")

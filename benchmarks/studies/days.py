@@ -24,7 +24,7 @@ from benchmarks.metrics.metric import percentile
 from benchmarks.results import HOME, aligned
 from benchmarks.studies.stores import fresh, keep
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, JobId, Place, Row, SweepClause
+from headrace.seam.records import Claim, JobId, Place, Row, SweepClause
 
 OUTPUT = HOME / "days.jsonl"
 FACTOR = 2.0

@@ -27,8 +27,8 @@ from benchmarks.sql import read
 from benchmarks.studies import rush
 from benchmarks.studies.stores import STORES, Fresh, fresh, keep
 from headrace import App
-from headrace.protocol import Backend
-from headrace.records import InsertStatus, Row
+from headrace.seam.protocol import Backend
+from headrace.seam.records import InsertStatus, Row
 
 OUTPUT = HOME / "depth.jsonl"
 QUEUE = "deep"

@@ -29,7 +29,7 @@ from benchmarks.postgres_server import PostgresServer
 from benchmarks.results import HOME, aligned, shown
 from benchmarks.studies.stores import fresh, keep
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, Place, Row, Settlement, SweepClause
 from headrace.types import JobState
 
 OUTPUT = HOME / "drop.jsonl"

@@ -14,8 +14,8 @@ from benchmarks.fleet import Servers
 from benchmarks.metrics.metric import percentile
 from benchmarks.studies.stores import fresh
 from headrace import App
-from headrace.protocol import Backend
-from headrace.records import Claim, Row, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Row, Settlement
 from headrace.types import JobState
 
 WORKERS = 24

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace import App
 from headrace.errors import QueueFull
-from headrace.protocol import Backend
-from headrace.records import Claim, Leased, Row, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.types import JobState
 
 QUEUE = "flat"

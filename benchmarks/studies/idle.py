@@ -20,8 +20,8 @@ from benchmarks.machine import facts
 from benchmarks.postgres_server import PostgresServer
 from benchmarks.results import HOME, aligned, shown
 from headrace import App, Every
-from headrace.schedule import define, template_of
-from headrace.ticks import BUCKETS, Save, Schedule
+from headrace.schedules.spec import define, template_of
+from headrace.seam.ticks import BUCKETS, Save, Schedule
 
 OUTPUT = HOME / "idle.jsonl"
 _DAY = 86_400_000_000

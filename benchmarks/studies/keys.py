@@ -22,12 +22,12 @@ from benchmarks.machine import facts
 from benchmarks.results import HOME, aligned
 from benchmarks.studies.stores import STORES, fresh, keep
 from headrace import App
-from headrace.config import RetentionSettings
 from headrace.core.clock import SystemClock
+from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
-from headrace.core.retention import Retention
-from headrace.protocol import Backend
-from headrace.records import Claim, InsertStatus, Place, Row, Settlement
+from headrace.keeping.retention import Retention
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, InsertStatus, Place, Row, Settlement
 from headrace.types import JobState
 
 OUTPUT = HOME / "keys.jsonl"

@@ -22,7 +22,7 @@ from benchmarks.fleet import Servers
 from benchmarks.results import aligned
 from benchmarks.studies.stores import fresh
 from headrace import App
-from headrace.records import InsertStatus
+from headrace.seam.records import InsertStatus
 
 QUEUE = "rush"
 _LOOK = 0.002

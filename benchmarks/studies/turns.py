@@ -16,7 +16,7 @@ from benchmarks.results import aligned, shown
 from benchmarks.studies.stores import Fresh, fresh
 from benchmarks.studies.tenants import QUEUE, RULES, Crowd, name
 from headrace import App, JobState
-from headrace.records import Claim, Settlement
+from headrace.seam.records import Claim, Settlement
 
 WAYS = ("worker", "waist")
 """A worker with a handler that does nothing; and nothing but claims and completions, one trip for both."""

@@ -26,8 +26,8 @@ from benchmarks.metrics.metric import percentile
 from benchmarks.results import HOME, aligned, shown
 from benchmarks.studies.stores import fresh, keep
 from headrace import App
-from headrace.protocol import Backend
-from headrace.records import Claim, JobId, Row, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, JobId, Row, Settlement
 from headrace.types import JobState
 
 OUTPUT = HOME / "volume.jsonl"

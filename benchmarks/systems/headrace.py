@@ -335,7 +335,7 @@ class Bench:
 
     def __init__(self, url: str, probe: type[Probe] | None, worker: dict[str, Any]) -> None:
         from headrace import App, Client, Settings
-        from headrace.connection import open_backend
+        from headrace.api.connection import open_backend
 
         settings = Settings.load({"url": url, "worker": worker}, env={}, toml={})
         backend = open_backend(url)

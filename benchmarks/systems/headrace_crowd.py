@@ -52,7 +52,7 @@ class Crowd:
             due += _PERIOD
 
     async def _round(self, number: int) -> None:
-        from headrace.records import Claim, Row, Settlement
+        from headrace.seam.records import Claim, Row, Settlement
         from headrace.types import JobState
 
         backend, holder = self._backends[number], f"holder-{number}"
@@ -75,7 +75,7 @@ class Crowd:
 
 async def claims(backend: Any, queue: str, count: int, batch: int) -> list[int]:
     """How long each of so many claims takes; what they bring is settled in between, which is not counted."""
-    from headrace.records import Claim, Settlement
+    from headrace.seam.records import Claim, Settlement
     from headrace.types import JobState
 
     found: list[int] = []

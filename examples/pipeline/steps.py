@@ -9,7 +9,7 @@ from types import ModuleType
 
 from headrace import Handle, JobInfo, JobState
 from headrace.errors import JobFailed, JobNotFound
-from headrace.records import JobKey
+from headrace.seam.records import JobKey
 
 PATIENCE = 15.0
 """Seconds until an expectation counts as not met."""

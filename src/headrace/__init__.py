@@ -10,20 +10,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.answers import Completed, Duplicate, JobStatus, Queued
-    from headrace.app import App
-    from headrace.batch import BatchTask
-    from headrace.bind import AsyncBound, Bound
-    from headrace.client import Client
-    from headrace.config import Settings
-    from headrace.connection import connect
-    from headrace.core.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
-    from headrace.core.content import content_id
+    from headrace.api.answers import Completed, Duplicate, JobStatus, Queued
+    from headrace.api.app import App
+    from headrace.api.batch import BatchTask
+    from headrace.api.bind import AsyncBound, Bound
+    from headrace.api.client import Client
+    from headrace.api.connection import connect
+    from headrace.api.handle import Handle
+    from headrace.api.info import JobInfo
+    from headrace.api.queue import Queue
+    from headrace.api.sync import SyncApp
+    from headrace.api.task import Task
+    from headrace.api.why import Why, WhyCode
+    from headrace.core.config import Settings
     from headrace.core.counters import Counters
     from headrace.core.events import Event, EventKind
-    from headrace.core.handler import Ending
-    from headrace.core.middleware import Middleware, Next
-    from headrace.core.retry import (
+    from headrace.errors import Stop
+    from headrace.limits.policies import Policies, PolicyInfo, TenantInfo
+    from headrace.payloads.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
+    from headrace.payloads.content import content_id
+    from headrace.schedules.book import Schedules
+    from headrace.schedules.reading import ScheduleHealth
+    from headrace.schedules.spec import Cron, Every, ScheduleInfo, TickInfo
+    from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Paused, Retry, Sections
+    from headrace.worker.handler import Ending
+    from headrace.worker.job import CancelToken, Job, Lease
+    from headrace.worker.middleware import Middleware, Next
+    from headrace.worker.retry import (
         RetryPolicy,
         doubling_to_an_hour,
         exponential,
@@ -32,19 +45,6 @@ if TYPE_CHECKING:
         immediate,
         never,
     )
-    from headrace.core.why import Why, WhyCode
-    from headrace.errors import Stop
-    from headrace.handle import Handle
-    from headrace.info import JobInfo
-    from headrace.job import CancelToken, Job, Lease
-    from headrace.policies import Policies, PolicyInfo, TenantInfo
-    from headrace.queue import Queue
-    from headrace.schedule import Cron, Every, ScheduleInfo, TickInfo
-    from headrace.schedules import Schedules
-    from headrace.sync import SyncApp
-    from headrace.task import Task
-    from headrace.timetable import ScheduleHealth
-    from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Paused, Retry, Sections
 
 __all__ = [
     "Again",
@@ -111,65 +111,65 @@ __all__ = [
 
 _HOMES = {
     "Again": "headrace.types",
-    "App": "headrace.app",
-    "AsyncBound": "headrace.bind",
-    "BatchTask": "headrace.batch",
-    "Bound": "headrace.bind",
-    "CancelToken": "headrace.job",
+    "App": "headrace.api.app",
+    "AsyncBound": "headrace.api.bind",
+    "BatchTask": "headrace.api.batch",
+    "Bound": "headrace.api.bind",
+    "CancelToken": "headrace.worker.job",
     "Cancelled": "headrace.types",
-    "Client": "headrace.client",
-    "Completed": "headrace.answers",
+    "Client": "headrace.api.client",
+    "Completed": "headrace.api.answers",
     "Counters": "headrace.core.counters",
-    "Cron": "headrace.schedule",
+    "Cron": "headrace.schedules.spec",
     "Done": "headrace.types",
-    "Duplicate": "headrace.answers",
-    "Ending": "headrace.core.handler",
+    "Duplicate": "headrace.api.answers",
+    "Ending": "headrace.worker.handler",
     "Event": "headrace.core.events",
     "EventKind": "headrace.core.events",
-    "Every": "headrace.schedule",
+    "Every": "headrace.schedules.spec",
     "Fail": "headrace.types",
-    "Handle": "headrace.handle",
-    "Job": "headrace.job",
-    "JobInfo": "headrace.info",
+    "Handle": "headrace.api.handle",
+    "Job": "headrace.worker.job",
+    "JobInfo": "headrace.api.info",
     "JobState": "headrace.types",
-    "JobStatus": "headrace.answers",
-    "JsonSerde": "headrace.core.codec",
-    "Lease": "headrace.job",
-    "Middleware": "headrace.core.middleware",
-    "MsgpackSerde": "headrace.core.codec",
+    "JobStatus": "headrace.api.answers",
+    "JsonSerde": "headrace.payloads.codec",
+    "Lease": "headrace.worker.job",
+    "Middleware": "headrace.worker.middleware",
+    "MsgpackSerde": "headrace.payloads.codec",
     "NewJob": "headrace.types",
-    "Next": "headrace.core.middleware",
+    "Next": "headrace.worker.middleware",
     "Outcome": "headrace.types",
     "Patch": "headrace.types",
     "Paused": "headrace.types",
-    "Policies": "headrace.policies",
-    "PolicyInfo": "headrace.policies",
-    "Queue": "headrace.queue",
-    "Queued": "headrace.answers",
-    "RawSerde": "headrace.core.codec",
+    "Policies": "headrace.limits.policies",
+    "PolicyInfo": "headrace.limits.policies",
+    "Queue": "headrace.api.queue",
+    "Queued": "headrace.api.answers",
+    "RawSerde": "headrace.payloads.codec",
     "Retry": "headrace.types",
-    "RetryPolicy": "headrace.core.retry",
-    "ScheduleHealth": "headrace.timetable",
-    "ScheduleInfo": "headrace.schedule",
-    "Schedules": "headrace.schedules",
+    "RetryPolicy": "headrace.worker.retry",
+    "ScheduleHealth": "headrace.schedules.reading",
+    "ScheduleInfo": "headrace.schedules.spec",
+    "Schedules": "headrace.schedules.book",
     "Sections": "headrace.types",
-    "Serde": "headrace.core.codec",
-    "Settings": "headrace.config",
+    "Serde": "headrace.payloads.codec",
+    "Settings": "headrace.core.config",
     "Stop": "headrace.errors",
-    "SyncApp": "headrace.sync",
-    "Task": "headrace.task",
-    "TenantInfo": "headrace.policies",
-    "TickInfo": "headrace.schedule",
-    "Why": "headrace.core.why",
-    "WhyCode": "headrace.core.why",
-    "connect": "headrace.connection",
-    "content_id": "headrace.core.content",
-    "doubling_to_an_hour": "headrace.core.retry",
-    "exponential": "headrace.core.retry",
-    "for_ever": "headrace.core.retry",
-    "half_minute_to_ten": "headrace.core.retry",
-    "immediate": "headrace.core.retry",
-    "never": "headrace.core.retry",
+    "SyncApp": "headrace.api.sync",
+    "Task": "headrace.api.task",
+    "TenantInfo": "headrace.limits.policies",
+    "TickInfo": "headrace.schedules.spec",
+    "Why": "headrace.api.why",
+    "WhyCode": "headrace.api.why",
+    "connect": "headrace.api.connection",
+    "content_id": "headrace.payloads.content",
+    "doubling_to_an_hour": "headrace.worker.retry",
+    "exponential": "headrace.worker.retry",
+    "for_ever": "headrace.worker.retry",
+    "half_minute_to_ten": "headrace.worker.retry",
+    "immediate": "headrace.worker.retry",
+    "never": "headrace.worker.retry",
 }
 
 

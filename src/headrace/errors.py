@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headrace.shown import one_line
+from headrace.text import one_line
 
 if TYPE_CHECKING:
     from headrace.types import Outcome

@@ -1,7 +1,7 @@
 """The values that users hand in and get back: a new job, its sections, and the outcomes a handler may return.
 
-Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.records`, and the job
-as its handler sees it is in :mod:`headrace.job`.
+Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.seam.records`, and the
+job as its handler sees it is in :mod:`headrace.worker.job`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.entry import Entry
-from headrace.records import Claim, Claimed, Leased
+from headrace.seam.records import Claim, Claimed, Leased
 
 
 class HookedBackend(MemoryBackend):

@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.policies import MemoryPolicies
-from headrace.policy import Policy, TenantLimit
-from headrace.records import Stamp
+from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.records import Stamp
 
 _WRITES = ("insert", "claim", "finish", "turn", "renew", "reap", "alter", "sweep")
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from headrace.backends.memory.entry import Entry
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Beat,
     Change,

@@ -13,7 +13,7 @@ from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import rank
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Turns
-from headrace.records import Room
+from headrace.seam.records import Room
 from headrace.types import JobState
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.backends.redis.blob import GROUPED, JOB, KEPT, KEYED, NONE, STATE, Head, Job, State, decode_head
 from headrace.backends.redis.timetable import unpack_schedule, unpack_tick
-from headrace.policy import FOREVER
+from headrace.seam.policy import FOREVER
 
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)
 ENDED = (COMPLETED, CANCELLED, FAILED)

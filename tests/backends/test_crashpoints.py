@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.entry import Entry
-from headrace.records import (
+from headrace.seam.records import (
     Claim,
     Claimed,
     Inserted,

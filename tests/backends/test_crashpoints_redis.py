@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 from servers.proxy import Proxy, _Link
 
-from headrace.connection import open_backend
+from headrace.api.connection import open_backend
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import JobId, Record, Selector, Stamp
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, Record, Selector, Stamp
 from headrace.testing.crashpoints import CrashPoint, check_crash, check_kill, crash_points, kill_everywhere
 from headrace.testing.crashpoints.actor import Actor
 from headrace.testing.crashpoints.check import check_recovery

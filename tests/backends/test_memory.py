@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.records import Watch
+from headrace.seam.records import Watch
 from headrace.testing.conformance import BackendConformance
 from tests.backends.planted import SEEN_BY_SUITE
 

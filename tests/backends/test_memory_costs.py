@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.policy import Policy
-from headrace.records import Claim
+from headrace.seam.policy import Policy
+from headrace.seam.records import Claim
 from headrace.testing.conformance.base import HOUR, LEASE, T0, row
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.lane import Lane
-from headrace.records import (
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,

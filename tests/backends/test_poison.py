@@ -15,9 +15,9 @@ import redis
 
 from headrace.backends.redis.blob import JOB
 from headrace.backends.sqlite import SqliteBackend
-from headrace.policy import Policy
-from headrace.protocol import Backend
-from headrace.records import Beat, Claim, Delete, JobKey, Place, Reap, Record, Requeue, Selector, SweepClause
+from headrace.seam.policy import Policy
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Claim, Delete, JobKey, Place, Reap, Record, Requeue, Selector, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row, settle
 from headrace.types import JobState
 from tests import postgres, valkey

@@ -13,8 +13,8 @@ import pytest
 
 from headrace import App, Client
 from headrace.backends.postgres import PostgresBackend
-from headrace.policy import Policy
-from headrace.records import Cancel, Claim, Claimed, Row, Selector, Stamp, Watch
+from headrace.seam.policy import Policy
+from headrace.seam.records import Cancel, Claim, Claimed, Row, Selector, Stamp, Watch
 from tests.facades.harness import settings
 from tests.postgres import SCHEMA, server, stores
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.backends.postgres import PostgresBackend, crowd
 from headrace.backends.postgres.crowd import EVERYBODY, Crowd, note, quiet
-from headrace.records import Beat, Claim, Hint, Row
+from headrace.seam.records import Beat, Claim, Hint, Row
 from tests.postgres import stores
 
 LEASE = 60_000_000

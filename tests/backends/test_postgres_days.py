@@ -11,13 +11,13 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.config import RetentionSettings
 from headrace.core.clock import ManualClock
+from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
-from headrace.core.retention import Retention
 from headrace.errors import SchemaMismatch
-from headrace.policy import Policy
-from headrace.records import (
+from headrace.keeping.retention import Retention
+from headrace.seam.policy import Policy
+from headrace.seam.records import (
     Claim,
     InsertStatus,
     JobId,

@@ -16,7 +16,7 @@ from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.translate import translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Corrupt, Rejected, SchemaMismatch, StoreFull, Unavailable
-from headrace.records import Claim
+from headrace.seam.records import Claim
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests.postgres import server

@@ -12,11 +12,11 @@ import pytest
 from servers.postgres import Postgres
 
 from headrace import App, Event, EventKind, JobState
+from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend
-from headrace.connection import open_backend
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import Beat, Cancel, Claim, Reap, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Cancel, Claim, Reap, Selector
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
 from tests.postgres import root
 from tests.worker.conftest import FAST, Told, working

@@ -18,12 +18,12 @@ from click.testing import CliRunner
 from headrace import App
 from headrace.backends.postgres import PostgresBackend
 from headrace.cli.__main__ import cli
-from headrace.core.planning import Definition, Template
-from headrace.core.rules import EveryRule
-from headrace.policy import Policy
-from headrace.records import Claim, Place, Record, Selector, Settlement, SweepClause
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Template
+from headrace.seam.policy import Policy
+from headrace.seam.records import Claim, Place, Record, Selector, Settlement, SweepClause
+from headrace.seam.ticks import NewTick, Plan, Save, Schedule, ScheduleSelector
 from headrace.testing.conformance.base import LEASE, SECOND, job_id, row
-from headrace.ticks import NewTick, Plan, Save, Schedule, ScheduleSelector
 from headrace.types import JobState
 from tests.postgres import server
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.records import Claim, Place, SweepClause
+from headrace.seam.records import Claim, Place, SweepClause
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests import postgres

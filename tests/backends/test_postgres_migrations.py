@@ -19,12 +19,12 @@ import pytest
 from psycopg import sql
 from servers import postgres as programs
 
+from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres import schema as schemas
 from headrace.backends.postgres.schema import Migration, Migrator, Schema, migrations
-from headrace.connection import open_backend
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
-from headrace.records import Cancel, Claim, JobKey, Selector, Settlement
+from headrace.seam.records import Cancel, Claim, JobKey, Selector, Settlement
 from headrace.testing.conformance.base import LEASE, job_id, row
 from headrace.types import JobState
 from tests.postgres import server

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, Move, Selector, Settlement
+from headrace.seam.records import Claim, Move, Selector, Settlement
 from headrace.testing.conformance.base import LEASE, T0, job_id, row
 from headrace.types import JobState
 from tests.postgres import SCHEMA, server, stores

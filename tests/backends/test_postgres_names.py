@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, InsertStatus, JobKey, Place, Row, Settlement, SweepClause
+from headrace.seam.records import Claim, InsertStatus, JobKey, Place, Row, Settlement, SweepClause
 from headrace.types import JobState
 from tests.postgres import server
 

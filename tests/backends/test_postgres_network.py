@@ -16,7 +16,7 @@ from servers.proxy import Proxy
 from headrace import App, Client, EventKind, JobState, Settings
 from headrace.backends.postgres import PostgresBackend, connections, hints
 from headrace.errors import Unavailable
-from headrace.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
+from headrace.seam.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from tests.postgres import SCHEMA, server, stores
 from tests.worker.conftest import FAST, Told, working

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Beat, Cancel, Claim, Place, Reap, Selector, Settlement, SweepClause, Watch
+from headrace.seam.records import Beat, Cancel, Claim, Place, Reap, Selector, Settlement, SweepClause, Watch
+from headrace.seam.ticks import NewTick, Overlap, Plan, Save, Schedule
 from headrace.testing.conformance.base import LEASE, job_id, row
-from headrace.ticks import NewTick, Overlap, Plan, Save, Schedule
 from headrace.types import JobState
 from tests.backends.test_postgres_hostile import ONCE_AN_HOUR, Call, backend, call, make, url
 

@@ -15,8 +15,8 @@ import pytest
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.connections import Session
 from headrace.backends.postgres.marks import NOTHING
-from headrace.records import Beat, Cancel, Claim, Configure, Place, Reap, Row, Selector, Settlement, SweepClause
-from headrace.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
+from headrace.seam.records import Beat, Cancel, Claim, Configure, Place, Reap, Row, Selector, Settlement, SweepClause
+from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.postgres import server
 

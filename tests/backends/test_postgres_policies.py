@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.postgres import PostgresBackend
-from headrace.policy import STORE, Policy, Rate, TenantLimit
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,

@@ -13,8 +13,8 @@ import pytest
 from servers.pooler import Pooler
 
 from headrace import App, Client, EventKind, Settings
-from headrace.connection import open_backend
-from headrace.protocol import Backend
+from headrace.api.connection import open_backend
+from headrace.seam.protocol import Backend
 from headrace.testing.conformance import BackendConformance
 from tests.postgres import SCHEMA, server, stores
 from tests.worker.conftest import FAST, Told, working

@@ -24,8 +24,8 @@ from headrace.backends.postgres.bulk import THRESHOLD
 from headrace.backends.postgres.translate import translated
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, JobFailed, Unavailable
-from headrace.protocol import Backend, TickStore
-from headrace.records import (
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
@@ -49,8 +49,19 @@ from headrace.records import (
     SweepClause,
     Watch,
 )
+from headrace.seam.ticks import (
+    Drop,
+    Look,
+    NewTick,
+    Overlap,
+    Plan,
+    Save,
+    Schedule,
+    ScheduleSelector,
+    TickNote,
+    TickOutcome,
+)
 from headrace.testing.conformance.base import LEASE, SECOND, job_id, row
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import Failure, JobState
 from tests.postgres import server
 

@@ -14,7 +14,7 @@ from servers.postgres import Postgres
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Claim, Configure, Place, Selector, SweepClause
+from headrace.seam.records import Claim, Configure, Place, Selector, SweepClause
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests.postgres import server

@@ -9,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, Delete, Place, Reap, Requeue, Selector, Settlement, SweepClause
+from headrace.seam.records import Claim, Delete, Place, Reap, Requeue, Selector, Settlement, SweepClause
 from headrace.types import JobState
 from tests.backends.test_postgres_days import _AFTER, _NOON, _SECOND, _THEN, days, id_of, row, tidy
 from tests.postgres import server

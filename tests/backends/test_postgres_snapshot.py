@@ -13,8 +13,8 @@ import pytest
 
 from headrace.backends.postgres import PostgresBackend, marks
 from headrace.backends.postgres.marks import NOTHING, Way
-from headrace.policy import Policy
-from headrace.records import Claim, Claimed, JobId, Leased, Row, Settlement
+from headrace.seam.policy import Policy
+from headrace.seam.records import Claim, Claimed, JobId, Leased, Row, Settlement
 from headrace.types import JobState
 from tests.postgres import server
 

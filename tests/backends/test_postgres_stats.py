@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psycopg
 
-from headrace.records import Row
+from headrace.seam.records import Row
 from tests.postgres import server, stores
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.postgres import PostgresBackend
-from headrace.protocol import Backend
-from headrace.records import Claim, Hint, Pause, Place, Row, Selector, SweepClause
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Hint, Pause, Place, Row, Selector, SweepClause
+from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.postgres import server, stores
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import Rejected
-from headrace.records import Claim
+from headrace.seam.records import Claim
 from headrace.testing.conformance.base import LEASE, row, settle
 from tests import postgres
 

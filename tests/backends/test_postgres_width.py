@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Claim, Row, Settlement
+from headrace.seam.records import Claim, Row, Settlement
 from headrace.types import JobState
 from tests.postgres import server
 

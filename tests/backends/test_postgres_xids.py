@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.records import InsertStatus, Row
+from headrace.seam.records import InsertStatus, Row
 from headrace.testing.conformance.base import row
 from tests import postgres
 

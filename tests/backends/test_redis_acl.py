@@ -15,11 +15,11 @@ from servers.valkey import Valkey
 from servers.valkey_cluster import ValkeyCluster
 
 from headrace import App, EventKind
+from headrace.api.connection import open_backend
 from headrace.backends.redis import hints, rights
-from headrace.connection import open_backend
 from headrace.errors import ConfigError
-from headrace.protocol import Backend
-from headrace.records import Cancel, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Cancel, Selector
 from headrace.testing.conformance.base import T0, row
 from tests.valkey import every_operation
 from tests.worker.conftest import FAST, Told, working

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.policy import STORE, Policy, Rate, TenantLimit
-from headrace.records import (
+from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
@@ -36,9 +36,9 @@ from headrace.records import (
     SweepClause,
     Watch,
 )
+from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote
 from headrace.testing.conformance.base import MINUTE, SECOND, T0, job_id, row
 from headrace.testing.conformance.ticks import schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote
 from headrace.types import JobState
 from tests.backends.redis_audit import Audit
 from tests.valkey import every_operation, server, stores

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.redis import ClusterBackend
 from headrace.backends.redis.cluster import renewing
-from headrace.records import Beat, Claim, Row, Settlement
+from headrace.seam.records import Beat, Claim, Row, Settlement
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.machine import BackendMachine, draws, machine_for, pools, run_machine
 from headrace.types import JobState

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.records import Cancel, Claim, Hold, JobId, Place, Reap, Selector, SweepClause
+from headrace.seam.records import Cancel, Claim, Hold, JobId, Place, Reap, Selector, SweepClause
+from headrace.seam.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import BUCKETS, Look, NewTick, Plan, Save, TickOutcome
 from headrace.types import JobState
 from tests.valkey import server, stores
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.records import Beat, Claim, Configure, Row, Selector
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.records import Beat, Claim, Configure, Row, Selector
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, number, row, settle
 from headrace.types import JobState
 from tests.backends.test_redis_audit import problems

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from servers.valkey import Valkey
 
 from headrace.backends.redis import RedisBackend, parse
-from headrace.records import Cancel, Claim, JobId, Selector, Watch
+from headrace.seam.records import Cancel, Claim, JobId, Selector, Watch
+from headrace.seam.ticks import Look, Save, ScheduleSelector
 from headrace.testing.conformance.base import LEASE, T0, row
 from headrace.testing.conformance.ticks import schedule
-from headrace.ticks import Look, Save, ScheduleSelector
 
 _MANY = Random(1).randbytes(200 * 16)
 IDS = sorted(_MANY[at : at + 16] for at in range(0, len(_MANY), 16))

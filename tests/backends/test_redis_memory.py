@@ -11,16 +11,16 @@ import pytest
 import pytest_asyncio
 from servers.valkey import Valkey
 
-from headrace.config import RetentionSettings
-from headrace.connection import open_backend
+from headrace.api.connection import open_backend
 from headrace.core.clock import ManualClock
+from headrace.core.config import RetentionSettings
 from headrace.core.events import Observers
-from headrace.core.retention import Retention
-from headrace.protocol import Backend
-from headrace.records import Beat, Claim, InsertStatus, Place, Reap, Row, Settlement, SweepClause
+from headrace.keeping.retention import Retention
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Claim, InsertStatus, Place, Reap, Row, Settlement, SweepClause
+from headrace.seam.ticks import Drop, NewTick, Plan, Save, ScheduleSelector, TickNote
 from headrace.testing.conformance.base import HOUR, LEASE, T0, row
 from headrace.testing.conformance.ticks import schedule, uid
-from headrace.ticks import Drop, NewTick, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 JOBS = 5_000

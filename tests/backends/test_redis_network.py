@@ -17,11 +17,11 @@ from servers.proxy import Proxy
 from servers.valkey import Valkey
 
 from headrace import App, Client, EventKind, JobState, Settings
+from headrace.api.connection import open_backend
 from headrace.backends.redis import hints, lines
-from headrace.connection import open_backend
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from tests.valkey import every_operation, server, stores
 from tests.worker.conftest import FAST, Told, working

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
 from headrace.errors import Unavailable
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.records import Cancel, Claim, Configure, Leased, Place, Reap, Selector, SweepClause
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.records import Cancel, Claim, Configure, Leased, Place, Reap, Selector, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, number, row, settle
 from headrace.types import JobState
 from tests.backends.redis_audit import Audit

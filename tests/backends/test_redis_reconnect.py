@@ -17,12 +17,12 @@ from servers.tls import TlsFront
 from servers.valkey import Refused, Valkey
 
 from headrace import App, EventKind, JobState
+from headrace.api.connection import open_backend
 from headrace.backends.redis import hints, line
 from headrace.backends.redis.line import Line
-from headrace.connection import open_backend
 from headrace.errors import ConfigError, Unavailable
-from headrace.protocol import Backend, Hints
-from headrace.records import Claim, Hint
+from headrace.seam.protocol import Backend, Hints
+from headrace.seam.records import Claim, Hint
 from headrace.testing.conformance.base import LEASE, T0, row
 from tests.valkey import server, stores
 from tests.worker.conftest import FAST, Told, working

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from headrace.backends.redis import ClusterBackend
 from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.timetable import Alteration
-from headrace.records import Claim, Place, Reap, SweepClause, Swept
+from headrace.seam.records import Claim, Place, Reap, SweepClause, Swept
+from headrace.seam.ticks import Drop, Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from tests.valkey_cluster import stores
 
 pytestmark = pytest.mark.asyncio

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from servers.valkey import Valkey
 
 from headrace import App, Client, EventKind, JobState, Settings
-from headrace.connection import open_backend
-from headrace.protocol import Backend
-from headrace.records import Beat, Cancel, Claim, Delete, InsertStatus, JobKey, Selector
+from headrace.api.connection import open_backend
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Cancel, Claim, Delete, InsertStatus, JobKey, Selector
 from headrace.testing.conformance.base import HOSTILE, LEASE, SECOND, T0, job_id, row, settle
 from tests.valkey import server, stores
 from tests.worker.conftest import FAST, Told, working

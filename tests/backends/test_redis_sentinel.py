@@ -13,9 +13,9 @@ from servers.process import free_ports
 from servers.sentinel import Sentinel
 
 from headrace import App, EventKind, JobState
-from headrace.connection import open_backend
+from headrace.api.connection import open_backend
 from headrace.errors import ConfigError, Unavailable
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, row
 from tests.valkey import every_operation
 from tests.worker.conftest import FAST, Told, working

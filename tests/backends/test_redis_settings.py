@@ -14,10 +14,10 @@ import pytest_asyncio
 from servers.valkey import Valkey
 
 from headrace import App, EventKind, Queue
-from headrace.connection import open_backend
+from headrace.api.connection import open_backend
 from headrace.errors import ConfigError, StoreFull, Unavailable
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,

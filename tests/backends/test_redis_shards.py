@@ -19,8 +19,8 @@ from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.lines import SLOTS, slot_of
 from headrace.backends.redis.timetable import Alteration
 from headrace.errors import StoreFull, Unavailable
-from headrace.policy import Policy
-from headrace.records import (
+from headrace.seam.policy import Policy
+from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,
@@ -36,9 +36,9 @@ from headrace.records import (
     SweepClause,
     Swept,
 )
+from headrace.seam.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

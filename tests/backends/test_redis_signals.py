@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.protocol import Hints
-from headrace.records import Claim, Hint
+from headrace.seam.protocol import Hints
+from headrace.seam.records import Claim, Hint
 from headrace.testing.conformance.base import LEASE, SECOND, T0, job_id, row, settle
 from tests.valkey import server, stores
 

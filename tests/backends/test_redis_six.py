@@ -15,13 +15,13 @@ from servers.valkey import Valkey
 
 from headrace.backends.redis import RedisBackend
 from headrace.errors import StoreFull
-from headrace.records import Claim
+from headrace.seam.records import Claim
+from headrace.seam.ticks import Drop, Plan, Save
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
 from headrace.testing.conformance.ticks import fires, schedule, uid
 from headrace.testing.crashpoints import CrashPoint, check_crash, crash_points
 from headrace.testing.machine import machine_for, run_machine
-from headrace.ticks import Drop, Plan, Save
 from headrace.types import JobState
 from tests.valkey import Stores, every_operation
 

@@ -10,11 +10,11 @@ import pytest_asyncio
 from servers.valkey import wait_until
 from servers.valkey_cluster import ValkeyCluster
 
+from headrace.api.connection import open_backend
 from headrace.backends.redis import ClusterBackend, RedisBackend, parse
 from headrace.backends.redis.lines import slot_of
-from headrace.connection import open_backend
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Beat, Claim, InsertStatus, Reap, Selector, Settlement
+from headrace.seam.records import Beat, Claim, InsertStatus, Reap, Selector, Settlement
 from headrace.testing.conformance.base import row, settle
 from headrace.types import JobState
 from tests.valkey import server

@@ -12,11 +12,22 @@ import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
 from headrace.errors import StoreFull
-from headrace.records import Claim, SweepClause
-from headrace.records import Place as SweepPlace
+from headrace.seam.records import Claim, SweepClause
+from headrace.seam.records import Place as SweepPlace
+from headrace.seam.ticks import (
+    Drop,
+    Look,
+    NewTick,
+    Overlap,
+    Plan,
+    Save,
+    Schedule,
+    ScheduleSelector,
+    TickNote,
+    TickOutcome,
+)
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, T0, job_id
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from tests.valkey import server, stores
 
 

@@ -14,10 +14,10 @@ import pytest
 from servers.certificates import Certificates
 from servers.tls import TlsFront
 
+from headrace.api.connection import open_backend
 from headrace.backends.redis import line
-from headrace.connection import open_backend
 from headrace.errors import ConfigError, Unavailable
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, row
 from tests.valkey import every_operation, server, stores
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 from headrace.backends.redis import ClusterBackend
 from headrace.backends.redis.cluster.part import HERE as HERE_NOW
 from headrace.backends.redis.cluster.part import UNKNOWN, Part
-from headrace.policy import Policy
-from headrace.records import (
+from headrace.seam.policy import Policy
+from headrace.seam.records import (
     Altered,
     Cancel,
     Claim,

@@ -10,7 +10,7 @@ import pytest_asyncio
 import uvloop
 
 from headrace.backends.redis import RedisBackend
-from headrace.records import Beat, Cancel, Claim, Configure, Delete, Reap, Selector
+from headrace.seam.records import Beat, Cancel, Claim, Configure, Delete, Reap, Selector
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
 from tests.valkey import every_operation, server, stores
 

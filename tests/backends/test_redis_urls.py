@@ -13,9 +13,9 @@ from servers.process import free_ports
 from servers.valkey import Valkey
 
 from headrace import connect
+from headrace.api.connection import open_backend
 from headrace.backends.redis.place import Address, Mode, Place
 from headrace.backends.refusal import NotLetIn
-from headrace.connection import open_backend
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 from headrace.testing.conformance.base import T0, row
 from tests.valkey import server

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from headrace.backends.memory import MemoryBackend
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.conformance import BackendConformance
 from headrace.testing.machine.seeds import same_everywhere
 from headrace.testing.referee.stories import Story, play, stories

@@ -17,10 +17,10 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend, room, schema
 from headrace.backends.sqlite.statements import migrations
 from headrace.errors import ConfigError, Corrupt, HeadraceError, SchemaMismatch, StoreFull, Unavailable
-from headrace.records import Claim, InsertStatus, Place, Settlement, SweepClause
+from headrace.seam.records import Claim, InsertStatus, Place, Settlement, SweepClause
+from headrace.seam.ticks import Drop, Look, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
 from headrace.testing.conformance.ticks import fires, moved, schedule
-from headrace.ticks import Drop, Look, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 PATIENCE = 60.0

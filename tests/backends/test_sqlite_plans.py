@@ -17,11 +17,11 @@ import pytest
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.schema import connect
 from headrace.backends.sqlite.statements import load, load_all
-from headrace.policy import Policy
-from headrace.records import Claim, Place, Settlement, SweepClause
+from headrace.seam.policy import Policy
+from headrace.seam.records import Claim, Place, Settlement, SweepClause
+from headrace.seam.ticks import BUCKETS, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, T0, row
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import BUCKETS, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 STATEMENTS = load_all()

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from headrace.backends.sqlite import SqliteBackend, governing, visits
 from headrace.backends.sqlite.transaction import Session
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.records import (
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.records import (
     Cancel,
     Claim,
     Claimed,

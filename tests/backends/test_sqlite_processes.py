@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from headrace.backends.sqlite import SqliteBackend
 from headrace.errors import ConfigError
-from headrace.records import Beat, Claim, Hint, InsertStatus, Reap, Settlement
+from headrace.seam.records import Beat, Claim, Hint, InsertStatus, Reap, Settlement
+from headrace.seam.ticks import Drop, Look, Save, Schedule
 from headrace.testing.conformance.base import HOUR, LEASE, T0, job_id, row
 from headrace.testing.conformance.ticks import fires, moved, schedule
-from headrace.ticks import Drop, Look, Save, Schedule
 from headrace.types import JobState
 
 PATIENCE = 60.0

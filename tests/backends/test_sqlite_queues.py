@@ -9,8 +9,8 @@ import pytest
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
-from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Reap, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Configure, Reap, Selector
 from headrace.testing.conformance.base import LEASE, SECOND, T0, number, row
 
 QUEUES = tuple(f"q{n}" for n in range(150))

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.transaction import INLINE
-from headrace.records import Place, SweepClause
+from headrace.seam.records import Place, SweepClause
+from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import T0, job_id
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 FIRED, SKIPPED = TickOutcome.FIRED, TickOutcome.SKIPPED

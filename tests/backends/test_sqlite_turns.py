@@ -17,8 +17,8 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.transaction import INLINE
 from headrace.backends.sqlite.writer import Writer
-from headrace.protocol import Backend, TickStore
-from headrace.records import (
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
@@ -40,9 +40,9 @@ from headrace.records import (
     SweepClause,
     Swept,
 )
+from headrace.seam.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, job_id, row
 from headrace.testing.conformance.ticks import fires, schedule, uid
-from headrace.ticks import Drop, Look, NewTick, Overlap, Plan, Save, ScheduleSelector, TickNote
 from headrace.types import JobState
 
 A, C, X, F = JobState.AVAILABLE, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED

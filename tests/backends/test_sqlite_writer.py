@@ -17,7 +17,7 @@ import pytest_asyncio
 from headrace.backends.sqlite import SqliteBackend, lane, schema, selection
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import InvalidJob, Unavailable
-from headrace.records import (
+from headrace.seam.records import (
     Cancel,
     Claim,
     InsertStatus,
@@ -29,9 +29,9 @@ from headrace.records import (
     Settlement,
     SweepClause,
 )
+from headrace.seam.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, row
 from headrace.testing.conformance.ticks import fires, moved, schedule
-from headrace.ticks import Look, Plan, Save, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 PATIENCE = 60.0

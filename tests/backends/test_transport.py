@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend, transport
 from headrace.backends.redis import place
-from headrace.connection import open_backend
 from headrace.errors import ConfigError
 from tests import valkey
 

@@ -29,7 +29,7 @@ def test_the_last_run_can_be_judged_again(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_profile_adds_up_by_module() -> None:
-    timings = [("/x/headrace/core/lane.py", 10, "run", 100, 0.002, 0.003), ("~", 0, "<len>", 200, 0.001, 0.001)]
+    timings = [("/x/headrace/worker/trips.py", 10, "run", 100, 0.002, 0.003), ("~", 0, "<len>", 200, 0.001, 0.001)]
     text = report("headrace-memory", 100, timings, 0.004)
-    assert "20.00   66.7%  headrace/core/lane.py" in text
+    assert "20.00   66.7%  headrace/worker/trips.py" in text
     assert "10.00   33.3%  built-in" in text

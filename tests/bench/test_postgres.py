@@ -22,7 +22,7 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.systems.headrace import QUEUE
 
 from headrace.backends.postgres import PostgresBackend
-from headrace.records import Cancel, Row, Selector
+from headrace.seam.records import Cancel, Row, Selector
 
 OURS = SYSTEMS["headrace-postgres"]
 SIZES = Sizes(
@@ -146,6 +146,6 @@ def test_two_workers_drain_one_queue(bench: Bench) -> None:
 
 def test_a_profile_shows_the_server_too(bench: Bench, tmp_path: Path) -> None:
     text = profile.write(bench, [OURS.name], tmp_path / "profile.txt")
-    assert "headrace/core/runner.py" in text
+    assert "headrace/worker/runner.py" in text
     assert "function on the server" in text
     assert "headrace" in text.split("function on the server")[1]

@@ -13,7 +13,7 @@ from benchmarks.systems import SYSTEMS
 from benchmarks.systems.headrace import QUEUE
 
 from headrace.backends.sqlite import SqliteBackend
-from headrace.records import Cancel, Selector
+from headrace.seam.records import Cancel, Selector
 
 
 def test_a_child_plays_its_role_and_its_directory_goes(tmp_path: Path) -> None:

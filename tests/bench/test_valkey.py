@@ -27,9 +27,9 @@ from benchmarks.stage import ActorFailed, Stage
 from benchmarks.systems import SYSTEMS
 from benchmarks.systems.headrace import QUEUE
 
-from headrace.connection import open_backend
-from headrace.protocol import Backend
-from headrace.records import Cancel, Row, Selector
+from headrace.api.connection import open_backend
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Cancel, Row, Selector
 
 OURS = SYSTEMS["headrace-valkey"]
 SIZES = Sizes(
@@ -200,5 +200,5 @@ def test_two_workers_drain_one_queue(bench: Bench) -> None:
 
 def test_a_profile_shows_the_server_too(bench: Bench, tmp_path: Path) -> None:
     text = profile.write(bench, [OURS.name], tmp_path / "profile.txt")
-    assert "headrace/core/runner.py" in text
+    assert "headrace/worker/runner.py" in text
     assert "evalsha" in text.split("command on the server")[1]

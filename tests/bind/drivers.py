@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from headrace import App
-from headrace.records import Settlement
+from headrace.seam.records import Settlement
 
 ELSEWHERE = "elsewhere"
 """A database without jobs."""

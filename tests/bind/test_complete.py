@@ -15,9 +15,9 @@ import pytest
 from headrace import App, EventKind, Handle, Job, JobState, immediate, never
 from headrace.backends.postgres import PostgresBackend
 from headrace.errors import CodecError, ConfigError, InvalidJob, LeaseLost
-from headrace.job import CancelToken
-from headrace.protocol import AsyncJoined, Joined
-from headrace.records import Beat, Claim, Leased, Reap, Renewed, Row, Settlement, Stamp
+from headrace.seam.protocol import AsyncJoined, Joined
+from headrace.seam.records import Beat, Claim, Leased, Reap, Renewed, Row, Settlement, Stamp
+from headrace.worker.job import CancelToken
 from tests.bind.conftest import Shop
 from tests.bind.drivers import WRITE, Driver, undone
 from tests.worker.conftest import Told

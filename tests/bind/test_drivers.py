@@ -8,7 +8,7 @@ import pytest
 
 from headrace import Handle, JobState, NewJob
 from headrace.errors import ConfigError, InvalidJob, SchemaMismatch
-from headrace.records import Settlement
+from headrace.seam.records import Settlement
 from tests.bind.conftest import Shop
 from tests.bind.drivers import Driver, undone
 

@@ -17,7 +17,7 @@ from servers.postgres import BINARIES
 
 from headrace import JobInfo, JobState
 from headrace.backends.postgres.hints import channel
-from headrace.records import Claim, Row
+from headrace.seam.records import Claim, Row
 from tests.bind.conftest import Shop
 
 DUMMY = UUID(int=7)

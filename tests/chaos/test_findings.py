@@ -18,7 +18,7 @@ from chaos.worker import make_app
 
 from headrace import JobState
 from headrace.backends.memory import MemoryBackend
-from headrace.records import JobId, Record
+from headrace.seam.records import JobId, Record
 from headrace.testing.conformance.base import job_id
 
 ONE, TWO = job_id(1), job_id(2)

@@ -14,7 +14,7 @@ from chaos.tokens import SLACK, Tokens
 from chaos.witness import Witness
 
 from headrace.backends.memory import MemoryBackend
-from headrace.records import Beat, Claim, Row, Settlement
+from headrace.seam.records import Beat, Claim, Row, Settlement
 from headrace.testing.conformance.base import job_id
 from headrace.types import JobState
 

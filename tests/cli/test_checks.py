@@ -14,7 +14,7 @@ from headrace import App, Every, NewJob, connect
 from headrace.cli import disk
 from headrace.cli.health import Wish, judge
 from headrace.cli.loading import load_target
-from headrace.records import Beat, Claim, QueueStats, Stats, WorkerStats
+from headrace.seam.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
 from tests.postgres import server
 

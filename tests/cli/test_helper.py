@@ -14,8 +14,8 @@ import pytest
 
 from headrace import App, JobInfo, JobState
 from headrace.cli.helper import HelperProcess, helper_name
-from headrace.protocol import Backend
-from headrace.records import Claim, Move, Reap, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Move, Reap, Selector
 from tests.cli.conftest import Process
 
 Start = Callable[..., Process]

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace import JobState, NewJob, connect
-from headrace.records import Claim, Reap, Selector, Settlement
+from headrace.seam.records import Claim, Reap, Selector, Settlement
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]
@@ -515,7 +515,7 @@ def test_nothing_shows_a_holder(run: Run, project: Path) -> None:
     insert(NewJob(task="a"))
 
     async def claim() -> str:
-        from headrace.records import Beat, Claim
+        from headrace.seam.records import Beat, Claim
 
         async with connect(URL[1]) as client:
             backend = await client.backend()

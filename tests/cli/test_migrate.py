@@ -18,10 +18,10 @@ import pytest
 from servers.postgres import BINARIES, Postgres
 from sqlalchemy import NullPool, create_engine
 
+from headrace.api.connection import connect, migrator
 from headrace.backends.postgres import schema as schemas
 from headrace.backends.postgres.schema import migrations
 from headrace.cli.problems import FAILED, UNAVAILABLE, USAGE
-from headrace.connection import connect, migrator
 from headrace.types import NewJob
 from tests.cli.conftest import Run
 from tests.postgres import server

@@ -22,7 +22,7 @@ from headrace.errors import (
     Unavailable,
     UnknownTask,
 )
-from headrace.shown import without_secrets
+from headrace.text import without_secrets
 from tests.cli.conftest import Run
 
 COMMANDS = list(cli.list_commands(None))  # type: ignore[arg-type]

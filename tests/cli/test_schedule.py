@@ -22,7 +22,7 @@ from headrace.cli.__main__ import cli
 from headrace.cli.schedules import coming, coverage, fate
 from headrace.cli.times import by_clock, now, read_instant
 from headrace.errors import ConfigError
-from headrace.schedule import TickInfo
+from headrace.schedules.spec import TickInfo
 from tests.cli.conftest import Run
 from tests.cli.test_output import use_terminal
 

@@ -12,8 +12,8 @@ import pytest
 from headrace import App, NewJob
 from headrace.cli.tenants import print_tenants
 from headrace.cli.times import now
-from headrace.policies import PolicyInfo, TenantInfo
-from headrace.records import Beat, Claim
+from headrace.limits.policies import PolicyInfo, TenantInfo
+from headrace.seam.records import Beat, Claim
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]

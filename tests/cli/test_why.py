@@ -13,7 +13,7 @@ import pytest
 from headrace import App, JobInfo, JobState, Why, WhyCode
 from headrace.cli.__main__ import cli
 from headrace.cli.jobs import remedy
-from headrace.records import Beat, Claim
+from headrace.seam.records import Beat, Claim
 from tests.cli.conftest import Run
 
 RunJson = Callable[..., Any]

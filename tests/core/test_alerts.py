@@ -15,13 +15,13 @@ from headrace.backends.memory import MemoryBackend
 from headrace.core.alerts import Alert, Restraint
 from headrace.core.clock import SystemClock
 from headrace.core.events import Observers
-from headrace.core.leases import Leases
-from headrace.core.notes import Notes
-from headrace.core.renewer import Renewer, RenewerThread
-from headrace.core.settler import Settler
-from headrace.records import Claim, Leased, Row, Settlement
+from headrace.schedules.notes import Notes
+from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
+from headrace.worker.leases import Leases
+from headrace.worker.renewer import Renewer, RenewerThread
+from headrace.worker.settler import Settler
 
 LATE, FULL = Alert.SCHEDULE_LATE, Alert.QUEUE_FULL
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from headrace import Again, Done, Job, JsonSerde
-from headrace.core.arguments import _OPTIONS, Arguments
+from headrace.api.arguments import _OPTIONS, Arguments
+from headrace.api.options import JobOptions
 from headrace.errors import CodecError, ConfigError, InvalidJob
-from headrace.options import JobOptions
 from tests.core.given import given
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 
 from headrace import JsonSerde, MsgpackSerde, RawSerde
-from headrace.config import PayloadSettings
 from headrace.core.clock import ManualClock
-from headrace.core.codec import JSON, MSGPACK, RAW, Envelope, show
-from headrace.core.content import content_id
+from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
-from headrace.core.payloads import Packer
 from headrace.errors import CodecError, PayloadTooLarge
-from headrace.records import Limits
+from headrace.payloads.codec import JSON, MSGPACK, RAW, Envelope, show
+from headrace.payloads.content import content_id
+from headrace.payloads.pack import Packer
+from headrace.seam.records import Limits
 from tests.core.given import given
 
 PLAIN = st.recursive(

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from headrace import Settings
-from headrace.config import Keep, WorkerSettings
-from headrace.durations import micros
+from headrace.core.config import Keep, WorkerSettings
+from headrace.core.durations import micros
 from headrace.errors import ConfigError
 
 

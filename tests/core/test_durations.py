@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from headrace.durations import LONGEST, micros, spell
+from headrace.core.durations import LONGEST, micros, spell
 from headrace.errors import ConfigError
 from tests.core.given import given
 

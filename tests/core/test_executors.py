@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.executors import ThreadExecutor, function_path
 from headrace.errors import ConfigError
+from headrace.worker.executors import ThreadExecutor, function_path
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from headrace import exponential
-from headrace.config import PayloadSettings
 from headrace.core.clock import ManualClock
-from headrace.core.executors import ProcessExecutor, function_path
+from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
-from headrace.core.judge import GAVE_UP, Judge, failures
-from headrace.core.payloads import Packer
 from headrace.errors import Stop
-from headrace.records import Leased, Limits
+from headrace.payloads.pack import Packer
+from headrace.seam.records import Leased, Limits
 from headrace.types import Again
+from headrace.worker.executors import ProcessExecutor, function_path
+from headrace.worker.judge import GAVE_UP, Judge, failures
 
 DEADLINE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -430,7 +430,7 @@ PARENT = f"""
 import asyncio
 import os
 import threading
-from headrace.core.executors import ProcessExecutor
+from headrace.worker.executors import ProcessExecutor
 
 async def main():
     processes = ProcessExecutor()

@@ -23,17 +23,17 @@ from headrace import (
     exponential,
     immediate,
 )
-from headrace.config import PayloadSettings
 from headrace.core.clock import ManualClock
-from headrace.core.handler import Handler
+from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
-from headrace.core.judge import Judge, failures, unwrap
-from headrace.core.payloads import Packer
-from headrace.core.retry import RetryPolicy
 from headrace.errors import Stop, UnknownTask
-from headrace.instants import to_datetime
-from headrace.records import Leased, Limits, Settlement
+from headrace.payloads.pack import Packer
+from headrace.seam.instants import to_datetime
+from headrace.seam.records import Leased, Limits, Settlement
 from headrace.types import JobState
+from headrace.worker.handler import Handler
+from headrace.worker.judge import Judge, failures, unwrap
+from headrace.worker.retry import RetryPolicy
 
 CLOCK = ManualClock()
 PACKER = Packer(PayloadSettings(max_size=1_000), Limits(), IdMaker(CLOCK, Random(1)))

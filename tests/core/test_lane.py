@@ -11,16 +11,16 @@ import pytest
 
 from headrace.backends.memory import MemoryBackend
 from headrace.core.events import Observers
-from headrace.core.lane import Lane
-from headrace.core.leases import Leases
-from headrace.core.notes import Notes
-from headrace.core.outage import Outage
-from headrace.core.settler import Settler
 from headrace.errors import BackendError, Unavailable
-from headrace.records import Claim, JobId, Row, Settlement, Stamp
+from headrace.schedules.notes import Notes
+from headrace.seam.records import Claim, JobId, Row, Settlement, Stamp
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
+from headrace.worker.leases import Leases
+from headrace.worker.outage import Outage
+from headrace.worker.settler import Settler
+from headrace.worker.trips import Lane
 
 LEASE = 30.0
 BAD, FINE = b"\1" * 16, b"\2" * 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from headrace.core.limits import parse_rate, spell_rate
-from headrace.policy import Rate
+from headrace.limits.rates import parse_rate, spell_rate
+from headrace.seam.policy import Rate
 from tests.core.given import given
 
 DAY = 86_400_000_000

@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from headrace import JsonSerde, NewJob, Patch, Sections
-from headrace.config import PayloadSettings
 from headrace.core.clock import ManualClock
-from headrace.core.codec import JSON, RAW
+from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
-from headrace.core.payloads import Packer
 from headrace.errors import InvalidJob, PayloadMissing, PayloadTooLarge
-from headrace.records import Limits
+from headrace.payloads.codec import JSON, RAW
+from headrace.payloads.pack import Packer
+from headrace.seam.records import Limits
 from headrace.types import Encoded
 
 

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.core.planning import (
+from headrace.errors import ConfigError
+from headrace.schedules.calendar import CronRule, EveryRule, Rule
+from headrace.schedules.plan import (
     Definition,
     Delivery,
     Misfire,
@@ -30,9 +32,7 @@ from headrace.core.planning import (
     tick,
     unpack,
 )
-from headrace.core.rules import CronRule, EveryRule, Rule
-from headrace.errors import ConfigError
-from headrace.ticks import NewTick, Overlap, Plan, Schedule
+from headrace.seam.ticks import NewTick, Overlap, Plan, Schedule
 from tests.core.given import given
 
 SECOND = 1_000_000

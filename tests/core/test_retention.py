@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.config import Keep, RetentionSettings
 from headrace.core.clock import ManualClock
+from headrace.core.config import Keep, RetentionSettings
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.retention import Retention
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Claim, Place, Row, Settlement, Stamp, SweepClause, Swept
+from headrace.keeping.retention import Retention
+from headrace.seam.records import Claim, Place, Row, Settlement, Stamp, SweepClause, Swept
 from headrace.types import JobState
 
 _T0 = 1_700_000_000_000_000

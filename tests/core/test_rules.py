@@ -26,9 +26,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import strategies as st
 
-from headrace.core.rules import ALIASES, CronRule, EveryRule, cron_rule, plain, zone
 from headrace.errors import ConfigError
-from headrace.instants import from_datetime, to_datetime
+from headrace.schedules.calendar import ALIASES, CronRule, EveryRule, cron_rule, plain, zone
+from headrace.seam.instants import from_datetime, to_datetime
 from tests.core.given import given
 
 SECOND = 1_000_000

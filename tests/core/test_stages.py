@@ -12,21 +12,21 @@ import pytest
 from hypothesis import strategies as st
 
 from headrace import Done, Event, EventKind, Job
-from headrace.core.claimer import Claimer
 from headrace.core.clock import ManualClock, SystemClock
-from headrace.core.deadlines import Deadlines
 from headrace.core.events import Observers
-from headrace.core.leases import Leases
 from headrace.core.listener import listen
-from headrace.core.middleware import Next, compose
-from headrace.core.notes import Notes
-from headrace.core.renewer import Renewer
-from headrace.core.settler import Settler
 from headrace.errors import Unavailable
-from headrace.job import CancelToken
-from headrace.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
+from headrace.schedules.notes import Notes
+from headrace.seam.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome
+from headrace.worker.claimer import Claimer
+from headrace.worker.deadlines import Deadlines
+from headrace.worker.job import CancelToken
+from headrace.worker.leases import Leases
+from headrace.worker.middleware import Next, compose
+from headrace.worker.renewer import Renewer
+from headrace.worker.settler import Settler
 from tests.core.given import given
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from headrace.api.waiter import Waiter
 from headrace.backends.memory import MemoryBackend
 from headrace.core.tasks import Tasks
-from headrace.core.waiter import Waiter
 from headrace.errors import Corrupt, JobNotFound, Unavailable, WaitTimeout
-from headrace.records import Cancel, Claim, Row, Selector, Settlement
+from headrace.seam.records import Cancel, Claim, Row, Selector, Settlement
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import run
 from headrace.types import JobState

@@ -7,7 +7,7 @@ from collections import Counter
 
 from headrace import Duplicate, Job, JobState, Queue, immediate
 from headrace.core.clock import ManualClock
-from headrace.records import Beat, Claim, JobKey, Reap
+from headrace.seam.records import Beat, Claim, JobKey, Reap
 from tests.facades.harness import Calls, Gate, Store, serving, within
 
 LEASE = 1_000_000

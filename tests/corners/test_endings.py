@@ -10,7 +10,7 @@ import pytest
 from headrace import EventKind, Job, JobState, Queued, never
 from headrace.core.clock import ManualClock
 from headrace.errors import JobCancelled
-from headrace.records import Claim, Reap, Settlement
+from headrace.seam.records import Claim, Reap, Settlement
 from tests.facades.harness import Events, Gate, Store, serving, within
 
 

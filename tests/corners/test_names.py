@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from headrace import Client, Duplicate, EventKind, Job, MsgpackSerde, Queue, Queued, RawSerde, immediate
-from headrace.connection import open_backend
-from headrace.core import waiter
+from headrace.api import waiter
+from headrace.api.connection import open_backend
 from headrace.errors import JobCancelled
 from tests.facades.harness import Calls, Events, Store, serving, settings, within
 

@@ -8,9 +8,9 @@ import pytest
 
 from headrace import Completed, Job, immediate
 from headrace.core.clock import ManualClock
-from headrace.core.handler import Ending
 from headrace.errors import ResultExpired, WaitTimeout
-from headrace.records import Selector
+from headrace.seam.records import Selector
+from headrace.worker.handler import Ending
 from tests.facades.harness import Calls, Gate, Store, serving, within
 
 

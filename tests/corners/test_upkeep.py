@@ -11,8 +11,8 @@ import pytest
 
 from headrace import Client, EventKind, Job, JobState, Queue, immediate
 from headrace.core.clock import ManualClock
-from headrace.core.handler import Ending
-from headrace.records import Claim, Claimed, Selector
+from headrace.seam.records import Claim, Claimed, Selector
+from headrace.worker.handler import Ending
 from tests import postgres, valkey
 from tests.facades.harness import Events, Gate, Store, serving, settings, within, working
 from tests.worker.stores import Plain

@@ -17,7 +17,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.sqlite import SqliteBackend
 from headrace.core.clock import Clock
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import SimLoop, run
 from tests import postgres, valkey

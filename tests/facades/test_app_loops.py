@@ -14,7 +14,7 @@ import pytest
 from headrace import App, Client, EventKind, Job, JobState, Queue, SyncApp, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobFailed, JobNotFound, WaitTimeout
-from headrace.records import Selector
+from headrace.seam.records import Selector
 from tests.facades.harness import STORES, Events, Gate, Store, Tapped, script, settings, within
 
 
@@ -153,7 +153,7 @@ class TestFork:
         told = script(f"""
             import asyncio, os
             from headrace import App
-            from headrace.records import Selector
+            from headrace.seam.records import Selector
 
             app = App("sqlite:///{tmp_path}/jobs.db")
 
@@ -275,7 +275,7 @@ class TestFork:
             import asyncio, os
             from headrace import App
             from headrace.core.clock import SystemClock
-            from headrace.records import Selector
+            from headrace.seam.records import Selector
 
             SystemClock.now = lambda self: 1_800_000_000_000_000
             app = App("sqlite:///{tmp_path}/jobs.db")

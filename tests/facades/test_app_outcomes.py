@@ -33,8 +33,6 @@ from headrace import (
     never,
 )
 from headrace.core.clock import ManualClock
-from headrace.core.codec import Envelope
-from headrace.core.judge import OUTCOMES
 from headrace.errors import (
     HeadraceError,
     InvalidJob,
@@ -45,7 +43,9 @@ from headrace.errors import (
     ResultExpired,
     Stop,
 )
-from headrace.records import Claim, Reap, Requeue, Row, Selector
+from headrace.payloads.codec import Envelope
+from headrace.seam.records import Claim, Reap, Requeue, Row, Selector
+from headrace.worker.judge import OUTCOMES
 from tests.facades.harness import Events, Gate, Store, script, within, working
 
 

@@ -30,7 +30,7 @@ from headrace.errors import (
     UnknownTask,
     WaitTimeout,
 )
-from headrace.records import Altered, Cancel, Delete, InsertStatus, JobKey, Requeue, Selector
+from headrace.seam.records import Altered, Cancel, Delete, InsertStatus, JobKey, Requeue, Selector
 from tests.facades.harness import Store, Tapped, World, settings, simulate, within, working
 
 

@@ -29,10 +29,10 @@ from headrace import (
     never,
 )
 from headrace.core.clock import ManualClock
-from headrace.core.middleware import Next
 from headrace.errors import ConfigError, InvalidJob, JobCancelled, Stop
-from headrace.records import Reap
+from headrace.seam.records import Reap
 from headrace.types import Outcome
+from headrace.worker.middleware import Next
 from tests.facades import processes
 from tests.facades.harness import Events, Gate, Store, Tapped, World, script, settings, simulate, within, working
 

@@ -36,10 +36,21 @@ from headrace import (
     immediate,
     never,
 )
-from headrace.config import WorkerSettings
 from headrace.core.clock import ManualClock
+from headrace.core.config import WorkerSettings
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound
-from headrace.records import Cancel, Configure, Hold, JobKey, Move, Pause, Reprioritise, Reschedule, Selector, Watch
+from headrace.seam.records import (
+    Cancel,
+    Configure,
+    Hold,
+    JobKey,
+    Move,
+    Pause,
+    Reprioritise,
+    Reschedule,
+    Selector,
+    Watch,
+)
 from headrace.types import JobState
 from tests.facades.harness import Store, serving, settings, within
 from tests.postgres import server

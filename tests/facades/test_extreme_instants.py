@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from headrace.backends.redis.blob import JOB
-from headrace.instants import to_datetime
-from headrace.records import Cancel, Selector
+from headrace.seam.instants import to_datetime
+from headrace.seam.records import Cancel, Selector
 from headrace.testing.conformance.base import job_id, row
 from tests import postgres, valkey
 from tests.cli.conftest import Run, project, run

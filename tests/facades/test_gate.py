@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace import App, EventKind
 from headrace.errors import ConfigError, InvalidJob, QueueFull, Unavailable, WaitTimeout
-from headrace.records import Inserted, Row, Stamp
+from headrace.seam.records import Inserted, Row, Stamp
 from tests.facades.harness import Events, Store, Tapped, World, simulate, within
 
 

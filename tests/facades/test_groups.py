@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Every, Job, Retry
 from headrace.errors import ConfigError, InvalidJob
-from headrace.schedule import QUEUE
+from headrace.schedules.spec import QUEUE
 from tests.facades.harness import Store, World, simulate, within, working
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from headrace import App, Client, Job, JobState, Queue
 from headrace.errors import ConfigError
-from headrace.records import JobKey
+from headrace.seam.records import JobKey
 from tests.facades.harness import Gate, Store, Tapped, settings, within
 
 

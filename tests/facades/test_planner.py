@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from headrace import App, Client, Cron, Event, EventKind, Every, Job, NewJob, immediate
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Claim, Reap
+from headrace.seam.records import Claim, Reap
 from tests.facades.harness import Tapped, World, simulate
 
 HOUR, DAY = 3_600.0, 86_400.0

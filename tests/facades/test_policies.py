@@ -9,7 +9,7 @@ import pytest
 
 from headrace import App, PolicyInfo
 from headrace.errors import ConfigError, InvalidJob
-from headrace.policy import Rate
+from headrace.seam.policy import Rate
 from tests.facades.harness import Events, Gate, Store, within, working
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace import Completed, Duplicate, Job, Queued, content_id, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import JobNotFound
-from headrace.records import Place, SweepClause
+from headrace.seam.records import Place, SweepClause
 from tests.facades.harness import Gate, Store, serving, within
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace import Ending, Fail, Job, JobState, NewJob, Queue, immediate, never
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import Claim, Selector
+from headrace.seam.records import Claim, Selector
 from tests.facades.harness import Calls, Gate, Store, Tapped, World, serving, simulate, within
 
 NAMES = (

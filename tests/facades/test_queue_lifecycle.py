@@ -13,7 +13,7 @@ import pytest
 
 from headrace import Job, Queue
 from headrace.errors import ConfigError
-from headrace.records import Claim
+from headrace.seam.records import Claim
 from tests.facades.harness import Calls, Gate, Store, World, script, serving, simulate, within
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import Completed, Duplicate, Job, Queue, Queued, immediate, never
 from headrace.errors import JobFailed, RetriesExhausted, WaitTimeout
-from headrace.records import Claim, JobKey, Settlement
+from headrace.seam.records import Claim, JobKey, Settlement
 from headrace.types import JobState
 from tests.facades.harness import Gate, Store, Tapped, World, serving, simulate, within
 

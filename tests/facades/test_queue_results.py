@@ -9,9 +9,9 @@ import pytest
 
 from headrace import Completed, Done, EventKind, Job, immediate, never
 from headrace.core.clock import ManualClock
-from headrace.core.handler import Ending
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobFailed, JobNotFound, ResultExpired, WaitTimeout
-from headrace.records import Row
+from headrace.seam.records import Row
+from headrace.worker.handler import Ending
 from tests.facades.harness import Calls, Events, Gate, Store, serving, within
 
 

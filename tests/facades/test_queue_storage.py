@@ -25,7 +25,7 @@ from headrace.errors import (
     Unavailable,
     WaitTimeout,
 )
-from headrace.records import Claim, JobKey, Reap, Selector, Settlement, Watch
+from headrace.seam.records import Claim, JobKey, Reap, Selector, Settlement, Watch
 from tests.facades.harness import Calls, Events, Gate, Store, Tapped, World, serving, simulate, within
 
 

@@ -14,7 +14,7 @@ import pytest
 from headrace import App, Client, Cron, EventKind, Every, Job, JobState, NewJob, ScheduleInfo, TickInfo
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, ScheduleNotFound, Unavailable
-from headrace.instants import to_datetime
+from headrace.seam.instants import to_datetime
 from tests.facades.harness import Events, Gate, Store, Tapped, World, settings, simulate, within, working
 
 MADRID = ZoneInfo("Europe/Madrid")

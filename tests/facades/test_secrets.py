@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.pretty import pretty_repr
 
 from headrace import App, Client, Queue, Settings, SyncApp
-from headrace.config import WorkerSettings
-from headrace.connection import open_backend
+from headrace.api.connection import open_backend
+from headrace.core.config import WorkerSettings
 from headrace.errors import HeadraceError
 
 URLS = [

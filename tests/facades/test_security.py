@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from headrace import App, Event, EventKind, Job, JobInfo, JobState, JsonSerde, MsgpackSerde, NewJob, Task, immediate
-from headrace.core.codec import JSON, MSGPACK, RAW, Envelope, zstd
 from headrace.core.names import check_name
 from headrace.errors import CodecError, HeadraceError, PayloadError, PayloadTooLarge
-from headrace.records import Row
+from headrace.payloads.codec import JSON, MSGPACK, RAW, Envelope, zstd
+from headrace.seam.records import Row
 from tests.facades.harness import Store, script, within
 
 MIB = 1024 * 1024
@@ -34,8 +34,8 @@ class TestNoCode:
             from random import Random
             import msgspec
             from headrace import App, JsonSerde, MsgpackSerde
-            from headrace.core.codec import JSON, MSGPACK, RAW, Envelope
-            from headrace.records import Row, Selector
+            from headrace.payloads.codec import JSON, MSGPACK, RAW, Envelope
+            from headrace.seam.records import Row, Selector
 
             class Evil:
                 def __reduce__(self):
@@ -241,7 +241,7 @@ class TestBombs:
         told = script(f"""
             import sys
             from pathlib import Path
-            from headrace.core.codec import Envelope, JSON
+            from headrace.payloads.codec import Envelope, JSON
             from headrace.errors import PayloadTooLarge
 
             envelope = Envelope(max_size=16 * 1024 * 1024, compress_over=None)

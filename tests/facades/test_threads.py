@@ -15,7 +15,7 @@ import pytest
 
 from headrace import App, Job, JobState, NewJob, Queue, SyncApp, never
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, WaitTimeout
-from headrace.records import JobKey
+from headrace.seam.records import JobKey
 from tests.facades.harness import STORES, Store, script, within
 
 NOBODY = "01900000-0000-7000-8000-000000000000"

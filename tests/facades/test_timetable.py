@@ -12,7 +12,7 @@ import pytest
 
 from headrace import App, Cron, Every, NewJob, ScheduleHealth
 from headrace.errors import ConfigError, HeadraceError, ScheduleNotFound
-from headrace.ticks import NewTick, Plan
+from headrace.seam.ticks import NewTick, Plan
 from tests.facades.harness import Store, World, simulate
 from tests.facades.test_planner import HOUR, quiet, working
 from tests.facades.test_schedules import Timed

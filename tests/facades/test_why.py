@@ -10,7 +10,7 @@ import pytest
 from headrace import Job, WhyCode
 from headrace.core.clock import ManualClock, SystemClock
 from headrace.errors import JobNotFound
-from headrace.records import Beat, Claim, Pause, Reap, Selector
+from headrace.seam.records import Beat, Claim, Pause, Reap, Selector
 from tests.facades.harness import Store, within
 
 SECOND = 1_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headrace.core.attempt import Attempts
-from headrace.core.claimer import Claimer
-from headrace.core.judge import Judge
-from headrace.core.reaper import Reaper
-from headrace.core.settler import Settler
-from headrace.records import Settlement
+from headrace.seam.records import Settlement
 from headrace.types import JobState
+from headrace.worker.attempt import Attempts
+from headrace.worker.claimer import Claimer
+from headrace.worker.judge import Judge
+from headrace.worker.reaper import Reaper
+from headrace.worker.settler import Settler
 
 
 def _never_sleeps(self: Claimer, next_in: int | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from msgspec.structs import replace
 
 from headrace.backends.memory.entry import Entry
-from headrace.records import (
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.ticks import MemoryTicks
-from headrace.core import planning
-from headrace.core.planner import Planner
-from headrace.core.planning import _Planning
-from headrace.core.rules import EveryRule
-from headrace.ticks import NewTick, Plan, Schedule, TickOutcome
+from headrace.schedules import plan as planning
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import _Planning
+from headrace.schedules.planner import Planner
+from headrace.seam.ticks import NewTick, Plan, Schedule, TickOutcome
 
 
 class _AnyVersion(MemoryTicks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import Unavailable
-from headrace.records import Claimed, Inserted, Leased, Row, Settlement
+from headrace.seam.records import Claimed, Inserted, Leased, Row, Settlement
 from headrace.testing.sim.cast.producer import Producer
 from headrace.testing.sim.cast.seat import Seat
 from headrace.testing.sim.cast.worker import ScriptedWorker

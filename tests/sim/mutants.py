@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.backends.memory import MemoryBackend
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.sim.casts import CORE, RULES, SCRIPTED, TICKS
 from headrace.testing.sim.scenarios import Cast
 from tests.backends import planted_rules as rules

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
-from headrace.core.planning import Definition, Template, make_plan, unpack
-from headrace.core.rules import EveryRule
-from headrace.policy import Policy
-from headrace.records import (
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Template, make_plan, unpack
+from headrace.seam.policy import Policy
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
@@ -28,11 +28,11 @@ from headrace.records import (
     SweepClause,
     Swept,
 )
+from headrace.seam.ticks import Look, Looked, Plan, Save, Schedule
 from headrace.testing.sim.checker import check
 from headrace.testing.sim.history import History, Run, Snapshot, Wait
 from headrace.testing.sim.observer import Audit, snapshot
 from headrace.testing.sim.verdict import Verdict
-from headrace.ticks import Look, Looked, Plan, Save, Schedule
 from headrace.types import JobState
 
 T = TypeVar("T")

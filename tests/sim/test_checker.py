@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.backends.memory.entry import Entry
-from headrace.core.planning import Misfire, tick, unpack
-from headrace.core.rules import EveryRule
-from headrace.policy import Rate, TenantLimit, TenantState
-from headrace.records import (
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Misfire, tick, unpack
+from headrace.seam.policy import Rate, TenantLimit, TenantState
+from headrace.seam.records import (
     Altered,
     Beat,
     Claim,
@@ -33,8 +33,8 @@ from headrace.records import (
     SweepClause,
     Swept,
 )
+from headrace.seam.ticks import Drop, Look, Looked, Overlap, Plan, TickOutcome
 from headrace.testing.sim.invariants import INVARIANTS
-from headrace.ticks import Drop, Look, Looked, Overlap, Plan, TickOutcome
 from headrace.types import JobState
 from tests.sim.tale import LEASE, SECOND, UID, Tale, job, leased, row
 

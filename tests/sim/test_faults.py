@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.core.planning import Definition, Template
-from headrace.core.rules import EveryRule
 from headrace.errors import Unavailable
-from headrace.policy import Policy, TenantLimit
-from headrace.records import Beat, Cancel, Claim, Configure, Place, Reap, Selector, Settlement, SweepClause
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Template
+from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.records import Beat, Cancel, Claim, Configure, Place, Reap, Selector, Settlement, SweepClause
+from headrace.seam.ticks import Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.sim import FaultyBackend, History, Node, SimClock, SimLoop, check, run
 from headrace.testing.sim import Plan as Network
 from headrace.testing.sim.history import Kind
-from headrace.ticks import Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.sim.tale import SECOND, job, row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.records import Beat, Cancel, Move, Reap, Requeue, Selector
+from headrace.seam.records import Beat, Cancel, Move, Reap, Requeue, Selector
 from headrace.testing.sim.casts import CORE
 from headrace.testing.sim.scenarios import simulate
 from headrace.types import JobState

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from headrace.backends.memory import MemoryBackend
-from headrace.config import PlannerSettings
+from headrace.core.config import PlannerSettings
 from headrace.core.events import Observers
-from headrace.core.planner import Planner
-from headrace.core.planning import Definition, Misfire, Template, look_at
-from headrace.core.rules import EveryRule
 from headrace.errors import Unavailable
-from headrace.records import Claim, Inserted, InsertStatus, Place, Row, Settlement, SweepClause
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Misfire, Template, look_at
+from headrace.schedules.planner import Planner
+from headrace.seam.records import Claim, Inserted, InsertStatus, Place, Row, Settlement, SweepClause
+from headrace.seam.ticks import Overlap, Save, Schedule, ScheduleSelector, TickOutcome
 from headrace.testing.sim import History, Node, Plan, SimClock, check, run
 from headrace.testing.sim.history import Event, Kind
 from headrace.testing.sim.world import World
-from headrace.ticks import Overlap, Save, Schedule, ScheduleSelector, TickOutcome
 from headrace.types import JobState
 
 SECOND = 1_000_000

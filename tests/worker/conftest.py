@@ -13,7 +13,7 @@ import pytest
 from headrace import App, Client, Event, EventKind, Settings
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from tests import postgres, valkey
 
 FAST = {"lease": "10s", "reap": "50ms", "poll": "200ms", "poll_blind": "20ms", "grace": "5s"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 
 
 class Plain:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import Again, App, Done, Job, JobState, Outcome, immediate, never
-from headrace.core.middleware import Next
+from headrace.worker.middleware import Next
 
 
 async def states(app: App, handles: list[Any]) -> list[JobState]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from headrace import App, JobState
-from headrace.records import Claim
+from headrace.seam.records import Claim
 from headrace.testing.jobs import in_memory
 
 

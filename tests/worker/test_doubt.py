@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from headrace import App, Client, EventKind, Job, JobState, NewJob, Settings
 from headrace.backends.memory import MemoryBackend
-from headrace.core.planning import DELIVERY, Delivery
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import Beat, Claim, Claimed, Reap, Reaped, Renewed, Settlement, Stamp
+from headrace.schedules.plan import DELIVERY, Delivery
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Claim, Claimed, Reap, Reaped, Renewed, Settlement, Stamp
 from tests.worker.conftest import FAST, Told, working
 
 ONCE = msgspec.msgpack.encode({DELIVERY: Delivery.AT_MOST_ONCE.value})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import App, Done, Job, JobState, Queue, Sections
-from headrace.core import codec
+from headrace.payloads import codec
 from headrace.types import NewJob
 from tests.worker.conftest import Told, working
 

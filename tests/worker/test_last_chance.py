@@ -10,8 +10,8 @@ import pytest
 from msgspec import Struct
 
 from headrace import App, Task
-from headrace.protocol import Backend
-from headrace.records import Claim, Move, Reap, Row, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Move, Reap, Row, Selector
 from tests.facades.harness import World, simulate
 from tests.worker.conftest import working
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from headrace import App, EventKind, Job, JobState
-from headrace.protocol import Backend
-from headrace.records import Beat, Claim, Reap
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Claim, Reap
 from tests.worker import handlers
 from tests.worker.conftest import Told, working
 

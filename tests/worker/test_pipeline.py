@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from headrace import App, Done, EventKind, JobState, immediate
 from headrace.backends.refusal import NotLetIn
-from headrace.config import RetentionSettings
+from headrace.core.config import RetentionSettings
 from headrace.errors import BackendError, ConfigError, SchemaMismatch, Unavailable
-from headrace.protocol import Backend
-from headrace.records import Claim, Claimed, Reap, Row, Settlement, Stamp
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Claimed, Reap, Row, Settlement, Stamp
 from tests.worker.conftest import Told, working
 from tests.worker.stores import Plain
 

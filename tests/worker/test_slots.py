@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from headrace import App, EventKind, Every, Job, JobState, Queue, immediate
 from headrace.core.events import Observers
-from headrace.core.retry import RetryPolicy
-from headrace.core.runner import Runner
-from headrace.protocol import Backend
-from headrace.records import Claim, Leased, Selector, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Leased, Selector, Settlement
+from headrace.worker.retry import RetryPolicy
+from headrace.worker.runner import Runner
 from tests.worker.conftest import Told, working
 
 NOT_UTF8 = b"\x81\xa1\xff\xa1a"

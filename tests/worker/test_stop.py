@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import App, EventKind, JobState
-from headrace.protocol import Backend
-from headrace.records import Claim, Claimed, Stamp
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Claimed, Stamp
 from tests.worker.conftest import Told, working
 from tests.worker.stores import Plain
 

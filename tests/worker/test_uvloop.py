@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from headrace import App, Task, immediate
-from headrace.core.deadlines import Deadlines
+from headrace.worker.deadlines import Deadlines
 
 
 def test_a_deadline_that_has_passed_when_it_is_set() -> None:

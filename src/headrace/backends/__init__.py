@@ -1,1 +1,1 @@
-"""Stores. Each package implements the waist (:mod:`headrace.protocol`) and imports nothing above it."""
+"""Stores. Each package implements the waist (:mod:`headrace.seam.protocol`) and imports nothing above it."""

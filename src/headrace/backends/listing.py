@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.records import WorkerStats
+from headrace.seam.records import WorkerStats
 
 
 def claiming_from(queues: Sequence[str] | None, workers: Iterable[WorkerStats]) -> list[WorkerStats]:

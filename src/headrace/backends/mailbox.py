@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 
-from headrace.records import Hint
+from headrace.seam.records import Hint
 
 _FULL = 10_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import SETTLED, Settlement
+from headrace.seam.records import SETTLED, Settlement
 
 
 def check_settled(batch: Sequence[Settlement]) -> None:

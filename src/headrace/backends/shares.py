@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from headrace.records import SweepClause
+from headrace.seam.records import SweepClause
 
 Name = TypeVar("Name")
 Job = TypeVar("Job")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headrace import Client
 from headrace.cli.options import Filters
 from headrace.cli.output import confirm, counted, note, progress
-from headrace.records import Delete, JobId, Selector
+from headrace.seam.records import Delete, JobId, Selector
 from headrace.types import JobState
 
 CAP = 10_000

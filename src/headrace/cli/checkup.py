@@ -13,9 +13,9 @@ from headrace import App, Settings
 from headrace.cli.output import counted
 from headrace.cli.policies import paused
 from headrace.cli.times import now
-from headrace.protocol import Backend
-from headrace.records import QueueStats, Selector, Stats, WorkerStats
-from headrace.shown import without_secrets
+from headrace.seam.protocol import Backend
+from headrace.seam.records import QueueStats, Selector, Stats, WorkerStats
+from headrace.text import without_secrets
 from headrace.types import JobState
 
 _LOOKED_AT = 2_000

@@ -16,7 +16,7 @@ from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_json, progress
 from headrace.cli.problems import CONFLICT, Problem
-from headrace.records import Delete, JobId, Requeue, Selector
+from headrace.seam.records import Delete, JobId, Requeue, Selector
 from headrace.types import JobState
 
 _DEAD = frozenset({JobState.FAILED})

@@ -19,7 +19,7 @@ from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
 from headrace.errors import ConfigError, HeadraceError
-from headrace.shown import without_secrets
+from headrace.text import without_secrets
 
 _SELF = re.compile("^headrace doctor(; then |, or )?")
 """Advice that has been taken."""

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from headrace import App, Client, Handle, NewJob, Queue
-from headrace.batch import BatchTask
+from headrace.api.batch import BatchTask
 from headrace.cli import options
 from headrace.cli.jobs import as_json_text
 from headrace.cli.lazy import Command
@@ -17,7 +17,7 @@ from headrace.cli.loading import Store, load_target
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import NOT_FOUND, Problem
-from headrace.core.codec import JsonSerde
+from headrace.payloads.codec import JsonSerde
 from headrace.types import Encoded
 
 _BY_NAME = """expected --args to be a JSON object of arguments by name, such as '{"user_id": 42}'"""

@@ -21,8 +21,8 @@ from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, expla
 from headrace.cli.times import length, seconds
 from headrace.core.names import worker_name
 from headrace.errors import HeadraceError, Unavailable
-from headrace.records import QueueStats, Stats, WorkerStats
-from headrace.shown import without_secrets
+from headrace.seam.records import QueueStats, Stats, WorkerStats
+from headrace.text import without_secrets
 
 
 class Wish(Struct, frozen=True):

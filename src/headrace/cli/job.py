@@ -15,7 +15,7 @@ from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
-from headrace.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
+from headrace.seam.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
 from headrace.types import JobState
 
 

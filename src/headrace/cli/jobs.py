@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from headrace import Why, WhyCode
+from headrace.api.info import JobInfo
 from headrace.cli.output import clean, print_block, print_fields, print_table
 from headrace.cli.times import exact, now, relative
-from headrace.info import JobInfo
-from headrace.instants import to_datetime
+from headrace.seam.instants import to_datetime
 from headrace.types import JobState
 
 _LONGEST = 2_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.api.client import Client
 from headrace.cli.loading import Store
 from headrace.cli.output import counted, note
-from headrace.client import Client
 from headrace.core.names import unknown_task
-from headrace.records import Stats
+from headrace.seam.records import Stats
 
 _TOLD = 20
 """Queues that a note names."""

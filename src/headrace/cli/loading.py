@@ -18,7 +18,7 @@ from msgspec import Struct
 from headrace.cli.lazy import ENV_PREFIX
 from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
-from headrace.shown import url_without_secrets
+from headrace.text import url_without_secrets
 
 if TYPE_CHECKING:
     from headrace import App, Client, Queue

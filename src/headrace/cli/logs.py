@@ -11,7 +11,7 @@ from typing import IO, Any
 from headrace.cli.output import clean, hush, note, paint, terminal
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
-from headrace.shown import without_secrets
+from headrace.text import without_secrets
 
 FORMATS = ("auto", "text", "json")
 LEVELS = ("debug", "info", "warning", "error")

@@ -15,7 +15,7 @@ from headrace import App
 from headrace.cli.benchtasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
 from headrace.errors import ConfigError
-from headrace.records import Delete, Place, Record, Selector, SweepClause
+from headrace.seam.records import Delete, Place, Record, Selector, SweepClause
 from headrace.types import JobState
 
 CALLERS = 200

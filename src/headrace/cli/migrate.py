@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from headrace.api.connection import migrator
 from headrace.cli import options
 from headrace.cli.lazy import Group
 from headrace.cli.loading import Store, shown_url
@@ -15,7 +16,6 @@ from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
 from headrace.cli.problems import FAILED, OK, USAGE, Problem
 from headrace.cli.times import exact, now
-from headrace.connection import migrator
 
 if TYPE_CHECKING:
     from headrace.backends.postgres.schema import Found, Migrator

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.cli.policies import paused_until
 from headrace.cli.times import seconds
-from headrace.records import QueueStats, WorkerStats
+from headrace.seam.records import QueueStats, WorkerStats
 
 
 def listening(queue: QueueStats, workers: Sequence[WorkerStats]) -> int:

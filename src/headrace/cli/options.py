@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from headrace.cli.lazy import ENV_PREFIX
 from headrace.cli.loading import Store
+from headrace.core.durations import micros
 from headrace.core.ids import parse_id
-from headrace.core.limits import check_rules
 from headrace.core.names import check_name
-from headrace.durations import micros
 from headrace.errors import ConfigError, InvalidJob
-from headrace.instants import from_datetime
-from headrace.records import JobId, Selector
+from headrace.limits.rates import check_rules
+from headrace.seam.instants import from_datetime
+from headrace.seam.records import JobId, Selector
 from headrace.types import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])

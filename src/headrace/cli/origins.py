@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Settings
-from headrace.connection import open_backend
-from headrace.environment import is_ours
+from headrace.api.connection import open_backend
+from headrace.core.environment import is_ours
 from headrace.errors import ConfigError
 
 

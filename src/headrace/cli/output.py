@@ -12,7 +12,7 @@ from typing import IO, Any
 import click
 
 from headrace.cli.problems import FAILED, USAGE, Problem
-from headrace.shown import one_line
+from headrace.text import one_line
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
 _LEVELS = {"ok": "green", "warn": "yellow", "fail": "red"}

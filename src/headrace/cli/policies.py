@@ -10,9 +10,9 @@ from msgspec import Struct
 from headrace import App, Client, Policies, PolicyInfo
 from headrace.cli.output import note, print_fields
 from headrace.cli.times import length, relative
-from headrace.instants import to_datetime
-from headrace.policy import CHUNK, Rate
-from headrace.records import QueueStats, Stats
+from headrace.seam.instants import to_datetime
+from headrace.seam.policy import CHUNK, Rate
+from headrace.seam.records import QueueStats, Stats
 
 
 def policies_of(client: Client) -> Policies:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.shown import one_line, without_secrets
+from headrace.text import one_line, without_secrets
 
 if TYPE_CHECKING:
     from headrace.errors import QueueFull

@@ -18,7 +18,7 @@ from headrace.cli.options import Filters, json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_json, print_table
 from headrace.cli.policies import paused, policies_of
 from headrace.cli.times import length, now
-from headrace.durations import spell
+from headrace.core.durations import spell
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headrace import Queue, Settings
+from headrace.api.stopper import Stopper, end_now
 from headrace.cli.checkup import server
 from headrace.cli.helper import HelperProcess, helper_name, tell_met
 from headrace.cli.loading import shown_url
 from headrace.cli.output import hush
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.summary import Summary
-from headrace.core.child import pidfd
+from headrace.core.durations import micros, spell
 from headrace.core.names import worker_name
-from headrace.durations import micros, spell
 from headrace.errors import Unavailable
-from headrace.stopper import Stopper, end_now
+from headrace.worker.child import pidfd
 
 if TYPE_CHECKING:
     from headrace.cli.loading import Target

@@ -11,8 +11,8 @@ from msgspec import Struct
 from headrace.cli.jobs import shorten
 from headrace.cli.output import counted, print_fields, print_table
 from headrace.cli.times import by_clock, exact, length, relative
-from headrace.core.rules import zone
-from headrace.schedule import ScheduleInfo, TickInfo
+from headrace.schedules.calendar import zone
+from headrace.schedules.spec import ScheduleInfo, TickInfo
 
 
 class Coverage(Struct, frozen=True):

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 _EVERY = 10.0
 """Seconds between two lines."""

@@ -10,9 +10,9 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.api.stopper import SIGNALS
 from headrace.cli.loading import hide_own_variables
 from headrace.cli.problems import OK, USAGE
-from headrace.stopper import SIGNALS
 
 log = logging.getLogger("headrace.supervisor")
 

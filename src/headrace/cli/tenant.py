@@ -19,8 +19,8 @@ from headrace.cli.output import note, print_json
 from headrace.cli.policies import policies_of
 from headrace.cli.tenants import named, own_limit, print_limit, print_tenants
 from headrace.cli.times import now
-from headrace.durations import spell
-from headrace.policy import TenantLimit
+from headrace.core.durations import spell
+from headrace.seam.policy import TenantLimit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

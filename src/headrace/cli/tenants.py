@@ -9,8 +9,8 @@ from headrace import Client, PolicyInfo, TenantInfo
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
 from headrace.cli.policies import pause
 from headrace.cli.times import relative
-from headrace.core.limits import spell_rate
-from headrace.policy import TenantLimit
+from headrace.limits.rates import spell_rate
+from headrace.seam.policy import TenantLimit
 
 _WORKERS = 3
 """No more are named in a line."""

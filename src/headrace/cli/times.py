@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from headrace.durations import micros, spell, spell_roughly
+from headrace.core.durations import micros, spell, spell_roughly
 from headrace.errors import ConfigError
-from headrace.shown import shown
+from headrace.text import shown
 
 
 def now() -> datetime:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from headrace.api.stopper import ended_by_sigterm
 from headrace.cli import options
 from headrace.cli.lazy import ENV_PREFIX, Command
 from headrace.cli.loading import load_target
@@ -18,7 +19,6 @@ from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.running import adjust, flush, help_out, run_fast, work
 from headrace.cli.supervisor import Supervisor
-from headrace.stopper import ended_by_sigterm
 
 log = logging.getLogger("headrace.worker")
 

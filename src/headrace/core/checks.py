@@ -8,11 +8,11 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from headrace.core.durations import LONGEST
 from headrace.core.ids import parse_id
 from headrace.core.names import check_name, check_queue
-from headrace.durations import LONGEST
 from headrace.errors import ConfigError, InvalidJob
-from headrace.records import (
+from headrace.seam.records import (
     Cancel,
     Change,
     Configure,
@@ -26,7 +26,7 @@ from headrace.records import (
     Selector,
     Watch,
 )
-from headrace.shown import shown
+from headrace.text import shown
 from headrace.types import JobState, NewJob
 
 AnyId = UUID | str | bytes

@@ -62,6 +62,6 @@ class ManualClock:
 
     def advance(self, by: str | float) -> None:
         """Move time forward."""
-        from headrace.durations import micros
+        from headrace.core.durations import micros
 
         self._now += micros(by)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from headrace.core.alerts import Alert, Restraint, moment
 from headrace.core.functions import check_listener
-from headrace.shown import shown
+from headrace.text import shown
 
 log = logging.getLogger("headrace")
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.shown import shown
+from headrace.text import shown
 
 
 def check_handler(function: Any, what: str) -> None:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from headrace.core.clock import Clock
 from headrace.errors import InvalidJob
-from headrace.shown import shown
+from headrace.text import shown
 
 _FIXED = (0x7 << 76) | (0b10 << 62)
 """The version and the variant of a UUIDv7."""

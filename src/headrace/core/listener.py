@@ -9,8 +9,8 @@ from random import Random
 
 from headrace.core.backoff import Backoff
 from headrace.errors import Unavailable
-from headrace.protocol import Hints
-from headrace.records import Hint
+from headrace.seam.protocol import Hints
+from headrace.seam.records import Hint
 
 log = logging.getLogger("headrace")
 

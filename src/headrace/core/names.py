@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from random import Random
 
 from headrace.errors import InvalidJob
-from headrace.shown import shown
+from headrace.text import shown
 
 LONGEST = 1_024
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

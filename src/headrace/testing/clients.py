@@ -10,16 +10,16 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.app import App
+from headrace.api.app import App
+from headrace.api.client import AnyId, Client
 from headrace.backends.memory import MemoryBackend
-from headrace.client import AnyId, Client
 from headrace.core.clock import ManualClock
-from headrace.core.gate import Admission
-from headrace.core.judge import failures
 from headrace.errors import ConfigError, WaitTimeout
-from headrace.protocol import Transactions
-from headrace.records import Inserted, Record
+from headrace.limits.gate import Admission
+from headrace.seam.protocol import Transactions
+from headrace.seam.records import Inserted, Record
 from headrace.types import Duration, NewJob
+from headrace.worker.judge import failures
 
 _within: ContextVar[bool] = ContextVar("headrace_inline", default=False)
 """Whether this is a handler that an inline client runs, or something that one has called."""

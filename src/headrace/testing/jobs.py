@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from headrace.app import App
+from headrace.api.app import App
+from headrace.api.batch import BatchTask
+from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.queue import Queue
+from headrace.api.task import Task
 from headrace.backends.memory import MemoryBackend
-from headrace.batch import BatchTask
 from headrace.core.clock import ManualClock
 from headrace.errors import ConfigError
-from headrace.info import DETAILS, JobInfo, job_info
-from headrace.queue import Queue
-from headrace.shown import shown
-from headrace.task import Task
 from headrace.testing.clients import InlineClient, MemoryClient
+from headrace.text import shown
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
@@ -34,7 +34,7 @@ from headrace.records import (
     SweepClause,
     Watch,
 )
-from headrace.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
+from headrace.seam.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.types import JobState
 from tests.backends.interleaving.scenes import HOUR, NOW, QUEUES, SECOND, START, WORKER, job_id
 from tests.backends.interleaving.session import Paired, within

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.store import MemoryStore
-from headrace.records import JobId, JobKey
+from headrace.seam.records import JobId, JobKey
 from tests.backends.interleaving.scenes import NOW, Scene
 from tests.backends.interleaving.statements import Run
 from tests.backends.interleaving.view import Strands, Traces, by_strand, view

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from headrace.protocol import Backend
-from headrace.records import Beat, Cancel, Claim, Configure, Delete, JobId, Pause, Reap, Row, Selector, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Cancel, Claim, Configure, Delete, JobId, Pause, Reap, Row, Selector, Settlement
 from headrace.types import JobState
 
 SECOND = 1_000_000

@@ -13,7 +13,7 @@ from headrace.backends.postgres.arrays import register
 from headrace.backends.postgres.bind import AsyncPostgresJoined
 from headrace.backends.postgres.connections import Then
 from headrace.backends.postgres.translate import translated
-from headrace.records import Inserted, JobId, Row, Stamp
+from headrace.seam.records import Inserted, JobId, Row, Stamp
 from tests.postgres import server
 
 T = TypeVar("T")

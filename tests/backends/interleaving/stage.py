@@ -12,8 +12,8 @@ from psycopg.errors import SerializationFailure
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.statements import read
 from headrace.errors import Unavailable
-from headrace.protocol import Backend
-from headrace.records import JobKey
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobKey
 from tests.backends.interleaving.model import Outcome
 from tests.backends.interleaving.scenes import DAY, NEXT_DAY, NOW, Scene
 from tests.backends.interleaving.session import Paired, Session, within

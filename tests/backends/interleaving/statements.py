@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Altered,
     Beat,
     Cancel,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.protocol import Backend, TickStore
-from headrace.records import Cancel, Claim, Pause, Place, Selector, Settlement, SweepClause
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import Cancel, Claim, Pause, Place, Selector, Settlement, SweepClause
+from headrace.seam.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.testing.conformance.ticks import uid
-from headrace.ticks import Drop, NewTick, Overlap, Plan, Save, Schedule, TickNote
 from headrace.types import JobState
 from tests.backends.interleaving.scenes import (
     HOUR,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.records import Altered, Record
+from headrace.seam.records import Altered, Record
 from headrace.types import JobState
 from tests.backends.interleaving.model import Outcome, in_order
 from tests.backends.interleaving.scenes import ALONE, CROWD, THIRTY_FAILED, Scene

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from headrace.protocol import Backend
-from headrace.records import JobId, JobKey
-from headrace.ticks import ScheduleSelector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, JobKey
+from headrace.seam.ticks import ScheduleSelector
 from headrace.types import SECTIONS
 from tests.backends.interleaving.scenes import NOW, strand_of
 from tests.backends.interleaving.statements import Facts

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from heapq import nlargest
 
 from headrace.backends.memory.listed import Listed
-from headrace.records import Beat
+from headrace.seam.records import Beat
 
 
 class Absence:

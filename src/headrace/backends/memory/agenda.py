@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 
 class Agenda:

@@ -19,8 +19,8 @@ from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.backends.settled import check_settled
 from headrace.backends.shares import bound_of, condemn, goes_on
-from headrace.policy import FOREVER
-from headrace.records import (
+from headrace.seam.policy import FOREVER
+from headrace.seam.records import (
     CENSUS,
     Altered,
     Beat,

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heapreplace
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Turns
-from headrace.policy import FOREVER
-from headrace.records import Claim, Claimed, Leased, Reaped
+from headrace.seam.policy import FOREVER
+from headrace.seam.records import Claim, Claimed, Leased, Reaped
 from headrace.types import JobState
 
 _WOKEN = 1_000

@@ -6,7 +6,7 @@ from collections import Counter
 from heapq import heapify, heappop, heappush
 
 from headrace.backends.memory.entry import Entry
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 _FEW = 1_000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import Cells, Row
+from headrace.seam.records import Cells, Row
 from headrace.types import JobState
 
 _ENTRY_BYTES = 200

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from headrace.backends.memory.entry import Entry
-from headrace.records import JobId
+from headrace.seam.records import JobId
 from headrace.types import JobState
 
 Place = tuple[int, JobId]

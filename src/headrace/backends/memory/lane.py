@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.entry import Entry
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 PROMOTED_AT_ONCE = 1_000
 """So many jobs one claim promotes at most."""

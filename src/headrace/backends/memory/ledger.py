@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from headrace.ticks import Schedule, Tick
+from headrace.seam.ticks import Schedule, Tick
 
 
 class Ledger:

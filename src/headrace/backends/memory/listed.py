@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.records import WorkerStats
+from headrace.seam.records import WorkerStats
 
 
 class Listed(NamedTuple):

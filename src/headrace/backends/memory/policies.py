@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Tenant, Turns
-from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.records import Stamp
 
 
 class MemoryPolicies:
-    """The operations of a :class:`~headrace.protocol.PolicyStore`."""
+    """The operations of a :class:`~headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, store: MemoryStore, begin: Callable[[Stamp], int], count_cap: int) -> None:
         self._store = store

@@ -16,8 +16,8 @@ from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.turns import Turns
-from headrace.policy import STORE, Policy
-from headrace.records import WATCHERS, Hint, JobId, Record, Room
+from headrace.seam.policy import STORE, Policy
+from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room
 from headrace.types import JobState
 
 _WAITING = (JobState.AVAILABLE, JobState.PAUSED)

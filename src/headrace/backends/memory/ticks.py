@@ -9,8 +9,8 @@ from heapq import nsmallest
 from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
-from headrace.records import Cancel, Row, Stamp, SweepClause, Swept
-from headrace.ticks import (
+from headrace.seam.records import Cancel, Row, Stamp, SweepClause, Swept
+from headrace.seam.ticks import (
     Drop,
     Look,
     Looked,
@@ -29,7 +29,7 @@ _TICK_BYTES = 100
 
 
 class MemoryTicks:
-    """The operations of a :class:`~headrace.protocol.TickStore`."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
     def __init__(
         self,

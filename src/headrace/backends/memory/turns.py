@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
-from headrace.policy import CHUNK, FOREVER, Policy, Rate, TenantLimit
-from headrace.records import JobId
+from headrace.seam.policy import CHUNK, FOREVER, Policy, Rate, TenantLimit
+from headrace.seam.records import JobId
 
 
 class Bucket:

@@ -9,7 +9,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 _HEADER = Struct("!iiiii")
 _LENGTH = Struct("!i")

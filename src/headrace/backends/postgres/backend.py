@@ -32,7 +32,7 @@ from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
-from headrace.records import (
+from headrace.seam.records import (
     CENSUS,
     Altered,
     Beat,

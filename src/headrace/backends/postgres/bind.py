@@ -21,8 +21,8 @@ from psycopg.rows import tuple_row
 
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, SchemaMismatch
-from headrace.instants import to_datetime
-from headrace.records import Inserted, InsertStatus, Row, Settlement
+from headrace.seam.instants import to_datetime
+from headrace.seam.records import Inserted, InsertStatus, Row, Settlement
 from headrace.types import JobState
 
 _LEASE_LOST = "LL001"
@@ -44,7 +44,7 @@ class PostgresTransactions:
         self._quoted = sql.Identifier(schema).as_string(None)
 
     def join(self, connection: object) -> PostgresJoined | AsyncPostgresJoined:
-        """See :class:`headrace.protocol.Transactions`."""
+        """See :class:`headrace.seam.protocol.Transactions`."""
         if isinstance(connection, Connection):
             return self._joined(partial(_psycopg, connection), self._percent())
         if isinstance(connection, AsyncConnection):

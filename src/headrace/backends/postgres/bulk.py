@@ -13,7 +13,7 @@ from psycopg.errors import InsufficientPrivilege, UniqueViolation
 from headrace.backends.postgres.arrays import bigints, integers, texts
 from headrace.backends.postgres.connections import Connections, give_time
 from headrace.backends.postgres.rows import checked, weight
-from headrace.records import Row, Stamp
+from headrace.seam.records import Row, Stamp
 
 THRESHOLD = 1024 * 1024
 """Bytes from which on it pays, as ``python -m benchmarks.studies.copying`` shows: many small rows never weigh as much,

@@ -12,7 +12,7 @@ from headrace.backends.postgres.connections import Connections
 from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.translate import translated
 from headrace.errors import BackendError, ConfigError, Unavailable
-from headrace.records import Place, Stamp, SweepClause
+from headrace.seam.records import Place, Stamp, SweepClause
 from headrace.types import JobState
 
 _DUTY = "days"

@@ -20,7 +20,7 @@ from headrace.backends.postgres.crowd import EVERYBODY, Crowd, Ranks, note, quie
 from headrace.backends.postgres.relay import BELLS, Relay
 from headrace.backends.postgres.translate import translated
 from headrace.errors import HeadraceError, Unavailable
-from headrace.records import Hint, JobId
+from headrace.seam.records import Hint, JobId
 
 log = logging.getLogger("headrace")
 

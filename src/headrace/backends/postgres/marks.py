@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.backends.postgres.arrays import Bigints, Smallints, Texts, Uuids, bigints, smallints, texts, uuids
-from headrace.records import Claimed, JobId
+from headrace.seam.records import Claimed, JobId
 
 _SLACK = 2_000
 _EVERY = 0.1

@@ -7,12 +7,12 @@ from typing import Any
 
 from headrace.backends.postgres.arrays import bigints, texts
 from headrace.backends.postgres.ticks import Call, Send
-from headrace.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.records import Stamp
 
 
 class PostgresPolicies:
-    """See :class:`headrace.protocol.PolicyStore`."""
+    """See :class:`headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, call: Call, send: Send, count_cap: int) -> None:
         self._call = call

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
-from headrace.policy import STORE
-from headrace.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
+from headrace.seam.policy import STORE
+from headrace.seam.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from headrace.backends.postgres.arrays import (
     texts,
     uuids,
 )
-from headrace.records import JobId, Stamp, SweepClause, Swept
-from headrace.ticks import (
+from headrace.seam.records import JobId, Stamp, SweepClause, Swept
+from headrace.seam.ticks import (
     Drop,
     Look,
     Looked,
@@ -45,7 +45,7 @@ class Call(Protocol):
 
 
 class PostgresTicks:
-    """See :class:`headrace.protocol.TickStore`."""
+    """See :class:`headrace.seam.protocol.TickStore`."""
 
     def __init__(self, call: Call, send: Send) -> None:
         self._call = call

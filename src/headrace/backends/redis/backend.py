@@ -13,7 +13,7 @@ from headrace.backends.redis.place import Place
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
-from headrace.records import Claim, Claimed, Settlement, Stamp
+from headrace.seam.records import Claim, Claimed, Settlement, Stamp
 from headrace.types import JobState
 
 

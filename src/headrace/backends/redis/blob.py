@@ -9,7 +9,7 @@ from struct import Struct
 
 import msgspec
 
-from headrace.records import Cells, Row
+from headrace.seam.records import Cells, Row
 from headrace.types import SECTIONS
 
 _Plain = tuple[str | None, str, str, int | None, int | None, int | None]

@@ -12,7 +12,7 @@ from headrace.backends.redis.line import Line
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
-from headrace.records import Claim, Claimed, Hint
+from headrace.seam.records import Claim, Claimed, Hint
 
 _BLOCK = 2
 """Seconds that the server holds a request for signals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.shown import shown
+from headrace.text import shown
 
 _ALWAYS = ("prefix", "listen")
 _TLS = ("ca", "cert", "key", "verify")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import Row
+from headrace.seam.records import Row
 
 STEPS = 2_000
 """What one script does, about; a plain row to a place that it has met is one step."""

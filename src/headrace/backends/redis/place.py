@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.backends.nearness import is_near
 from headrace.backends.redis.translate import LOGIN
 from headrace.errors import ConfigError
-from headrace.shown import shown
+from headrace.text import shown
 
 _AT_SENTINELS = (
     "Give sentinel_password in the URL, and sentinel_user where it is not the default one: sentinels have a login of "

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from headrace.backends.redis.blob import encode
-from headrace.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.records import Stamp
 
 _Pair = tuple[int, int]
 _Bucket = tuple[int, int, int]
@@ -43,7 +43,7 @@ _QUEUES = 100
 
 
 class ShardPolicies:
-    """The operations of a :class:`~headrace.protocol.PolicyStore`, each one call of a script."""
+    """The operations of a :class:`~headrace.seam.protocol.PolicyStore`, each one call of a script."""
 
     def __init__(self, run: Callable[..., Awaitable[Any]], count_cap: int) -> None:
         self._run = run

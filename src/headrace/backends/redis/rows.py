@@ -13,7 +13,7 @@ import msgspec
 from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
-from headrace.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")

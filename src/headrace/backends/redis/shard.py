@@ -21,8 +21,8 @@ from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import BackendError, StoreFull
-from headrace.policy import STORE
-from headrace.records import (
+from headrace.seam.policy import STORE
+from headrace.seam.records import (
     CENSUS,
     Altered,
     Beat,

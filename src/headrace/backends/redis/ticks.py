@@ -10,8 +10,8 @@ from headrace.backends.redis import rows as shapes
 from headrace.backends.redis import timetable
 from headrace.backends.redis.blob import encode
 from headrace.backends.redis.timetable import TICK_BYTES, Alteration, Planned, Stored
-from headrace.records import Stamp, SweepClause, Swept
-from headrace.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
+from headrace.seam.records import Stamp, SweepClause, Swept
+from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 
 LOOK = 2_000
 """Schedules that one call looks at."""
@@ -48,7 +48,7 @@ class First(NamedTuple):
 
 
 class ShardTicks:
-    """The operations of a :class:`~headrace.protocol.TickStore`, and what they are made of."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`, and what they are made of."""
 
     def __init__(self, run: Callable[..., Awaitable[Any]], away: shapes.Away = shapes.nowhere) -> None:
         self._run = run

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
-from headrace.records import JobId, Row
-from headrace.ticks import Overlap, Plan, Schedule, Tick, TickNote, TickOutcome
+from headrace.seam.records import JobId, Row
+from headrace.seam.ticks import Overlap, Plan, Schedule, Tick, TickNote, TickOutcome
 
 TICK_BYTES = 200
 """What a tick takes up, as retention counts it."""

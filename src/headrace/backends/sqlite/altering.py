@@ -23,7 +23,7 @@ from headrace.backends.sqlite.states import (
     STATES,
 )
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.records import (
+from headrace.seam.records import (
     WATCHERS,
     Altered,
     Cancel,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 _SQL = load("apart")
 _PLACE = load("place")

@@ -27,7 +27,7 @@ from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.wake import Wake
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Beat,
     Change,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import Claim, JobId, Leased, Reaped
+from headrace.seam.records import Claim, JobId, Leased, Reaped
 
 EXPIRED_AT_ONCE = 1_000
 """So many expired jobs a claim cancels at most; it passes over the others, and the reapers come for them."""

@@ -18,8 +18,8 @@ from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.policy import FOREVER
-from headrace.records import Claim, Claimed, JobId, Leased
+from headrace.seam.policy import FOREVER
+from headrace.seam.records import Claim, Claimed, JobId, Leased
 
 _SQL = load("claim")
 

@@ -10,7 +10,7 @@ import apsw
 from headrace.backends import shares
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import SweepClause
+from headrace.seam.records import SweepClause
 
 _SQL = load("dead")
 _PAGE = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.policy import STORE
-from headrace.records import Room
+from headrace.seam.policy import STORE
+from headrace.seam.records import Room
 
 _SQL = load("queue")
 

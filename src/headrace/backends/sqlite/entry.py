@@ -12,7 +12,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Session, Stored
-from headrace.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
+from headrace.seam.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
 from headrace.types import SECTIONS
 
 _SQL = load("entry")

@@ -27,7 +27,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, CANCELLED, CODES, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction
 from headrace.errors import InvalidJob
-from headrace.records import JobId, Row, Settlement
+from headrace.seam.records import JobId, Row, Settlement
 from headrace.types import SECTIONS, JobState
 
 _SQL = load("finish")

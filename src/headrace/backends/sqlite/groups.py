@@ -9,8 +9,8 @@ from headrace.backends.sqlite import turns
 from headrace.backends.sqlite.apart import place
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.policy import GroupState
-from headrace.records import JobId
+from headrace.seam.policy import GroupState
+from headrace.seam.records import JobId
 
 _SQL = load("group")
 _PLACE = load("place")

@@ -14,7 +14,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
 from headrace.errors import InvalidJob
-from headrace.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
+from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
 from headrace.types import SECTIONS
 
 _SQL = load("insert")

@@ -15,7 +15,7 @@ from headrace.backends.sqlite.places import Dying, Waiting, end, expire, leave_r
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, FAILED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.records import CENSUS, Beat, Reap, Reaped, Renewed
+from headrace.seam.records import CENSUS, Beat, Reap, Reaped, Renewed
 
 _SQL = load("lease")
 _CLAIM = load("claim")

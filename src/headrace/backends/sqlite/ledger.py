@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import TICKS
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import JobId, SweepClause, Swept
-from headrace.ticks import Tick, TickNote, TickOutcome
+from headrace.seam.records import JobId, SweepClause, Swept
+from headrace.seam.ticks import Tick, TickNote, TickOutcome
 
 _SQL = load("tick")
 _SWEEP = load("sweep")

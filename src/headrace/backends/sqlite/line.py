@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
-from headrace.policy import FOREVER, Policy
+from headrace.seam.policy import FOREVER, Policy
 
 _SQL = load("turn")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.backends.sqlite.altering import alter_matching
 from headrace.backends.sqlite.selection import FIRST, candidates
-from headrace.records import Altered, Change, JobId, Selector
+from headrace.seam.records import Altered, Change, JobId, Selector
 
 Lane = Callable[[Callable[[Any, int], object], int], asyncio.Future[Any]]
 """How to have something done at an instant, by the reader or by the writer."""

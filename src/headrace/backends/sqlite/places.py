@@ -17,7 +17,7 @@ from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, KEYS, PAUSED
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
-from headrace.records import JobId, Reaped
+from headrace.seam.records import JobId, Reaped
 from headrace.types import JobState
 
 _SQL = load("place")

@@ -13,8 +13,8 @@ from headrace.backends.sqlite.altering import alter_named
 from headrace.backends.sqlite.insertion import insert
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import Cancel, JobId, Row, Selector
-from headrace.ticks import NewTick, Overlap, Plan, TickOutcome
+from headrace.seam.records import Cancel, JobId, Row, Selector
+from headrace.seam.ticks import NewTick, Overlap, Plan, TickOutcome
 
 _SCHEDULE = load("schedule")
 _TICK = load("tick")

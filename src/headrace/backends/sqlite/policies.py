@@ -8,14 +8,14 @@ from headrace.backends.sqlite import groups, rules
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.ticks import Read, Write
 from headrace.backends.sqlite.transaction import Session
-from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.records import Stamp
 
 _QUEUE = load("queue")
 
 
 class SqlitePolicies:
-    """The operations of a :class:`~headrace.protocol.PolicyStore`."""
+    """The operations of a :class:`~headrace.seam.protocol.PolicyStore`."""
 
     def __init__(self, read: Read, write: Write, count_cap: int) -> None:
         self._read = read

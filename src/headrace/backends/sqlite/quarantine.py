@@ -18,7 +18,7 @@ from headrace.backends.sqlite.states import AVAILABLE, FAILED, RUNNING
 from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Damaged, Transaction
 from headrace.errors import HeadraceError
-from headrace.records import CORRUPT
+from headrace.seam.records import CORRUPT
 
 log = logging.getLogger("headrace")
 

@@ -13,8 +13,8 @@ from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.governing import count_holders, govern
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.policy import FOREVER, Policy, PolicyState, Rate, TenantLimit, TenantState
-from headrace.records import Configure, Selector
+from headrace.seam.policy import FOREVER, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.records import Configure, Selector
 
 _SQL = load("policy")
 _QUEUE = load("queue")

@@ -10,7 +10,7 @@ import apsw
 
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
-from headrace.ticks import Drop, Look, Looked, Save, Schedule, ScheduleSelector
+from headrace.seam.ticks import Drop, Look, Looked, Save, Schedule, ScheduleSelector
 
 _SQL = load("schedule")
 

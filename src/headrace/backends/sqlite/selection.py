@@ -11,7 +11,7 @@ from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CODES, ENDED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Session
-from headrace.records import Cancel, Change, JobId, Page, Selector
+from headrace.seam.records import Cancel, Change, JobId, Page, Selector
 
 _SQL = load("select")
 _QUEUE = load("queue")

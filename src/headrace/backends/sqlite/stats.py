@@ -13,8 +13,8 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import KEYS, STATES, TICKS
 from headrace.backends.sqlite.transaction import Session
-from headrace.policy import FOREVER
-from headrace.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
+from headrace.seam.policy import FOREVER
+from headrace.seam.records import Place, PlaceStats, QueueStats, Stats, WorkerStats
 
 _SQL = load("stats")
 _PLACES = {code: state.value for code, state in enumerate(STATES)} | {

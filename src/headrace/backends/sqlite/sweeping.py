@@ -13,7 +13,7 @@ from headrace.backends.sqlite.places import forget, outlive
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import CODES, COMPLETED, FAILED, KEYS
 from headrace.backends.sqlite.transaction import Session, Stored, Transaction
-from headrace.records import Place, SweepClause, Swept
+from headrace.seam.records import Place, SweepClause, Swept
 from headrace.types import JobState
 
 _SQL = load("sweep")

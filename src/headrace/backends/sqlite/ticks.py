@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from headrace.backends.sqlite import ledger, planning, schedules
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.records import Stamp
-from headrace.ticks import (
+from headrace.seam.records import Stamp
+from headrace.seam.ticks import (
     Drop,
     Look,
     Looked,
@@ -42,7 +42,7 @@ Read = Callable[[Callable[[Session, int], object], Stamp], asyncio.Future[Any]]
 
 
 class SqliteTicks:
-    """The operations of a :class:`~headrace.protocol.TickStore`."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
     def __init__(self, read: Read, write: Write) -> None:
         self._read = read

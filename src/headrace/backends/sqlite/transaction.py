@@ -8,7 +8,7 @@ import apsw
 
 from headrace.backends.sqlite.statements import load
 from headrace.errors import Corrupt
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 INLINE = 1_024
 """Cells up to this size lie in their job's row."""

@@ -12,8 +12,8 @@ import apsw
 from headrace.backends.sqlite.apart import home
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.policy import Rate
-from headrace.records import Swept
+from headrace.seam.policy import Rate
+from headrace.seam.records import Swept
 
 _SQL = load("tenant")
 

@@ -21,8 +21,8 @@ from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.policy import CHUNK, FOREVER, Policy, Rate
-from headrace.records import JobId, Leased
+from headrace.seam.policy import CHUNK, FOREVER, Policy, Rate
+from headrace.seam.records import JobId, Leased
 
 _SQL = load("turn")
 _TENANT = load("tenant")

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.sqlite import files
-from headrace.records import Hint, JobId
+from headrace.seam.records import Hint, JobId
 
 available = hasattr(socket, "AF_UNIX") and hasattr(socket, "SOCK_DGRAM")
 """Whether this system has what it takes."""
@@ -49,7 +49,7 @@ class Wake:
 
     @asynccontextmanager
     async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
-        """Subscribe; see :class:`headrace.protocol.Hints`."""
+        """Subscribe; see :class:`headrace.seam.protocol.Hints`."""
         mailbox = Mailbox()
         ear = _Ear(self._database, self._directory, frozenset(topics), mailbox)
         self._ears.add(ear)

@@ -16,7 +16,7 @@ from headrace.backends.sqlite.schema import CHECKPOINT_PAGES, connect, prepare
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.wake import Wake
 from headrace.errors import StoreFull, Unavailable
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 _ROWS_PER_TURN = 2_000
 """A turn carries commands until they touch so many rows: others wait for it."""

@@ -1,4 +1,4 @@
-"""The contract of :mod:`headrace.protocol` as a pytest suite, for any backend.
+"""The contract of :mod:`headrace.seam.protocol` as a pytest suite, for any backend.
 
 A backend proves itself with a few lines::
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.protocol import Backend
-from headrace.records import Beat, Reap
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Reap
 from headrace.testing.conformance.base import LEASE, T0, ConformanceBase, job_id, row
 from headrace.types import JobState
 

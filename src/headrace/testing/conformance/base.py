@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import pytest_asyncio
 
-from headrace.protocol import Backend
-from headrace.records import Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
 from headrace.types import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])

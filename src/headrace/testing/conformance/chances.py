@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.protocol import Backend
-from headrace.records import Claim, Reap
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Reap
 from headrace.testing.conformance.base import LEASE, T0, job_id, needs, row
 from headrace.testing.conformance.governed import GovernedBase
 

@@ -7,9 +7,9 @@ import itertools
 
 from msgspec.structs import replace
 
-from headrace.policy import Policy
-from headrace.protocol import Backend
-from headrace.records import Claim, Configure, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
+from headrace.seam.policy import Policy
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Configure, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, number, row, settle
 from headrace.types import JobState
 

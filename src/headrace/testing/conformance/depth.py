@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.policy import STORE, Policy
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import STORE, Policy
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Cancel,
     InsertStatus,
     Pause,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.protocol import Backend
-from headrace.records import Cancel, Claim, JobKey, Reap, Resume, Selector, Settlement
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Cancel, Claim, JobKey, Reap, Resume, Selector, Settlement
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 

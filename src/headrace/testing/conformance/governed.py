@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.policy import Policy, PolicyState
-from headrace.protocol import Backend, PolicyStore
-from headrace.records import Claim, Claimed, Settlement
+from headrace.seam.policy import Policy, PolicyState
+from headrace.seam.protocol import Backend, PolicyStore
+from headrace.seam.records import Claim, Claimed, Settlement
 from headrace.testing.conformance.base import (
     LEASE,
     T0,

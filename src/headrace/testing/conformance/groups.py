@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from headrace.policy import Policy
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import Policy
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Cancel,
     Change,
     Claim,

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 from msgspec.structs import replace
 
-from headrace.policy import Policy, TenantLimit
-from headrace.protocol import Backend
-from headrace.records import WATCHERS, Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
+from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.protocol import Backend
+from headrace.seam.records import WATCHERS, Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
 from headrace.testing.conformance.base import HOUR, LEASE, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headrace.protocol import Backend
-from headrace.records import Cancel, InsertStatus, Record, Row, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Cancel, InsertStatus, Record, Row, Selector
 from headrace.testing.conformance.base import HOSTILE, HOUR, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 

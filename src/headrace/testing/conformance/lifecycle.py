@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, ConformanceBase, needs, row, settle
 from headrace.types import JobState
 

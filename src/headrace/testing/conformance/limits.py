@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from headrace.policy import Rate, TenantLimit
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import Rate, TenantLimit
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Configure,
     Reap,

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from headrace.policy import Policy, PolicyState, Rate, TenantLimit, TenantState
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Beat,
     Cancel,
     Configure,

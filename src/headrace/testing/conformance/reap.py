@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.protocol import Backend
-from headrace.records import Beat, Reap, Reaped
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Reap, Reaped
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 

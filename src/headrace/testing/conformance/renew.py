@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.protocol import Backend
-from headrace.records import Beat, Cancel, Configure, Reap, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Cancel, Configure, Reap, Selector
 from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
 from headrace.types import JobState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Delete,
     Inserted,
     InsertStatus,

@@ -8,22 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headrace.protocol import Backend, TickStore
-from headrace.records import Cancel, Place, Reap, Record, Selector, SweepClause, Swept
-from headrace.testing.conformance.base import (
-    HOSTILE,
-    HOUR,
-    LEASE,
-    MINUTE,
-    SECOND,
-    T0,
-    ConformanceBase,
-    job_id,
-    needs,
-    row,
-    settle,
-)
-from headrace.ticks import (
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import Cancel, Place, Reap, Record, Selector, SweepClause, Swept
+from headrace.seam.ticks import (
     BUCKETS,
     Drop,
     Look,
@@ -36,6 +23,19 @@ from headrace.ticks import (
     Tick,
     TickNote,
     TickOutcome,
+)
+from headrace.testing.conformance.base import (
+    HOSTILE,
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    T0,
+    ConformanceBase,
+    job_id,
+    needs,
+    row,
+    settle,
 )
 from headrace.types import JobState
 

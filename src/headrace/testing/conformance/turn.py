@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.protocol import Backend
-from headrace.records import Claim
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim
 from headrace.testing.conformance.base import LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headrace.policy import Policy
-from headrace.protocol import Backend
-from headrace.records import Beat, Delete, InsertStatus, JobId, JobKey, Record, Selector, Settlement
+from headrace.seam.policy import Policy
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Beat, Delete, InsertStatus, JobId, JobKey, Record, Selector, Settlement
 from headrace.testing.crashpoints.actor import HOUR, LEASE, QUEUES, Actor, row
 from headrace.testing.crashpoints.flows import Flow
 from headrace.testing.crashpoints.interrupted import Interrupted

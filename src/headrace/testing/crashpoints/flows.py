@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from headrace.policy import Policy
+from headrace.seam.policy import Policy
 from headrace.testing.crashpoints import steps
 from headrace.testing.crashpoints.actor import Actor, Handler, done
 from headrace.types import JobState

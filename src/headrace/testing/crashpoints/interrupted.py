@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from headrace.protocol import Backend, Hints, PolicyStore, TickStore, Transactions, Turn
-from headrace.records import (
+from headrace.seam.protocol import Backend, Hints, PolicyStore, TickStore, Transactions, Turn
+from headrace.seam.records import (
     Altered,
     Beat,
     Change,

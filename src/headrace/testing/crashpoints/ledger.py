@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 
 class Event(Struct, frozen=True):

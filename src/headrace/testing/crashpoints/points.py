@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.backends.memory import MemoryBackend
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.crashpoints.actor import Actor
 from headrace.testing.crashpoints.flows import FLOWS, Flow
 from headrace.testing.crashpoints.interrupted import CrashPoint, Interrupted, Side, raise_crash

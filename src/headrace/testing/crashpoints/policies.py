@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.protocol import PolicyStore
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.protocol import PolicyStore
+from headrace.seam.records import Stamp
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.records import (
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.records import (
     Cancel,
     Configure,
     Delete,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.crashpoints.check import check_recovery
 from headrace.testing.crashpoints.interrupted import Crash, CrashPoint
 from headrace.testing.crashpoints.ledger import Ledger

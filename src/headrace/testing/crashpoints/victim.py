@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.crashpoints.interrupted import CrashPoint
 from headrace.testing.crashpoints.ledger import Ledger
 from headrace.testing.crashpoints.points import crash_points, flow_of, run_flow

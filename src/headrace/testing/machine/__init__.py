@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as seeded
 from hypothesis.stateful import run_state_machine_as_test
 
-from headrace.protocol import Backend
+from headrace.seam.protocol import Backend
 from headrace.testing.machine.outside import OutsideRules
 from headrace.testing.machine.ruling import RulingRules
 from headrace.testing.machine.seeds import same_everywhere

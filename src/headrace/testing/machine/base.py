@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.protocol import Backend
-from headrace.records import JobId, JobKey, Record, Stats
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, JobKey, Record, Stats
 from headrace.testing.machine import draws, laws, pools
 from headrace.testing.machine.twins import Twins, tidy_stats
 from headrace.testing.machine.world import World

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy, sampled_from
 from msgspec.structs import replace
 
-from headrace.policy import STORE, Policy, Rate, TenantLimit
-from headrace.records import (
+from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.records import (
     Beat,
     Cancel,
     Change,

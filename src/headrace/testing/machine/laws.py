@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from headrace.records import Claim, JobId, Reaped, Record, Stats
+from headrace.seam.records import Claim, JobId, Reaped, Record, Stats
 from headrace.testing.machine.world import World
 from headrace.types import JobState
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Beat,
     Cancel,

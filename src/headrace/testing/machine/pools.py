@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.policy import Rate
-from headrace.records import (
+from headrace.seam.policy import Rate
+from headrace.seam.records import (
     Cancel,
     Change,
     Delete,

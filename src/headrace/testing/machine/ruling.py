@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.protocol import Backend, PolicyStore
-from headrace.records import Claim, Configure, Place, Row, Selector, Settlement, SweepClause
+from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.protocol import Backend, PolicyStore
+from headrace.seam.records import Claim, Configure, Place, Row, Selector, Settlement, SweepClause
 from headrace.testing.machine import draws, pools
 from headrace.testing.machine.working import WorkingRules
 

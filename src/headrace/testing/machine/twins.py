@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from msgspec.structs import astuple
 
 from headrace.backends.memory import MemoryBackend
-from headrace.protocol import Backend
-from headrace.records import Claim, Claimed, JobId, Record, Renewed, Selector, Stats
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Claimed, JobId, Record, Renewed, Selector, Stats
 from headrace.testing.machine.difference import difference
 
 T = TypeVar("T")

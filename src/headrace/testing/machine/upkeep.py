@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Beat, Cancel, Claim, JobId, Place, Reap, Record, Selector, Settlement, SweepClause, Swept
+from headrace.seam.records import (
+    Beat,
+    Cancel,
+    Claim,
+    JobId,
+    Place,
+    Reap,
+    Record,
+    Selector,
+    Settlement,
+    SweepClause,
+    Swept,
+)
 from headrace.testing.machine import draws, laws, pools
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules

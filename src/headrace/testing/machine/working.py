@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from msgspec.structs import replace
 
-from headrace.records import Beat, Cancel, Claim, Claimed, Inserted, InsertStatus, JobId, Row, Selector, Settlement
+from headrace.seam.records import Beat, Cancel, Claim, Claimed, Inserted, InsertStatus, JobId, Row, Selector, Settlement
 from headrace.testing.machine import draws, laws
 from headrace.testing.machine.base import EVERYTHING, MachineBase
 from headrace.testing.machine.twins import check_equal, tidy_claimed, tidy_renewed

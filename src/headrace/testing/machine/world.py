@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from headrace.records import JobId, Limits, Record, Row, Stats
+from headrace.seam.records import JobId, Limits, Record, Row, Stats
 from headrace.types import JobState
 
 _START = 1_800_000_000_000_000

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.policy import FOREVER, Policy, TenantLimit
-from headrace.records import JobId
+from headrace.seam.policy import FOREVER, Policy, TenantLimit
+from headrace.seam.records import JobId
 from headrace.testing.referee.job import Job
 from headrace.testing.referee.rules import Rules, Scope, opens_at
 from headrace.types import JobState

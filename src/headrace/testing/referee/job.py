@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import JobId, Row
+from headrace.seam.records import JobId, Row
 from headrace.types import JobState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 
 class Law(StrEnum):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from headrace.policy import CHUNK, FOREVER, Policy, TenantLimit
-from headrace.records import (
+from headrace.seam.policy import CHUNK, FOREVER, Policy, TenantLimit
+from headrace.seam.records import (
     Cancel,
     Change,
     Claim,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from headrace.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, Rate, TenantLimit
 
 Scope = tuple[str, str]
 """What a rate is for: the ``queue``, a ``tenant`` or a ``task``, and its name."""

@@ -10,9 +10,9 @@ from hypothesis.strategies import SearchStrategy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.protocol import Backend
-from headrace.records import (
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.protocol import Backend
+from headrace.seam.records import (
     Cancel,
     Change,
     Claim,

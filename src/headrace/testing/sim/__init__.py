@@ -12,7 +12,7 @@ A test of your own may be as small as this:
 >>> from random import Random
 >>> from headrace.backends.memory import MemoryBackend
 >>> from headrace.errors import Unavailable
->>> from headrace.records import Row
+>>> from headrace.seam.records import Row
 >>> async def main() -> History:
 ...     loop = asyncio.get_running_loop()
 ...     clock = SimClock(loop)

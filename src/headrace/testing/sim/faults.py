@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
-from headrace.protocol import Backend, Transactions, Turn
-from headrace.records import (
+from headrace.seam.protocol import Backend, Transactions, Turn
+from headrace.seam.records import (
     Altered,
     Beat,
     Change,

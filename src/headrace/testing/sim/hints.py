@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from contextvars import Context
 from random import Random
 
-from headrace.protocol import Hints
-from headrace.records import Hint
+from headrace.seam.protocol import Hints
+from headrace.seam.records import Hint
 from headrace.testing.sim.history import History
 from headrace.testing.sim.nodes import Node
 from headrace.testing.sim.plan import Plan

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headrace.records import JobId, Record, Stats
-from headrace.ticks import Schedule, Tick
+from headrace.seam.records import JobId, Record, Stats
+from headrace.seam.ticks import Schedule, Tick
 
 _encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=repr).encode
 

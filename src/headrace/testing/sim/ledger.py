@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.records import Claim, JobId, Row
+from headrace.seam.records import Claim, JobId, Row
+from headrace.seam.ticks import Schedule, Tick
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.realm import Realm
 from headrace.testing.sim.verdict import Violation
-from headrace.ticks import Schedule, Tick
 from headrace.types import JobState
 
 _MOST_VIOLATIONS = 100

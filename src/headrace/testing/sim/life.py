@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import Cells, JobId, Row
+from headrace.seam.records import Cells, JobId, Row
 from headrace.types import JobState
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.protocol import Backend
-from headrace.records import JobId, Reaped, Record, Selector
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, Reaped, Record, Selector
+from headrace.seam.ticks import Schedule, ScheduleSelector, Tick
 from headrace.testing.sim.history import Snapshot
-from headrace.ticks import Schedule, ScheduleSelector, Tick
 from headrace.types import SECTIONS, JobState
 
 _EVERYTHING = frozenset((*SECTIONS, "result", "error"))

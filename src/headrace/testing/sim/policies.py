@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.protocol import PolicyStore
-from headrace.records import Stamp
+from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.protocol import PolicyStore
+from headrace.seam.records import Stamp
 
 Call = Callable[[str, Any, Stamp, Callable[[int], Awaitable[Any]]], Awaitable[Any]]
 """Carry an operation over the network, under its name and with its arguments."""

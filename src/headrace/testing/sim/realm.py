@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from headrace.policy import Policy, TenantLimit
-from headrace.records import Claim, Claimed, Configure, JobId, Row, Selector
+from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.records import Claim, Claimed, Configure, JobId, Row, Selector
 from headrace.testing.referee import Law, Referee
 from headrace.testing.referee.job import Job
 from headrace.testing.sim.life import Life

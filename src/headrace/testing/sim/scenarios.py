@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
-from headrace.protocol import Backend
-from headrace.records import Reap
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Reap
 from headrace.testing.sim.alarm import logged_errors_count
 from headrace.testing.sim.cast.fleet import Fleet
 from headrace.testing.sim.cast.governor import Governor

@@ -6,8 +6,8 @@ from random import Random
 
 from msgspec import Struct
 
-from headrace.core.codec import RAW, Envelope
-from headrace.records import JobId, Row
+from headrace.payloads.codec import RAW, Envelope
+from headrace.seam.records import JobId, Row
 from headrace.types import JobState
 
 SECOND = 1_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 from headrace.testing.sim.history import Event, History, Kind
 from headrace.testing.sim.invariants import INVARIANTS
 from headrace.testing.sim.verdict import Violation

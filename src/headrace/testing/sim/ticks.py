@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headrace.protocol import TickStore
-from headrace.records import Stamp
-from headrace.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
+from headrace.seam.protocol import TickStore
+from headrace.seam.records import Stamp
+from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 
 Call = Callable[[str, Any, Stamp, Callable[[int], Awaitable[Any]]], Awaitable[Any]]
 """Carry an operation over the network, under its name and with its arguments."""

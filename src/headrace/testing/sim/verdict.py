@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from headrace.records import JobId
+from headrace.seam.records import JobId
 
 
 class Violation(Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from headrace.protocol import Backend
-from headrace.records import JobId
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.faults import FaultyBackend
 from headrace.testing.sim.history import History

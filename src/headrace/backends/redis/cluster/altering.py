@@ -11,7 +11,7 @@ from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
 from headrace.backends.redis.rows import CODES
 from headrace.backends.redis.shard import APPLIES
-from headrace.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
+from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
 """By id: the shard, and what it says."""

@@ -17,7 +17,7 @@ from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Beat,
     Change,

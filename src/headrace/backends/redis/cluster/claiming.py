@@ -11,8 +11,8 @@ from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.part import EXPIRED, PASSED_OVER, Met, Peeked
 from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
-from headrace.policy import FOREVER
-from headrace.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
+from headrace.seam.policy import FOREVER
+from headrace.seam.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
 """How much of a shard is looked at first, where each gives as much as the others: so many times its share."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Ended, EndedJob
 from headrace.backends.shares import condemn, gives
-from headrace.records import Stamp, SweepClause
+from headrace.seam.records import Stamp, SweepClause
 
 
 async def condemn_heaviest(

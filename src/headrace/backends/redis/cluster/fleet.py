@@ -12,7 +12,7 @@ from headrace.backends.redis.cluster.part import HERE, LEAVING, UNKNOWN, Part
 from headrace.backends.redis.cluster.transfer import Relay
 from headrace.backends.redis.lines import SLOTS, Lines, slot_of
 from headrace.errors import Unavailable
-from headrace.records import JobId, JobKey, Leased
+from headrace.seam.records import JobId, JobKey, Leased
 
 T = TypeVar("T")
 _REMEMBERED = 100_000

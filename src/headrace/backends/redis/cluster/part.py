@@ -12,7 +12,7 @@ from headrace.backends.redis.blob import encode
 from headrace.backends.redis.lines import Lines
 from headrace.backends.redis.rows import CODES
 from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Change,
     Claim,

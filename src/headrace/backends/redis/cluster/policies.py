@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.errors import ConfigError
-from headrace.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
-from headrace.records import Stamp
+from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.records import Stamp
 
 
 class ClusterPolicies:
-    """The operations of a :class:`~headrace.protocol.PolicyStore`. All that belongs to a queue is in one shard, so that
-    its rules hold as on one server; there is no rule for the store as a whole."""
+    """The operations of a :class:`~headrace.seam.protocol.PolicyStore`. All that belongs to a queue is in one shard, so
+    that its rules hold as on one server; there is no rule for the store as a whole."""
 
     def __init__(self, fleet: Callable[[], Fleet]) -> None:
         self._open_fleet = fleet

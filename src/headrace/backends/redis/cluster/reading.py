@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace.backends.listing import claiming_from
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
-from headrace.records import JobId, JobKey, Page, PlaceStats, Record, Selector, Stamp, Stats, WorkerStats
+from headrace.seam.records import JobId, JobKey, Page, PlaceStats, Record, Selector, Stamp, Stats, WorkerStats
 
 
 async def fetch(fleet: Fleet, names: Sequence[JobId | JobKey], want: frozenset[str], at: Stamp) -> list[Record | None]:

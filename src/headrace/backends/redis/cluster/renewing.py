@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.errors import Unavailable
-from headrace.records import Beat, JobId, Renewed, Stamp
+from headrace.seam.records import Beat, JobId, Renewed, Stamp
 
 Lease = tuple[JobId, int]
 _PART = 13

@@ -9,7 +9,7 @@ from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.transfer import Route
 from headrace.backends.settled import check_settled
 from headrace.errors import Unavailable
-from headrace.records import Claim, Claimed, JobId, Settlement, Stamp
+from headrace.seam.records import Claim, Claimed, JobId, Settlement, Stamp
 from headrace.types import JobState
 
 Settled = dict[int, JobState]

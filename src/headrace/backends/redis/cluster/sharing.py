@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.records import Claim, Claimed, Leased, Reaped
+from headrace.seam.records import Claim, Claimed, Leased, Reaped
 
 
 class Shared(NamedTuple):

@@ -9,7 +9,7 @@ from headrace.backends.redis.cluster import reading
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.shard import LEFT
 from headrace.errors import StoreFull
-from headrace.records import Inserted, InsertStatus, JobId, Record, Row, Stamp
+from headrace.seam.records import Inserted, InsertStatus, JobId, Record, Row, Stamp
 
 
 async def insert(fleet: Fleet, rows: Sequence[Row], at: Stamp) -> list[Inserted]:

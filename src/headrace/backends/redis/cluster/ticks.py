@@ -19,9 +19,9 @@ from headrace.backends.redis.cluster.fleet import Fleet, attempt, checked, every
 from headrace.backends.redis.ticks import Found, Outcomes
 from headrace.backends.redis.timetable import Alteration, Past, Stored
 from headrace.errors import Unavailable
-from headrace.records import Stamp
-from headrace.shown import shown
-from headrace.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
+from headrace.seam.records import Stamp
+from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
+from headrace.text import shown
 
 _REMEMBERED = 100_000
 """Schedules of which a process remembers the shard."""
@@ -37,7 +37,7 @@ class Spot(NamedTuple):
 
 
 class ClusterTicks:
-    """The operations of a :class:`~headrace.protocol.TickStore`."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
     def __init__(self, fleet: Callable[[], Fleet]) -> None:
         self._fleet_now = fleet

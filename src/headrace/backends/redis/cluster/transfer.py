@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from headrace.backends.redis.cluster.part import Part
 from headrace.errors import BackendError, Unavailable
-from headrace.records import Reap
+from headrace.seam.records import Reap
 
 log = logging.getLogger("headrace")
 PATIENCE = 1.0

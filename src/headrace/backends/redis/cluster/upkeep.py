@@ -15,7 +15,7 @@ from headrace.backends.redis.cluster.part import Ended, EndedJob, Overdue, Share
 from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.shares import bound_of, goes_on
 from headrace.errors import Unavailable
-from headrace.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
+from headrace.seam.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
 
 async def reap(fleet: Fleet, req: Reap, at: Stamp) -> list[Reaped]:

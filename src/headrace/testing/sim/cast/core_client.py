@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from uuid import UUID
 
-from headrace.client import Client
-from headrace.config import Settings
+from headrace.api.client import Client
+from headrace.core.config import Settings
 from headrace.errors import JobCancelled, JobFailed, QueueFull, ResultExpired, Unavailable, WaitTimeout
-from headrace.records import Inserted, JobId, Row
+from headrace.seam.records import Inserted, JobId, Row
 from headrace.testing.sim.cast.producer import Producer
 from headrace.testing.sim.cast.waiter import Ended, Waiter
 from headrace.types import JobState, NewJob, Sections
 
 
 class CoreProducer(Producer):
-    """Enqueues with ``headrace.client.Client``: alone through its batcher, in bulk past it."""
+    """Enqueues with ``headrace.api.client.Client``: alone through its batcher, in bulk past it."""
 
     _client: Client | None = None
 
@@ -31,7 +31,7 @@ class CoreProducer(Producer):
 
 
 class CoreWaiter(Waiter):
-    """Calls and waits with ``headrace.client.Client``."""
+    """Calls and waits with ``headrace.api.client.Client``."""
 
     async def prepare(self, stack: AsyncExitStack) -> None:
         self._client = Client(self._backend, Settings(patience=20), clock=self._clock, rng=self._rng)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headrace.config import Keep, PayloadSettings, RetentionSettings, Settings, WorkerSettings
-from headrace.core.codec import RawSerde
+from headrace.core.config import Keep, PayloadSettings, RetentionSettings, Settings, WorkerSettings
 from headrace.core.events import Observers
-from headrace.core.handler import Handler
 from headrace.core.ids import IdMaker
-from headrace.core.payloads import Packer
-from headrace.core.retry import exponential
-from headrace.core.worker import Worker
-from headrace.job import Job
-from headrace.records import Leased
+from headrace.payloads.codec import RawSerde
+from headrace.payloads.pack import Packer
+from headrace.seam.records import Leased
 from headrace.testing.sim.cast.core_client import new_job
 from headrace.testing.sim.cast.planning import PLANNER
 from headrace.testing.sim.cast.seat import Duty, Seat
 from headrace.testing.sim.script import TASKS, Act
 from headrace.types import Again, Done, Fail, JobState, Outcome, Patch, Retry, Sections
+from headrace.worker.handler import Handler
+from headrace.worker.job import Job
+from headrace.worker.retry import exponential
+from headrace.worker.worker import Worker
 
 
 async def core_worker(seat: Seat) -> None:
-    """``headrace.core.worker.Worker``, its heartbeat on the same loop, until the seat says stop."""
+    """``headrace.worker.worker.Worker``, its heartbeat on the same loop, until the seat says stop."""
     packer = Packer(PayloadSettings(), seat.backend.limits, IdMaker(seat.clock, seat.rng))
     worker = Worker(
         seat.backend,

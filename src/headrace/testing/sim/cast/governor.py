@@ -9,9 +9,9 @@ from random import Random
 from msgspec.structs import replace
 
 from headrace.errors import Unavailable
-from headrace.policy import Policy, Rate, TenantLimit
-from headrace.protocol import PolicyStore
-from headrace.records import Configure, Selector
+from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.protocol import PolicyStore
+from headrace.seam.records import Configure, Selector
 from headrace.testing.sim.script import SECOND, TASKS
 from headrace.testing.sim.world import World
 

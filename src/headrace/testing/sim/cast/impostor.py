@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.errors import Unavailable
-from headrace.records import Beat, Settlement
+from headrace.seam.records import Beat, Settlement
 from headrace.testing.sim.script import SECOND, Script
 from headrace.testing.sim.world import World
 from headrace.types import JobState

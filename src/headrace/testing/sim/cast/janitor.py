@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headrace.errors import Unavailable
-from headrace.records import Place, SweepClause
+from headrace.seam.records import Place, SweepClause
 from headrace.testing.sim.world import World
 
 

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from headrace.client import Client
-from headrace.config import Settings
+from headrace.api.client import Client
+from headrace.core.config import Settings
 from headrace.errors import ScheduleNotFound, Unavailable
-from headrace.instants import to_datetime
-from headrace.schedule import Cron, Every
-from headrace.schedules import Schedules
+from headrace.schedules.book import Schedules
+from headrace.schedules.spec import Cron, Every
+from headrace.seam.instants import to_datetime
 from headrace.testing.sim.cast.planning import PLANNER
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.script import TASKS

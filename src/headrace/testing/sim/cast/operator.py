@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import Unavailable
-from headrace.records import (
+from headrace.seam.records import (
     Cancel,
     Change,
     Configure,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.config import PlannerSettings
+from headrace.core.config import PlannerSettings
 from headrace.core.events import Observers
-from headrace.core.planner import Planner
+from headrace.schedules.planner import Planner
 from headrace.testing.sim.cast.seat import Seat
 
 PLANNER = PlannerSettings(every="2s", ahead="5s", batch=3)
@@ -14,7 +14,7 @@ PLANNER = PlannerSettings(every="2s", ahead="5s", batch=3)
 
 
 async def planning(seat: Seat) -> None:
-    """``headrace.core.planner.Planner`` until the seat says stop."""
+    """``headrace.schedules.planner.Planner`` until the seat says stop."""
     ticks = seat.backend.ticks
     if ticks is None:
         raise TypeError("a planner needs a store that keeps schedules")

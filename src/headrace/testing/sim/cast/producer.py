@@ -8,7 +8,7 @@ from random import Random
 from msgspec import Struct
 
 from headrace.errors import Unavailable
-from headrace.records import Inserted, JobId, Row
+from headrace.seam.records import Inserted, JobId, Row
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.rules.clients import ONCE
 from headrace.testing.sim.script import SECOND, TASKS, sealed

@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.protocol import Backend
-from headrace.records import JobId, Reap
+from headrace.seam.protocol import Backend
+from headrace.seam.records import JobId, Reap
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.history import History, Run
 from headrace.testing.sim.nodes import Node

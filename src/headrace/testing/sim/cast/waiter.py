@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from msgspec.structs import replace
 
 from headrace.errors import Unavailable
-from headrace.records import Cancel, Hint, InsertStatus, JobId, Row, Selector, Watch
+from headrace.seam.records import Cancel, Hint, InsertStatus, JobId, Row, Selector, Watch
 from headrace.testing.sim.cast.producer import Load, draw_row
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.history import Wait

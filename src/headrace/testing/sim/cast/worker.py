@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
-from headrace.records import Beat, Claim, Claimed, JobId, Leased, Settlement
+from headrace.seam.records import Beat, Claim, Claimed, JobId, Leased, Settlement
 from headrace.testing.sim.cast.seat import Seat
 from headrace.testing.sim.script import Act, sealed
 from headrace.types import JobState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import Beat
+from headrace.seam.records import Beat
 from headrace.testing.sim.ledger import Beats, Ledger
 
 

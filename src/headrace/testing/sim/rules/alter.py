@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import (
+from headrace.seam.records import (
     Altered,
     Cancel,
     Change,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from headrace.records import Claim, Claimed, JobId, Leased
+from headrace.seam.records import Claim, Claimed, JobId, Leased
 from headrace.testing.sim.ledger import Ledger, short
 from headrace.testing.sim.life import Life
 from headrace.types import JobState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.records import Inserted, InsertStatus, JobId, Row
+from headrace.seam.records import Inserted, InsertStatus, JobId, Row
 from headrace.testing.sim.history import Event, Kind, Snapshot, Wait
 from headrace.testing.sim.ledger import Ledger
 from headrace.types import JobState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import InsertStatus, Row, Settlement
+from headrace.seam.records import InsertStatus, Row, Settlement
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.insert import expected

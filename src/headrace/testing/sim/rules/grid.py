@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.planning import Definition, Misfire
-from headrace.core.rules import EveryRule
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.plan import Definition, Misfire
 
 
 class Grid:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import Inserted, InsertStatus, Row
+from headrace.seam.records import Inserted, InsertStatus, Row
 from headrace.testing.sim.ledger import LIVE, Ledger
 from headrace.types import JobState
 

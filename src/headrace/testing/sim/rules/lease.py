@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from headrace.records import CENSUS, Beat, JobId, Reap, Reaped, Renewed
+from headrace.seam.records import CENSUS, Beat, JobId, Reap, Reaped, Renewed
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.absence import is_spared, note_beat, unlist

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
 from headrace.testing.sim.ledger import Ledger
 from headrace.types import JobState
 

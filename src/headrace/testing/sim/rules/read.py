@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.records import JobId, JobKey, Page, Place, QueueStats, Record, Selector, Stats
+from headrace.seam.records import JobId, JobKey, Page, Place, QueueStats, Record, Selector, Stats
 from headrace.testing.sim.history import Snapshot
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records import JobId, Settlement
+from headrace.seam.records import JobId, Settlement
 from headrace.testing.sim.history import Run
 from headrace.testing.sim.ledger import Ledger, Span, short
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nsmallest
 
-from headrace.records import JobId, Place, SweepClause, Swept
+from headrace.seam.records import JobId, Place, SweepClause, Swept
 from headrace.testing.sim.ledger import Ledger
 from headrace.testing.sim.life import Life
 from headrace.testing.sim.rules.ticks import on_sweep_ticks

@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from headrace.core.planning import Misfire, unpack
-from headrace.records import Cancel, JobId, Row, SweepClause, Swept
-from headrace.testing.sim.ledger import LIVE, Ledger
-from headrace.testing.sim.rules.alter import take_effect
-from headrace.testing.sim.rules.grid import Grid
-from headrace.ticks import (
+from headrace.schedules.plan import Misfire, unpack
+from headrace.seam.records import Cancel, JobId, Row, SweepClause, Swept
+from headrace.seam.ticks import (
     Drop,
     Look,
     Looked,
@@ -25,6 +22,9 @@ from headrace.ticks import (
     TickNote,
     TickOutcome,
 )
+from headrace.testing.sim.ledger import LIVE, Ledger
+from headrace.testing.sim.rules.alter import take_effect
+from headrace.testing.sim.rules.grid import Grid
 
 _REST = 15_000_000
 """How long after its time a slot may still be unplanned at rest, as nobody plans by then."""

@@ -1,0 +1,1 @@
+"""What users touch: App, Task, Queue, Client, Handle, transactions, the synchronous face."""

@@ -1,0 +1,479 @@
+"""The app: tasks on one store, and the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from headrace.api.awaited import awaited
+from headrace.api.batch import BatchTask
+from headrace.api.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
+from headrace.api.client import AnyId, Client
+from headrace.api.connection import connect
+from headrace.api.handle import Handle
+from headrace.api.info import JobInfo
+from headrace.api.options import JobOptions
+from headrace.api.stopper import Stopper, no_loop
+from headrace.api.task import Task
+from headrace.api.why import Why
+from headrace.core.checks import check_jobs
+from headrace.core.config import Settings
+from headrace.core.events import Observer
+from headrace.core.names import check_name
+from headrace.errors import ConfigError, InvalidJob, UnknownTask
+from headrace.limits.policies import Policies
+from headrace.payloads.codec import JsonSerde
+from headrace.schedules.book import Schedules
+from headrace.schedules.planner import Pace
+from headrace.schedules.spec import Cron, Every, check_job, define, template_of
+from headrace.seam.records import JobKey
+from headrace.text import shown
+from headrace.types import Duration, JobState, NewJob
+from headrace.worker.executors import ProcessExecutor, ThreadExecutor
+from headrace.worker.handler import Handler
+from headrace.worker.job import Job
+from headrace.worker.middleware import Middleware
+from headrace.worker.retry import RetryPolicy, exponential
+from headrace.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+W = TypeVar("W", bound=Observer)
+
+
+class App:
+    """Tasks and the store that their jobs live in.
+
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... async def welcome(user_id: int) -> str:
+    ...     return f"hello {user_id}"
+    >>> async def main():
+    ...     async with app:
+    ...         await welcome.enqueue(42)
+    ...         await app.drain()
+    >>> asyncio.run(main())
+    """
+
+    def __init__(
+        self,
+        url: str | Settings | Client | None = None,
+        *,
+        middleware: Sequence[Middleware] = (),
+        **overrides: Any,
+    ) -> None:
+        if isinstance(url, Client) and overrides:
+            raise ConfigError(f"expected a client or settings, got both: {sorted(overrides)[0]!r} beside a Client")
+        self.client = url if isinstance(url, Client) else connect(url, **overrides)
+        self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
+        self._declared: dict[str, Every | Cron] = {}
+        self._paces: dict[str, Pace] = {}
+        self.schedules = Schedules(self, self._paces)
+        self.policies = Policies(self, self.tasks)
+        self._middleware = list(middleware)
+        self._worker: Worker | None = None
+        self._working: asyncio.Event | None = None
+        self._guest = False
+        self._stops = 0
+
+    # -- registering
+
+    @overload
+    def task(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Job[Any], P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
+        executor: str | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
+        executor: str | None = None,
+        **unknown: Any,
+    ) -> Any:
+        """Register a function as a task. Async functions run on the worker's loop, plain ones in a thread
+        (``executor="process"``: in a process). A first parameter annotated ``Job`` gets the job itself."""
+        _refuse_unknown(unknown, App.task)
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            expires=expires,
+            timeout=timeout,
+            result_ttl=result_ttl,
+            overflow=overflow,
+            when_full=when_full,
+        )
+        if executor not in (None, "thread", "process"):
+            raise ConfigError(f"executor: expected 'thread' or 'process', got {executor!r}")
+
+        def register(function: Callable[..., Any]) -> Task[Any, Any]:
+            task: Task[Any, Any] = Task(
+                self,
+                function,
+                options,
+                name=_name_of(function) if name is None else name,
+                retry=retry or exponential(),
+                executor=executor,
+            )
+            self._add(task)
+            return task
+
+        return register if function is None else register(function)
+
+    @overload
+    def batch(self, function: Callable[[list[Job[T]]], Awaitable[Any]], /) -> BatchTask[T]: ...
+    @overload
+    def batch(
+        self,
+        function: None = None,
+        /,
+        *,
+        queue: str = "default",
+        size: int = 100,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
+    ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]: ...
+    def batch(
+        self,
+        function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None,
+        /,
+        *,
+        queue: str = "default",
+        size: int = 100,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        result_ttl: Duration | None = None,
+        priority: int = 0,
+        expires: Duration | None = None,
+        overflow: str | None = None,
+        when_full: str = "raise",
+        **unknown: Any,
+    ) -> Any:
+        """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
+        _refuse_unknown(unknown, App.batch)
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            expires=expires,
+            timeout=timeout,
+            result_ttl=result_ttl,
+            overflow=overflow,
+            when_full=when_full,
+        )
+
+        def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
+            batch: BatchTask[Any] = BatchTask(
+                self,
+                function,
+                options,
+                name=_name_of(function) if name is None else name,
+                size=size,
+                retry=retry or exponential(),
+            )
+            self._add(batch)
+            return batch
+
+        return register if function is None else register(function)
+
+    def _add(self, task: Task[Any, Any] | BatchTask[Any]) -> None:
+        if task.name in self.tasks:
+            raise ConfigError(f"a task named {task.name!r} is registered already; give one of them another name=")
+        self.tasks[task.name] = task
+
+    def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Any) -> str:
+        """Declare a schedule: the job of a task, or one with arguments as by ``task.job(…)``, at equal intervals. Every
+        worker that starts puts it in the store, where it is kept once; options as for ``Every``. Its name."""
+        return self._declare(Every, interval, job, options)
+
+    def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Any) -> str:
+        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, ``tz`` among them."""
+        return self._declare(Cron, expression, job, options)
+
+    def _declare(self, kind: Any, when: object, job: object, options: Mapping[str, Any]) -> str:
+        made = check_job(job.job() if isinstance(job, Task) else job)
+        spec = kind(when, made, **options)
+        define(spec, template_of(self.client.packer.pack(made)), 0)
+        name = check_name(made.task if spec.name is None else spec.name, "name")
+        if name in self._declared:
+            raise ConfigError(f"a schedule named {shown(name)} is declared already; give one of them another name=")
+        self._declared[name] = spec
+        return name
+
+    def pace(self, name: str) -> Callable[[Pace], Pace]:
+        """Let a function say how long it is until the next slot of an interval schedule: ``def (name) -> Duration``, or
+        None for the interval itself. It is called by workers of this app when they plan the schedule, and must be
+        quick."""
+
+        def register(function: Pace) -> Pace:
+            if not callable(function):
+                raise ConfigError(f"pace: expected a function of the schedule's name, got {shown(function)}")
+            self._paces[check_name(name, "name")] = function
+            return function
+
+        return register
+
+    def middleware(self, middleware: Middleware) -> Middleware:
+        """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost. Each job of a
+        batch passes through it by itself."""
+        if not callable(middleware):
+            raise ConfigError(f"middleware: expected async def (job, next), got {shown(middleware)}")
+        self._middleware.append(middleware)
+        return middleware
+
+    def observe(self, observer: W) -> W:
+        """Call ``observer(event)`` for everything that happens in this process."""
+        self.client.observers.add(observer)
+        return observer
+
+    # -- using
+
+    async def __aenter__(self) -> App:
+        guest = self._working is not None
+        if await self.client.enter():
+            self._guest = guest
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self.client.exit() and not (self._guest and self._working is not None):
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop the worker that runs on this loop, wait for it, and disconnect. ``async with app`` ends with it, unless
+        the worker was there before the block. The app opens itself again when it is used again."""
+        if self.client.home not in (None, asyncio.get_running_loop()):
+            return
+        self.stop()
+        try:
+            if self._working is not None:
+                await self._working.wait()
+        finally:
+            await self.client.close()
+
+    @awaited("SyncApp(app).enqueue_many(jobs)")
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
+        given = check_jobs(jobs)
+        plain: JsonSerde[Any] = JsonSerde()
+        serdes = {name: task.results for name, task in self.tasks.items() if isinstance(task, Task)}
+        answers = await self.client.insert(given)
+        return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
+
+    @awaited()
+    async def enqueue_named(self, task: str, args: dict[str, Any], **options: Any) -> Handle[Any]:
+        """Enqueue a task of this app by its name, with arguments by name."""
+        found = self.tasks.get(task) if isinstance(task, str) else None
+        if found is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(f"no task {shown(task)} in this app; it has: {known}")
+        if not isinstance(args, dict) or not all(isinstance(name, str) for name in args):
+            raise InvalidJob(f"task {task}: args: expected a dict of arguments by name, got {shown(args)}")
+        if isinstance(found, BatchTask):
+            return await found.enqueue(args, **options)
+        return await found.options(**options).enqueue(**args)
+
+    @overload
+    def bind(self, connection: SyncConnection) -> Bound: ...
+    @overload
+    def bind(self, connection: AsyncConnection) -> AsyncBound: ...
+    def bind(self, connection: SyncConnection | AsyncConnection) -> Bound | AsyncBound:
+        """Enqueue, and complete jobs, in transactions of your own on PostgreSQL: with a connection of psycopg, asyncpg
+        or Django, or a Connection or Session of SQLAlchemy, asynchronous or not. The app need not be open."""
+        return Binding(self.client, self.tasks).join(connection)
+
+    async def get(self, job_id: AnyId | JobKey) -> JobInfo:
+        """All that is known of a job. Raises ``JobNotFound``."""
+        return await self.client.get(job_id)
+
+    async def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        return await self.client.why(job_id)
+
+    @awaited("SyncApp(app).cancel(id)")
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        return await self.client.cancel(job_id)
+
+    @awaited("SyncApp(app).reschedule(id)")
+    async def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
+        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        return await self.client.reschedule(job_id, delay=delay, at=at)
+
+    @awaited("SyncApp(app).pause_job(id)")
+    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a waiting job from being run until it is resumed: the state it is in now. Raises ``JobNotFound``."""
+        return await self.client.pause_job(job_id)
+
+    @awaited("SyncApp(app).resume_job(id)")
+    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a paused job go on, at the time that it had. The state that it is in now. Raises ``JobNotFound``."""
+        return await self.client.resume_job(job_id)
+
+    # -- working
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of all tasks, and those that they overflow to."""
+        pairs = ((task.queue, task.overflow) for task in self.tasks.values())
+        return sorted({queue for pair in pairs for queue in pair if queue is not None})
+
+    @property
+    def working(self) -> bool:
+        """Whether a worker runs in this process, or is about to."""
+        return self._working is not None
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that runs in this process now."""
+        return self._worker
+
+    def handlers(self, threads: ThreadExecutor, processes: ProcessExecutor) -> dict[str, Handler]:
+        """All tasks made ready to run."""
+        middleware = tuple(self._middleware)
+        return {
+            name: task.handler(middleware)
+            if isinstance(task, BatchTask)
+            else task.handler(middleware, threads, processes)
+            for name, task in self.tasks.items()
+        }
+
+    def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> Coroutine[Any, Any, None]:
+        """Run a worker until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call
+        on, though the worker begins when it is awaited."""
+        return self._work(queues, burst, self._stops)
+
+    async def _work(self, queues: Sequence[str] | None, burst: bool, stops: int) -> None:
+        if self._working is not None:
+            raise ConfigError("a worker of this app runs already in this process")
+        if isinstance(queues, str):
+            raise ConfigError(f"queues: expected a list of names, got the text {shown(queues)}")
+        if self._stops != stops:
+            return
+        self._working = ended = asyncio.Event()
+        threads, processes = ThreadExecutor(), ProcessExecutor()
+        try:
+            await self.client.open()
+            for spec in self._declared.values():
+                await self.schedules.put(spec)
+            handlers = self.handlers(threads, processes)
+            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
+            if self._stops != stops:
+                self._worker.stop()
+            await self._worker.run(burst=burst)
+        finally:
+            self._worker = None
+            try:
+                await threads.close()
+                await processes.close()
+            finally:
+                self._working = None
+                ended.set()
+
+    def drain(self, queues: Sequence[str] | None = None) -> Coroutine[Any, Any, None]:
+        """Run everything that is due, then return."""
+        return self.work(queues, burst=True)
+
+    def stop(self) -> None:
+        """Ask the running worker for a graceful stop."""
+        self._stops += 1
+        if self._worker is not None:
+            self._worker.stop()
+
+    def run(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
+        """Run a worker until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        no_loop("app.run()", "await app.work()")
+        asyncio.run(self._run(queues, burst))
+
+    async def _run(self, queues: Sequence[str] | None, burst: bool) -> None:
+        async with self:
+            with Stopper(self.stop):
+                await self.work(queues, burst=burst)
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(…)`` returns: typed for async and plain functions, with and without a job parameter."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job[Any], P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job[Any], P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _refuse_unknown(given: Mapping[str, Any], decorator: Callable[..., Any]) -> None:
+    """Options of a decorator that it does not have."""
+    for name in given:
+        known = [p.name for p in inspect.signature(decorator).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        close = get_close_matches(name, known, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        if name in JobOptions.__struct_fields__:
+            meant = f" (single jobs have it: task.options({name}=…))"
+        raise ConfigError(f"@app.{decorator.__name__}: unknown option {name!r}{meant}; there are: {', '.join(known)}")
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", "")
+    qualname = getattr(function, "__qualname__", "")
+    if not qualname or "<lambda>" in qualname:
+        raise ConfigError("a task needs a name: give name=, or use a function that has one")
+    module = main_module() if module == "__main__" else module
+    return f"{module}.{qualname}".replace("<locals>.", "") if module else qualname.rsplit("<locals>.", 1)[-1]
+
+
+def main_module() -> str:
+    """The name under which others import what was started as a script; none for what was typed in."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = str(getattr(main, "__file__", ""))
+    return "" if file.startswith("<") else Path(file).stem

@@ -1,0 +1,146 @@
+"""A batch task: one handler call for many jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from headrace.api.awaited import awaited
+from headrace.api.client import Owner
+from headrace.api.handle import Handle
+from headrace.api.options import JobOptions
+from headrace.core.durations import micros
+from headrace.core.functions import check_handler, is_async, written
+from headrace.core.names import check_name, check_queue
+from headrace.errors import CodecError, ConfigError, InvalidJob
+from headrace.payloads.codec import JSON, JsonSerde
+from headrace.payloads.large import decode
+from headrace.seam.records import Leased
+from headrace.text import shown
+from headrace.types import NewJob
+from headrace.worker.handler import Handler
+from headrace.worker.job import Job
+from headrace.worker.middleware import Middleware, compose_many
+from headrace.worker.retry import RetryPolicy
+
+T = TypeVar("T")
+
+_NOTHING: JsonSerde[Any] = JsonSerde()
+
+
+class BatchTask(Generic[T]):
+    """A handler of ``list[Job[T]]`` that returns one outcome, result or exception per job, or None when all are done.
+
+    If it raises, every job of the batch has failed that attempt.
+
+    >>> import asyncio
+    >>> from headrace import App, Job
+    >>> app = App("memory://")
+    >>> @app.batch(size=500)
+    ... async def index(jobs: list[Job[str]]) -> None:
+    ...     print(sorted(job.payload for job in jobs))
+    >>> async def main() -> None:
+    ...     async with app:
+    ...         await app.enqueue_many(index.job(word) for word in ("b", "a"))
+    ...         await app.drain()
+    >>> asyncio.run(main())
+    ['a', 'b']
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        function: Callable[[list[Job[T]]], Awaitable[Any]],
+        options: JobOptions,
+        *,
+        name: str,
+        size: int,
+        retry: RetryPolicy,
+    ) -> None:
+        if callable(function):
+            check_handler(function, f"batch task {name}")
+        if not is_async(function):
+            raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
+        if not isinstance(retry, RetryPolicy):
+            raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
+        self.function = function
+        self.name = check_name(name, "task")
+        self.queue = check_queue(options.queue)
+        self.overflow = options.overflow
+        owner.client.packer.priority(options.priority)
+        options.check(name)
+        self._owner = owner
+        self._options = options
+        self._size = size
+        self._retry = retry
+        self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
+
+    def __repr__(self) -> str:
+        return f"BatchTask({self.name!r}, queue={self.queue!r}, size={self._size})"
+
+    def options(self, **changes: Any) -> BatchTask[T]:
+        """The same task with other options for the jobs that are made from it; see ``Task.options``."""
+        other: BatchTask[T] = object.__new__(BatchTask)
+        other.__dict__.update(self.__dict__)
+        other._options = self._options.changed(changes)
+        return other
+
+    def job(self, payload: T, **options: Any) -> NewJob:
+        """A job for this handler."""
+        try:
+            body = self._payloads.encode(payload)
+            self._payloads.decode(body)
+        except CodecError as error:
+            raise InvalidJob(f"batch task {self.name}: {error}") from error
+        packer = self._owner.client.packer
+        cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
+        return self._options.changed(options).job(self.name, cell, packer.new_id())
+
+    @awaited("SyncApp(app).enqueue_many([task.job(…)])")
+    async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
+        """Store a job; returns when it is durable."""
+        client = self._owner.client
+        return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
+
+    @awaited()
+    async def call(self, payload: T, **options: Any) -> Any:
+        """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
+        client, wait = self._owner.client, self._options.changed(options).wait
+        cell = await client.call(self.job(payload, **options), wait)
+        return await decode(client.packer.envelope, cell, _NOTHING, "result")
+
+    def handler(self, middleware: Sequence[Middleware]) -> Handler:
+        """The task made ready to run in one worker."""
+        given, settings = self._options, self._owner.client.settings
+        return Handler(
+            task=self.name,
+            load=self._load,
+            retry=self._retry,
+            result_serde=_NOTHING,
+            result_ttl=micros(settings.result_ttl if given.result_ttl is None else given.result_ttl),
+            timeout=None if given.timeout is None else micros(given.timeout),
+            batch=compose_many(middleware, self.function),
+            batch_size=self._size,
+        )
+
+    def _load(self, leased: Leased) -> Any:
+        packer = self._owner.client.packer
+        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+
+
+def _payload_type(function: Callable[..., Any], name: str) -> Any:
+    try:
+        hints = get_type_hints(written(function))
+    except Exception as error:
+        raise ConfigError(f"batch task {name}: an annotation cannot be resolved ({error})") from error
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 1:
+        raise ConfigError(f"batch task {name}: expected one parameter, the list of jobs, got {len(parameters)}")
+    hint = hints.get(parameters[0], list)
+    if hint is not list and get_origin(hint) is not list:
+        raise ConfigError(f"batch task {name}: expected its parameter to be a list of jobs, got {shown(hint)}")
+    [jobs] = get_args(hint) or (None,)
+    return (get_args(jobs) or (Any,))[0]

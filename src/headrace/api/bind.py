@@ -1,0 +1,203 @@
+"""Jobs that share the fate of your own writes: enqueued, or completed, in a transaction of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
+
+from headrace.api.batch import BatchTask
+from headrace.api.client import Client, chunks
+from headrace.api.handle import Handle
+from headrace.api.task import Task
+from headrace.core.checks import check_jobs
+from headrace.errors import ConfigError, InvalidJob, LeaseLost
+from headrace.limits.gate import Admission
+from headrace.payloads.codec import JsonSerde
+from headrace.seam.protocol import AsyncJoined, Joined
+from headrace.seam.records import Row
+from headrace.text import shown
+from headrace.types import NewJob
+from headrace.worker.job import Completion, Job, completion
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+AnyTask = Task[Any, Any] | BatchTask[Any]
+
+_PLAIN: JsonSerde[Any] = JsonSerde()
+
+
+class SyncConnection(Protocol):
+    """A connection that blocks: of psycopg, SQLAlchemy (a Session too) or Django."""
+
+    def close(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """A connection that is awaited: of psycopg, asyncpg or SQLAlchemy (an AsyncSession too)."""
+
+    @property
+    def close(self) -> Callable[..., Awaitable[Any]]: ...
+
+
+class Bound:
+    """An app on a connection that blocks: what is done here becomes true when you commit. ``app.bind`` makes it, and it
+    needs no event loop.
+
+    A job is stored in whatever transaction the connection is in at that moment. Workers see it, and are woken, when you
+    commit; when you roll back it never was. There is no ``queued`` event, as nobody here knows which it will be.
+
+    >>> from headrace import App, Bound
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def extract(uid: str, revision: int) -> None: ...
+    >>> def save(jobs: Bound, uid: str, revision: int) -> None:  # save(app.bind(connection), "a", 1)
+    ...     jobs.enqueue(extract.options(key=f"{uid}:{revision}"), uid, revision)
+    """
+
+    def __init__(self, binding: Binding, joined: Joined) -> None:
+        self._binding = binding
+        self._joined = joined
+
+    @overload
+    def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def enqueue(self, task: BatchTask[T], payload: T, /) -> Handle[Any]: ...
+    def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Store a job of the task, or of ``task.options(…)``. The handle may be waited on once you have committed."""
+        return self.enqueue_many([made(task, args, kwargs)])[0]
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
+        the first is sent. Raises ``QueueFull`` when a queue has no room for some, whatever their ``when_full``; the
+        others are stored if you commit all the same."""
+        given = check_jobs(jobs)
+        rows = self._binding.rows(given)
+        answers = [one for part in self._binding.parts(rows) for one in self._joined.insert(part)]
+        admission = Admission(given, rows, answers)
+        places = admission.detour()
+        for part in self._binding.parts([admission.rows[i] for i in places]):
+            admission.take(places[: len(part)], self._joined.insert(part))
+            del places[: len(part)]
+        return self._binding.handles(given, admission)
+
+    def complete(self, job: Job[Any], result: Any = None) -> None:
+        """Record in this transaction that the job, which runs here, is complete with this result. What its handler
+        returns afterwards is not stored. Commit soon, and before the handler returns.
+
+        Raises ``LeaseLost`` when the job is another worker's by now: then this transaction cannot commit any more.
+        """
+        completion = completing(job)
+        settlement = completion.settle(result)
+        try:
+            if settlement is None or not self._joined.complete(settlement):
+                raise lost(job)
+        except BaseException:
+            completion.disown()
+            raise
+
+
+class AsyncBound:
+    """An app on a connection that is awaited: as :class:`Bound`, with ``await``.
+
+    >>> from headrace import App, AsyncBound
+    >>> app = App("memory://")
+    >>> @app.task
+    ... async def extract(uid: str, revision: int) -> None: ...
+    >>> async def save(jobs: AsyncBound, uid: str, revision: int) -> None:  # await save(app.bind(session), "a", 1)
+    ...     await jobs.enqueue(extract, uid, revision)
+    """
+
+    def __init__(self, binding: Binding, joined: AsyncJoined) -> None:
+        self._binding = binding
+        self._joined = joined
+
+    @overload
+    async def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    async def enqueue(self, task: BatchTask[T], payload: T, /) -> Handle[Any]: ...
+    async def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """See ``Bound.enqueue``."""
+        return (await self.enqueue_many([made(task, args, kwargs)]))[0]
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """See ``Bound.enqueue_many``."""
+        given = check_jobs(jobs)
+        rows = self._binding.rows(given)
+        answers = [one for part in self._binding.parts(rows) for one in await self._joined.insert(part)]
+        admission = Admission(given, rows, answers)
+        places = admission.detour()
+        for part in self._binding.parts([admission.rows[i] for i in places]):
+            admission.take(places[: len(part)], await self._joined.insert(part))
+            del places[: len(part)]
+        return self._binding.handles(given, admission)
+
+    async def complete(self, job: Job[Any], result: Any = None) -> None:
+        """See ``Bound.complete``."""
+        completion = completing(job)
+        settlement = completion.settle(result)
+        try:
+            if settlement is None or not await self._joined.complete(settlement):
+                raise lost(job)
+        except BaseException:
+            completion.disown()
+            raise
+
+
+class Binding:
+    """What both have in common: jobs become rows, and answers become handles."""
+
+    def __init__(self, client: Client, tasks: Mapping[str, AnyTask]) -> None:
+        self._client = client
+        self._tasks = tasks
+
+    def join(self, connection: object) -> Bound | AsyncBound:
+        """Bind to whatever transactions the connection is in from now on."""
+        tx = self._client.tx
+        if tx is None:
+            raise ConfigError(
+                f"jobs can be enqueued in a transaction of your own only on PostgreSQL; this app is on "
+                f"{self._client.settings.url.partition(':')[0]}. Enqueue after you have committed"
+            )
+        joined = tx.join(connection)
+        return Bound(self, joined) if joined.blocks else AsyncBound(self, joined)
+
+    def rows(self, jobs: list[NewJob]) -> list[Row]:
+        """The rows of these jobs, all of them checked."""
+        return [self._client.packer.pack(job) for job in jobs]
+
+    def parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """As many rows at once as the store takes."""
+        return chunks(rows, self._client.limits.max_batch)
+
+    def handles(self, jobs: list[NewJob], admission: Admission) -> list[Handle[Any]]:
+        """A handle on each job, if all are stored."""
+        if admission.refused:
+            raise admission.error()
+        return [
+            Handle(self._client, answer, getattr(self._tasks.get(job.task), "results", _PLAIN))
+            for job, answer in zip(jobs, admission.answers, strict=True)
+        ]
+
+
+def made(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+    """The job of a call."""
+    if not isinstance(task, Task | BatchTask):
+        raise InvalidJob(f"expected a task of the app and its arguments, got {shown(task)}; for jobs use enqueue_many")
+    return task.job(*args, **kwargs)
+
+
+def completing(job: Job[Any]) -> Completion:
+    """What completes the job."""
+    if not isinstance(job, Job):
+        raise InvalidJob(f"expected the job that the handler was given, got {shown(job)}")
+    return completion(job)
+
+
+def lost(job: Job[Any]) -> LeaseLost:
+    """The error for a job that is in other hands."""
+    return LeaseLost(
+        f"job {job.id} is not held under this run's lease any more: it has ended, was given up on, or another worker "
+        "has it. What you wrote in this transaction is not committed: let it roll back"
+    )

@@ -1,0 +1,608 @@
+"""The client: what every facade holds. Enqueue, look, wait, change; and start workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Protocol
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.api.endings import raise_unless_completed
+from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.waiter import Waiter
+from headrace.api.why import Circumstances, Why, explain
+from headrace.core.backoff import Backoff
+from headrace.core.batcher import Batcher
+from headrace.core.checks import AnyId as AnyId
+from headrace.core.checks import (
+    check_change,
+    check_jobs,
+    check_limit,
+    check_queues,
+    check_selector,
+    check_which,
+    raw_id,
+    repeatable,
+)
+from headrace.core.clock import Clock, SystemClock
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.ids import IdMaker, seeded_by_system
+from headrace.core.names import check_name
+from headrace.core.slow import timed
+from headrace.core.tasks import Tasks
+from headrace.errors import (
+    ConfigError,
+    InvalidJob,
+    JobNotFound,
+    Unavailable,
+    WaitTimeout,
+)
+from headrace.limits.gate import Admission, Gate
+from headrace.limits.rates import check_lasts
+from headrace.payloads.pack import Packer
+from headrace.schedules.planner import Pace
+from headrace.seam.protocol import Backend, Transactions
+from headrace.seam.records import (
+    Altered,
+    Cancel,
+    Change,
+    Configure,
+    Inserted,
+    InsertStatus,
+    JobKey,
+    Limits,
+    Pause,
+    Record,
+    Requeue,
+    Reschedule,
+    Resume,
+    Row,
+    Selector,
+    Stats,
+)
+from headrace.seam.ticks import Look
+from headrace.text import shown
+from headrace.types import Duration, JobState, NewJob
+from headrace.worker.handler import Handler
+from headrace.worker.helper import Helper
+from headrace.worker.judge import failures
+from headrace.worker.strays import Strays
+from headrace.worker.worker import Worker
+
+
+class Owner(Protocol):
+    """Whatever has a client; tests may give it another one."""
+
+    client: Client
+
+
+class Client:
+    """A connection to one store. Usable from one event loop at a time; opens itself on first use.
+
+    >>> import asyncio
+    >>> from headrace import NewJob, connect
+    >>> async def main():
+    ...     async with connect("memory://") as client:
+    ...         [answer] = await client.insert([NewJob(task="mail", args={"to": "a@b.c"})])
+    ...         return answer.status.value
+    >>> asyncio.run(main())
+    'new'
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        heartbeat_thread: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.observers = Observers()
+        self._given_rng = rng
+        self._heartbeat_thread = heartbeat_thread
+        self.guest = False
+        """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
+        self.helper: Helper | None = None
+        """What takes jobs on their last chance off the hands of its workers."""
+        self.lone: Callable[[], None] | None = None
+        """Its workers are such helpers themselves; called with each job on its last chance."""
+        self._backend = backend
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._pid = 0
+        self._inside = 0
+        self._lock = threading.Lock()
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._rng = self._given_rng or seeded_by_system()
+        self.packer = Packer(self.settings.payloads, self._backend.limits, IdMaker(self.clock, self._rng))
+
+    @property
+    def limits(self) -> Limits:
+        """What the store can take."""
+        return self._backend.limits
+
+    @property
+    def tx(self) -> Transactions | None:
+        """Jobs in transactions of the caller's own, where the store can do that."""
+        return self._backend.tx
+
+    # -- opening and closing
+
+    @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that has the client open or is about to; only there it can be used. May be asked in any thread."""
+        found = self._home
+        return None if found is None or found[0] != os.getpid() or found[1].is_closed() else found[1]
+
+    def settle(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        """Make this loop its home, unless it has one; the one that it has. May be called in any thread."""
+        with self._lock:
+            home = self.home
+            if home is None:
+                self._home = (os.getpid(), loop)
+            return home or loop
+
+    def _unsettle(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            if self.home is loop:
+                self._home = None
+
+    async def open(self) -> None:
+        """Connect now instead of on first use, to see at once whether the store is there."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._pid == os.getpid():
+            return
+        self._settle_here(loop)
+        if self._opening is None or self._opening[0] is not loop:
+            self._opening = (loop, asyncio.Lock())
+        async with self._opening[1]:
+            if self._loop is loop and self._pid == os.getpid():
+                return
+            self._settle_here(loop)
+            try:
+                await self._leave_old_loop()
+                await self._backend.open()
+            except BaseException:
+                self._unsettle(loop)
+                raise
+            self._tasks = Tasks()
+            self._closed = asyncio.Event()
+            self._waiter = Waiter(self._backend, self.clock, self._rng, self._tasks)
+            self._inserts: Batcher[Row, Inserted] = Batcher(
+                self._insert_rows,
+                self._tasks,
+                self._rng,
+                max_batch=self._backend.limits.max_batch,
+                max_bytes=_MAX_BYTES,
+                weigh=_weight,
+                patience=micros(self.settings.patience) / 1e6,
+                apart=lambda row: row.queue,
+                name="headrace-insert",
+            )
+            self._changes: Batcher[tuple[Selector, Change], list[Altered]] = Batcher(
+                self._alter_each,
+                self._tasks,
+                self._rng,
+                max_batch=1,
+                patience=micros(self.settings.patience) / 1e6,
+                name="headrace-alter",
+            )
+            self._loop, self._pid, self._inside = loop, os.getpid(), 0
+
+    def _settle_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.settle(loop) is not loop:
+            raise ConfigError(
+                "this client is in use on another event loop; make one client per loop, or close it there first: by "
+                "leaving `async with app`, or by the close() of the SyncApp that has it open. Threads use SyncApp(app)"
+            )
+
+    async def _open_patiently(self) -> None:
+        """Open for an enqueue, which waits for a store that is away."""
+        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
+            return None
+        backoff = Backoff(self._rng)
+        deadline = asyncio.get_running_loop().time() + micros(self.settings.patience) / 1e6
+        while True:
+            try:
+                return await self.open()
+            except Unavailable as error:
+                pause = backoff.pause()
+                if isinstance(error, ConfigError) or asyncio.get_running_loop().time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _leave_old_loop(self) -> None:
+        if self._loop is None:
+            return
+        old, self._backend = self._backend, self._backend.sibling()
+        if self._pid == os.getpid():
+            await old.close()
+        self._prepare()
+
+    async def close(self) -> None:
+        """Finish what was submitted and disconnect. The client opens itself again when it is used again."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._pid != os.getpid():
+            return
+        self._closed.set()
+        await self._inserts.flush()
+        self._waiter.close()
+        await self._tasks.close()
+        old, self._backend = self._backend, self._backend.sibling()
+        self._loop = None
+        self._unsettle(loop)
+        await old.close()
+
+    async def __aenter__(self) -> Client:
+        await self.enter()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self.exit():
+            await self.close()
+
+    async def enter(self) -> bool:
+        """Open it for a block; whether no other block has it open."""
+        await self.open()
+        self._inside += 1
+        return self._inside == 1
+
+    def exit(self) -> bool:
+        """Leave a block; whether it was the last, and the client is to be closed."""
+        self._inside -= 1
+        return self._inside <= 0
+
+    async def backend(self) -> Backend:
+        """The opened store, for tools that speak its protocol."""
+        await self.open()
+        return self._backend
+
+    # -- enqueue
+
+    async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
+        """Store one job. Calls made at the same time share a trip. With ``reply`` its end can be waited for cheaply."""
+        return await self._enqueue(job, reply=reply)
+
+    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> Inserted:
+        """``at_gate`` gets what is known of the job if there was no room for it."""
+        await self._open_patiently()
+        if reply:
+            await self._waiter.prepare()
+        row = self.packer.pack(job, self._waiter.inbox if reply else None)
+        answer = await self._inserts.put(row)
+        self._tell_inserted(row, answer)
+        if answer.status is not InsertStatus.FULL:
+            return answer
+        admission = Admission([job], [row], [answer])
+        if at_gate is not None:
+            at_gate.append(admission)
+        return (await self._admit(admission))[0]
+
+    async def insert(self, jobs: Iterable[NewJob]) -> list[Inserted]:
+        """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
+
+        All jobs are checked before the first is stored. Each chunk is stored whole or not at all, but for jobs that a
+        queue has no room for: ``QueueFull`` tells which. Repeating the call with the same jobs (and ids) after an error
+        stores nothing twice.
+        """
+        given = check_jobs(jobs)
+        await self._open_patiently()
+        rows = [self.packer.pack(job) for job in given]
+        answers: list[Inserted] = []
+        for chunk in chunks(rows, self._backend.limits.max_batch):
+            found = await self._inserts.send(chunk)
+            full = any(answer.status is InsertStatus.FULL for answer in found)
+            if self.observers or full:
+                for row, answer in zip(chunk, found, strict=True):
+                    self._tell_inserted(row, answer)
+            at = len(answers)
+            if full:
+                admission = Admission(given[at : at + len(chunk)], chunk, found)
+                found = await self._admit(admission, rows[:at], rows[at + len(chunk) :])
+            answers += found
+        return answers
+
+    async def _admit(
+        self, admission: Admission, before: Sequence[Row] = (), after: Sequence[Row] = ()
+    ) -> list[Inserted]:
+        """The answers to jobs of which some were refused, when they have found room. Raises ``QueueFull``, which tells
+        of those that were stored ``before`` and those to be stored ``after`` too."""
+        gate = Gate(self._inserts.send, self._rng, micros(self.settings.patience) / 1e6, self._closed)
+        refused = admission.refused
+        why = await gate.pass_through(admission)
+        for i in refused:
+            if admission.answers[i].status is not InsertStatus.FULL:
+                self._tell_inserted(admission.rows[i], admission.answers[i])
+        if admission.refused:
+            raise admission.error(before, after, why)
+        return admission.answers
+
+    async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
+        return await timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
+
+    def _tell_inserted(self, row: Row, answer: Inserted) -> None:
+        if self.observers or answer.status is InsertStatus.FULL:
+            new = answer.status in (InsertStatus.NEW, InsertStatus.SAME)
+            kind = EventKind.QUEUED if new else EventKind.DEDUPLICATED
+            if answer.status is InsertStatus.FULL:
+                kind = EventKind.REFUSED
+            self.observers.tell(Event(kind, answer.id, row.queue, row.task, row.key, answer.attempt))
+
+    # -- look and wait
+
+    async def get(self, job_id: AnyId | JobKey) -> JobInfo:
+        """All that is known of a job. Raises ``JobNotFound``."""
+        record = await self.fetch(job_id)
+        if record is None:
+            raise _not_found(job_id)
+        return job_info(record, self.packer.envelope)
+
+    async def fetch(self, job_id: AnyId | JobKey, want: frozenset[str] = DETAILS) -> Record | None:
+        """The flat record of a job, or None."""
+        await self.open()
+        [record] = await self._backend.fetch([check_which(job_id)], want, self.clock.stamp())
+        return record
+
+    async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> Record:
+        """Wait until the job has completed, and give its record. Raises ``WaitTimeout``, or the ``JobError`` that says
+        why there is no result."""
+        await self.open()
+        seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
+        record = await self._waiter.wait(raw_id(job_id), seconds, watch=watch)
+        if record.state is JobState.FAILED:
+            record = await self._with_payload(record)
+        raise_unless_completed(record, self.packer.envelope)
+        return record
+
+    async def _with_payload(self, record: Record) -> Record:
+        """A failed job's record with its arguments, if they can be had."""
+        try:
+            again = await self.fetch(record.id)
+        except Unavailable:
+            return record
+        return again if again is not None and again.state is JobState.FAILED else record
+
+    async def call(self, job: NewJob, timeout: Duration | None = "30s") -> bytes | None:
+        """Store a job, or join the one that has its key, and wait for its result: the cell that holds it. One timeout
+        bounds both. Raises what ``wait`` raises."""
+        seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        at_gate: list[Admission] = []
+        try:
+            async with asyncio.timeout(seconds):
+                inserted = await self._enqueue(job, reply=True, at_gate=at_gate)
+        except TimeoutError:
+            raise WaitTimeout(_no_answer(seconds, at_gate)) from None
+        if inserted.status is InsertStatus.DONE:
+            return inserted.result
+        left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
+        return (await self.wait(inserted.id, left, watch=inserted.status is not InsertStatus.NEW)).result
+
+    async def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        await self.open()
+        now = await self.store_now()
+        record = await self.fetch(job_id, frozenset({"error"}))
+        if record is None:
+            raise _not_found(job_id)
+        policies, queue = self._backend.policies, record.queue
+        told = failures(record.error)
+        seen = Circumstances(record, await self.stats([queue]), now, failure=told[-1] if told else None)
+        if policies is not None and record.state is JobState.AVAILABLE:
+            states = await policies.find([queue], self.clock.stamp())
+            tenants = await policies.tenants(queue, [record.tenant], at=self.clock.stamp())
+            group = None if record.group is None else await policies.group(queue, record.group)
+            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
+        return explain(seen)
+
+    async def store_now(self) -> int:
+        """The store's clock, by which leases end and jobs are due; this process's, where the store does not tell."""
+        ticks = self._backend.ticks
+        try:
+            return self.clock.now() if ticks is None else (await ticks.due(Look(1), self.clock.stamp())).now
+        except ConfigError:
+            return self.clock.now()
+
+    async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
+        """Matching jobs, newest first, without arguments and results."""
+        await self.open()
+        sel, most = check_selector(sel), self._backend.limits.max_batch
+        check_limit(limit)
+        found: list[JobInfo] = []
+        after = None
+        while len(found) < limit:
+            page = await self._backend.scan(sel, after, min(limit - len(found), most), self.clock.stamp())
+            found += [job_info(record, self.packer.envelope) for record in page.records]
+            if (after := page.after) is None:
+                break
+        return found
+
+    async def stats(self, queues: Iterable[str] | None = None) -> Stats:
+        """The store in numbers; with ``queues``, only of these and their workers, which costs no more with many
+        others beside them."""
+        names = None if queues is None else check_queues(queues)
+        await self.open()
+        return await self._backend.stats(self.clock.stamp(), queues=names)
+
+    # -- change
+
+    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
+        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Cancel())
+
+    async def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
+        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        if at is not None and delay is not None:
+            raise InvalidJob("expected delay or at, got both")
+        if at is not None:
+            return await self._alter_one(job_id, Reschedule(run_at=self.packer.instant(at, "at")))
+        return await self._alter_one(job_id, Reschedule(0 if delay is None else micros(delay, "delay")))
+
+    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a job that is AVAILABLE from being run until it is resumed. The state that it is in now: PAUSED, or the
+        one that it stays in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Pause())
+
+    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a PAUSED job go on, at the time that it had. The state that it is in now: AVAILABLE, or the one that it
+        stays in. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, Resume())
+
+    async def _alter_one(self, job_id: AnyId | JobKey, change: Change) -> JobState:
+        name = check_which(job_id)
+        sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
+        altered = await self.alter(sel, change)
+        if not altered or altered[0].after is None:
+            raise _not_found(job_id)
+        return altered[0].after
+
+    async def alter(self, sel: Selector, change: Change) -> list[Altered]:
+        """Change jobs from outside: those named, or up to ``sel.limit`` that match.
+
+        While the store is ``Unavailable`` the call is repeated, for as long as ``patience`` says, where twice is the
+        same as once: jobs named by their ids, but for ``Requeue`` and ``Reschedule``; ``Hold``; and what changes a
+        queue. The answer is that to the last try: what an earlier one had changed already is not ``changed``, or not
+        there any more. Elsewhere ``Unavailable`` is raised at once, and whether the change was made is unknown: look
+        before you repeat it.
+        """
+        sel, change = self._checked(sel, change)
+        return await self._alter(sel, change, again=repeatable(sel, change))
+
+    async def alter_all(self, sel: Selector, change: Change) -> int:
+        """Apply a change to everything that matches, step by step; how many jobs changed.
+
+        While the store is ``Unavailable`` a step is repeated, for as long as ``patience`` says, but for ``Requeue`` and
+        ``Reschedule``. What an earlier try of it had changed already may not be counted. When it raises, some steps
+        have been made: calling it again does the rest.
+        """
+        sel, change = self._checked(sel, change)
+        total = 0
+        while altered := await self._alter(sel, change, again=not isinstance(change, Requeue | Reschedule)):
+            total += sum(one.changed for one in altered)
+            if len(altered) < sel.limit:
+                break
+            sel = replace(sel, above=altered[-1].id)
+        return total
+
+    def _checked(self, sel: Selector, change: Change) -> tuple[Selector, Change]:
+        sel, change = check_selector(sel), check_change(change, self.packer.priority)
+        if isinstance(change, Configure) and sel.queue is None:
+            raise InvalidJob("expected the name of the queue to change")
+        if isinstance(change, Configure) and sel.tenant is not None and sel.task is not None:
+            raise InvalidJob(f"expected a tenant or a task, got both: {shown(sel.tenant)} and {shown(sel.task)}")
+        return sel, change
+
+    async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
+        await self.open()
+        send = self._changes.send if again else self._alter_each
+        [altered] = await send([(sel, change)])
+        if self.observers and isinstance(change, Cancel):
+            for one in altered:
+                if one.changed and one.after is JobState.CANCELLED:
+                    news = Event(EventKind.CANCELLED, one.id, one.queue, key=one.key, detail=change.reason)
+                    self.observers.tell(news)
+        return altered
+
+    async def _alter_each(self, wishes: list[tuple[Selector, Change]]) -> list[list[Altered]]:
+        return [await self._backend.alter(sel, change, self.clock.stamp()) for sel, change in wishes]
+
+    async def pause(self, queue: str, lasts: Duration | None = None) -> None:
+        """No worker claims from the queue for so long, or until it is resumed; jobs that run go on."""
+        length = check_lasts(lasts)
+        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(True, length))
+
+    async def resume(self, queue: str) -> None:
+        """Workers may claim from the queue again."""
+        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(False))
+
+    # -- work
+
+    def worker(
+        self,
+        handlers: Mapping[str, Handler],
+        queues: Sequence[str],
+        settings: Settings | None = None,
+        paces: Mapping[str, Pace] | None = None,
+        strays: Strays | None = None,
+    ) -> Worker:
+        """A worker on this store; the client must be open."""
+        if self._loop is None:
+            raise ConfigError("open the client before starting a worker")
+        return Worker(
+            self._backend,
+            handlers,
+            queues,
+            settings or self.settings,
+            self.packer,
+            clock=self.clock,
+            rng=self._rng,
+            observers=self.observers,
+            heartbeat_thread=self._heartbeat_thread,
+            paces=paces,
+            guest=self.guest,
+            strays=strays,
+            helper=self.helper,
+            lone=self.lone,
+        )
+
+
+def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
+    """What is known of a job that was not stored in time; if it was at the gate, there was no room for it."""
+    if not at_gate:
+        return f"the store did not answer in {seconds} s; whether the job was stored is unknown"
+    full = " and ".join(map(repr, at_gate[0].full))
+    if at_gate[0].under_way:
+        asked = "asked again, the store has not answered yet: whether the job was stored is unknown"
+        return f"in {seconds} s no room was made in queue {full}, or in the store; {asked}"
+    return f"in {seconds} s no room was made in queue {full}, or in the store: the job was not stored"
+
+
+def _not_found(job_id: AnyId | JobKey) -> JobNotFound:
+    return JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+
+
+def _shown_id(job_id: AnyId | JobKey) -> str:
+    if isinstance(job_id, JobKey):
+        return f"{shown(job_id.key)} in queue {shown(job_id.queue)}"
+    return str(UUID(bytes=raw_id(job_id)))
+
+
+_MAX_BYTES = 64 * 1024 * 1024
+"""Of rows in one trip, unless a single one is larger."""
+
+
+def _weight(row: Row) -> int:
+    return 256 + sum(map(len, row.cells.values()))
+
+
+def chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
+    """Rows in order, in pieces of bounded number and bytes."""
+    chunk: list[Row] = []
+    weight = 0
+    for row in rows:
+        weight += _weight(row)
+        if chunk and (len(chunk) == most or weight > _MAX_BYTES):
+            yield chunk
+            chunk, weight = [], _weight(row)
+        chunk.append(row)
+    if chunk:
+        yield chunk

@@ -1,0 +1,487 @@
+"""The reliable queue: one class for producers, consumers, or both; dedup by id, request/response, cached results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from headrace.api.answers import Completed, Duplicate, JobStatus, Queued, state_word
+from headrace.api.awaited import awaited
+from headrace.api.client import Client
+from headrace.api.connection import connect
+from headrace.api.endings import failed, raise_unless_completed
+from headrace.api.stopper import Stopper, no_loop
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind
+from headrace.core.functions import check_handler, check_listener, is_async
+from headrace.core.names import check_name, check_queue
+from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
+from headrace.payloads.codec import JsonSerde, Serde, check_serde
+from headrace.payloads.large import decode, seal
+from headrace.seam.instants import to_datetime
+from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
+from headrace.text import shown
+from headrace.types import OUTCOMES, Done, Duration, Encoded, JobState, NewJob, Outcome
+from headrace.worker.executors import ThreadExecutor
+from headrace.worker.handler import After, Handler
+from headrace.worker.job import Job
+from headrace.worker.retry import RetryPolicy, exponential
+from headrace.worker.worker import Worker
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+log = logging.getLogger("headrace")
+
+
+_EVENTS = {
+    EventKind.QUEUED: "queued",
+    EventKind.STARTED: "processing",
+    EventKind.RETRYING: "failing",
+    EventKind.COMPLETED: "completed",
+    EventKind.FAILED: "failed",
+    EventKind.CANCELLED: "cancelled",
+    EventKind.EXPIRED: "cancelled",
+    EventKind.STALLED: "stalled",
+    EventKind.RELEASED: "requeued",
+    EventKind.ERROR: "error",
+    EventKind.STORE_AWAY: "error",
+    EventKind.WORKER_STARTED: "started",
+    EventKind.WORKER_STOPPED: "stopped",
+}
+
+
+class Queue(Generic[P, R]):
+    """A named queue of payloads ``P`` whose handler gives results ``R``. Handlers run at least once: make them
+    idempotent.
+
+    >>> import asyncio
+    >>> async def main():
+    ...     queue = Queue[int, int]("squares", "memory://")
+    ...     @queue.execute
+    ...     async def square(job: Job[int]) -> int:
+    ...         return job.payload ** 2
+    ...     async with queue:
+    ...         return await queue.enqueue_and_wait("job-7", 7)
+    >>> asyncio.run(main())
+    49
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client | str | None = None,
+        *,
+        concurrency: int = 1,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
+        lease: Duration = "30s",
+        result_ttl: Duration = "1h",
+        timeout: Duration | None = None,
+        grace: Duration = "10s",
+        worker: str = "random",
+        payload_serde: Serde[P] | None = None,
+        result_serde: Serde[R] | None = None,
+    ) -> None:
+        self.name = check_queue(name)
+        self.client = client if isinstance(client, Client) else connect(client)
+        self._owns_client = not isinstance(client, Client)
+        for serde in (payload_serde, result_serde):
+            if serde is not None:
+                check_serde(serde)
+        if not isinstance(retry, RetryPolicy | None):
+            raise ConfigError(f"retry: expected a RetryPolicy like exponential(3), got {shown(retry)}")
+        self._payload_serde = payload_serde
+        self._result_serde = result_serde
+        if retry is not None and max_attempts is not None:
+            raise ConfigError("expected max_attempts or retry, got both; give the policy its own: exponential(10)")
+        self._retry = retry or exponential(3 if max_attempts is None else max_attempts)
+        self._result_ttl = micros(result_ttl, "result_ttl")
+        self._timeout = None if timeout is None else micros(timeout, "timeout")
+        settings = self.client.settings
+        self.settings: Settings = msgspec.structs.replace(
+            settings,
+            worker=msgspec.structs.replace(
+                settings.worker,
+                concurrency=concurrency,
+                lease=micros(lease, "lease") / 1e6,
+                grace=micros(grace, "grace") / 1e6,
+                name=worker,
+            ),
+        )
+        self._handler: Callable[..., Any] | None = None
+        self._after: After | None = None
+        self._listeners: defaultdict[str, list[Callable[..., None]]] = defaultdict(list)
+        self._worker: Worker | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._stops = 0
+        self._threads = ThreadExecutor()
+
+    # -- lifecycle
+
+    def execute(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler, as a decorator: ``async def (job)``, plain ``def (job)`` (in a thread), or callback style
+        ``def (job, done)`` which calls ``done(error, result)``."""
+        if not callable(handler):
+            raise ConfigError(f"a handler is a function; {type(handler).__name__} cannot be called")
+        check_handler(handler, f"queue {self.name}")
+        if self._handler is not None:
+            raise ConfigError(f"queue {self.name!r} has a handler already")
+        self._handler = handler
+        return handler
+
+    def after(self, hook: After) -> After:
+        """A hook, as a decorator: ``async def (job, ending)`` runs when a job ends, before that is stored, and may
+        change ``ending.result``, ``ending.error`` and ``ending.result_ttl``. If it raises, nothing changes and an
+        ``error`` event tells."""
+        if not inspect.iscoroutinefunction(hook):
+            raise ConfigError(f"an after hook is an async function; {shown(hook)} is none")
+        self._after = hook
+        return hook
+
+    def on(self, event: str, listener: Callable[..., None]) -> None:
+        """Call ``listener`` on an event of this process: ``queued``, ``processing``, ``failing``, ``cancelled``,
+        ``stalled``, ``requeued`` (id); ``completed`` (id, result); ``failed`` (id, error); ``error`` (error);
+        ``started``, ``stopped`` (worker)."""
+        known = sorted(set(_EVENTS.values()))
+        if event not in known:
+            raise ConfigError(f"unknown event {event!r}; there are: {', '.join(known)}")
+        check_listener(listener, "listener")
+        if not self._listeners:
+            self.client.observers.add(self._tell)
+        self._listeners[event].append(listener)
+
+    async def start(self) -> None:
+        """Connect and, if there is a handler, begin to work. Starting twice is harmless."""
+        if not await self._open(self._stops) or self._handler is None:
+            return
+        if self._work is not None and not self._work.done():
+            return
+        self._worker = self._make_worker()
+        self._work = asyncio.ensure_future(self._worker.run())
+        self._work.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Finish running jobs within the grace time, give the others back, disconnect. Stopping twice is harmless."""
+        self._stops += 1
+        worker, work = self._worker, self._work
+        if worker is not None and work is not None:
+            worker.stop()
+            await asyncio.wait([work])
+            self._worker = self._work = None
+            await self._threads.close()
+        if self._owns_client:
+            await self.client.close()
+
+    async def _open(self, stops: int) -> bool:
+        """Connect; whether nobody has asked for a stop meanwhile."""
+        await self.client.open()
+        if self._stops != stops and self._owns_client:
+            await self.client.close()
+        return self._stops == stops
+
+    def work(self, *, burst: bool = False) -> Coroutine[Any, Any, None]:
+        """Work until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call on,
+        though the work begins when it is awaited."""
+        return self._serve(burst, self._stops)
+
+    async def _serve(self, burst: bool, stops: int) -> None:
+        if self._handler is None:
+            raise ConfigError(f"queue {self.name!r} has no handler; register one with @queue.execute")
+        if self._work is not None and not self._work.done():
+            raise ConfigError(f"queue {self.name!r} is worked already in this process")
+        if self._stops != stops or not await self._open(stops):
+            return
+        self._worker = self._make_worker()
+        self._work = asyncio.ensure_future(self._worker.run(burst=burst))
+        try:
+            await self._work
+        finally:
+            self._worker = self._work = None
+            await self._threads.close()
+
+    def run(self, *, burst: bool = False) -> None:
+        """Work until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        no_loop("queue.run()", "await queue.work()")
+        asyncio.run(self._run(burst))
+
+    async def _run(self, burst: bool) -> None:
+        async with self.client:
+            with Stopper(self._ask_to_stop):
+                await self.work(burst=burst)
+
+    def _ask_to_stop(self) -> None:
+        self._stops += 1
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def __aenter__(self) -> Queue[P, R]:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # -- producing
+
+    @awaited()
+    async def enqueue(
+        self,
+        id: str,
+        payload: P,
+        *,
+        max_attempts: int | None = None,
+        result_ttl: Duration | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_failed: str = "run",
+    ) -> Queued | Duplicate | Completed[R]:
+        """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
+        enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        return self._answer(await self.client.enqueue(job))
+
+    @awaited()
+    async def enqueue_and_wait(
+        self,
+        id: str,
+        payload: P,
+        *,
+        timeout: Duration | None = "30s",
+        max_attempts: int | None = None,
+        result_ttl: Duration | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_failed: str = "run",
+    ) -> R:
+        """Store a job, or join the one that has the id, and wait for its result. Raises ``WaitTimeout`` (the job goes
+        on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
+        if timeout is not None:
+            micros(timeout, "timeout")
+        if result_ttl is not None and not micros(result_ttl, "result_ttl"):
+            raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
+        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        cell = await self.client.call(job, timeout)
+        return await decode(self.client.packer.envelope, cell, self._results, "result")
+
+    # -- managing
+
+    @awaited()
+    async def cancel(self, id: str) -> str:
+        """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
+        ``not_found``."""
+        altered = await self._alter(id, Cancel())
+        if altered is None:
+            return "not_found"
+        if altered.after is JobState.CANCELLED:
+            return "cancelled" if altered.changed else "not_found"
+        return {JobState.RUNNING: "processing", JobState.COMPLETED: "completed"}.get(altered.before, "failed")
+
+    async def status(self, id: str) -> JobStatus[R] | None:
+        """Where the job is, or None if it is unknown."""
+        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        if record is None:
+            return None
+        return JobStatus(
+            id,
+            state_word(record.state, record.attempt),
+            to_datetime(record.enqueued_at),
+            record.attempt,
+            self._decode_result(record) if record.held else None,
+            failed(record, self.client.packer.envelope) if record.state is JobState.FAILED else None,
+            record.worker,
+        )
+
+    async def result(self, id: str, default: R | None = None) -> R | None:
+        """The cached result, or ``default`` while there is none."""
+        record = await self.client.fetch(JobKey(self.name, check_name(id, "id", empty=True)))
+        return default if record is None or not record.held else self._decode_result(record)
+
+    async def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
+        """Keep the result for ``result_ttl`` from now: ``updated``, ``not_found``, ``not_terminal`` or
+        ``missing_payload`` (it ended without a result that is still held)."""
+        altered = await self._alter(id, Hold(micros(result_ttl, "result_ttl")))
+        if altered is None:
+            return "not_found"
+        if altered.changed:
+            return "updated"
+        return "missing_payload" if altered.before.terminal else "not_terminal"
+
+    # -- inside
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        """A worker that ends by an error of its own is told of; ``start`` brings up another."""
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
+            self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
+
+    async def _job(
+        self,
+        id: str,
+        payload: P,
+        max_attempts: int | None,
+        result_ttl: Duration | None,
+        delay: Duration | None,
+        priority: int,
+        tenant: str,
+        group: str | None,
+        headers: Mapping[str, str] | None,
+        on_failed: str,
+    ) -> NewJob:
+        try:
+            body = self.client.packer.encode(payload, self._payloads, "payload")
+            cell = await seal(self.client.packer.envelope, body, self._payloads.kind, "payload")
+        except CodecError as error:
+            raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
+        return NewJob(
+            task=self.name,
+            queue=self.name,
+            args=Encoded(cell),
+            key=check_name(id, "id", empty=True),
+            max_attempts=max_attempts,
+            result_ttl=result_ttl,
+            delay=delay,
+            priority=priority,
+            tenant=tenant,
+            group=group,
+            headers=headers,
+            on_failed=on_failed,
+        )
+
+    def _answer(self, inserted: Inserted) -> Queued | Duplicate | Completed[R]:
+        match inserted.status:
+            case InsertStatus.DUPLICATE:
+                return Duplicate(state_word(inserted.state, inserted.attempt), inserted.attempt)
+            case InsertStatus.DONE:
+                return Completed(self.client.packer.envelope.decode(inserted.result, self._results, "result"))
+            case _:
+                return Queued()
+
+    async def _alter(self, id: str, change: Cancel | Hold) -> Altered | None:
+        key = JobKey(self.name, check_name(id, "id", empty=True))
+        altered = await self.client.alter(Selector(keys=[key]), change)
+        return altered[0] if altered else None
+
+    def _decode_result(self, record: Record) -> R:
+        raise_unless_completed(record, self.client.packer.envelope)
+        return self.client.packer.envelope.decode(record.result, self._results, "result")
+
+    def _types(self) -> tuple[Any, Any]:
+        """``Image`` and ``Thumb`` of ``Queue[Image, Thumb]("images")``; Any where the class was not subscripted."""
+        bases = [getattr(self, "__orig_class__", None), *getattr(type(self), "__orig_bases__", ())]
+        for base in bases:
+            given = get_args(base)
+            if len(given) == 2 and not any(isinstance(one, TypeVar) for one in given):
+                return given[0], given[1]
+        return Any, Any
+
+    @property
+    def _payloads(self) -> Serde[P]:
+        if self._payload_serde is None:
+            self._payload_serde = JsonSerde(self._types()[0])
+        return self._payload_serde
+
+    @property
+    def _results(self) -> Serde[R]:
+        if self._result_serde is None:
+            self._result_serde = JsonSerde(self._types()[1])
+        return self._result_serde
+
+    def _make_worker(self) -> Worker:
+        return self.client.worker(
+            {self.name: self._make_handler()}, [self.name], self.settings, strays=self._threads.strays
+        )
+
+    def _make_handler(self) -> Handler:
+        return Handler(
+            task=self.name,
+            load=self._load,
+            retry=self._retry,
+            result_serde=self._results,
+            result_ttl=self._result_ttl,
+            timeout=self._timeout,
+            call=self._call,
+            after=self._after,
+            threaded=self._handler is not None and not (is_async(self._handler) or _takes_callback(self._handler)),
+        )
+
+    def _load(self, leased: Leased) -> P:
+        packer = self.client.packer
+        return packer.envelope.decode(packer.parameters(leased.cells), self._payloads, "payload")
+
+    async def _call(self, job: Job[Any]) -> Outcome:
+        handler = self._handler
+        assert handler is not None
+        if is_async(handler):
+            value = await handler(job)
+        elif _takes_callback(handler):
+            value = await _with_callback(handler, job)
+        else:
+            value = await self._threads.run(lambda: handler(job), self.name)
+            value = await value if inspect.isawaitable(value) else value
+        return value if isinstance(value, OUTCOMES) else Done(value)
+
+    def _tell(self, event: Event) -> None:
+        name = _EVENTS.get(event.kind)
+        if name is None or name not in self._listeners or (event.queue and event.queue != self.name):
+            return
+        if event.worker and (self._worker is None or event.worker != self._worker.name):
+            return
+        job_id = event.key if event.key is not None else event.id.hex()
+        match name:
+            case "completed":
+                given: tuple[Any, ...] = (job_id, event.result)
+            case "failed":
+                given = (job_id, event.error or JobFailed(event.detail, reason=event.detail))
+            case "error":
+                given = (event.error,)
+            case "started" | "stopped":
+                given = (event.worker,)
+            case _:
+                given = (job_id,)
+        for listener in tuple(self._listeners[name]):
+            try:
+                listener(*given)
+            except Exception:
+                log.exception("a listener to %s raised", name)
+
+
+def _takes_callback(handler: Callable[..., Any]) -> bool:
+    """Whether the handler needs a second argument."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(handler).parameters.values()
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) > 1
+
+
+async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def answer(error: object, result: Any) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:
+            future.set_exception(RuntimeError(f"the handler told of an error: {shown(error)}"))
+
+    def done(error: BaseException | None = None, result: Any = None) -> None:
+        loop.call_soon_threadsafe(answer, error, result)
+
+    handler(job, done)
+    return await future

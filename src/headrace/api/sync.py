@@ -1,0 +1,301 @@
+"""For code without an event loop: the same app, on the loop that has it open or else on one in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+from uuid import UUID
+
+from headrace.api.app import App
+from headrace.api.batch import BatchTask
+from headrace.api.client import AnyId, Client
+from headrace.api.handle import Handle
+from headrace.api.info import JobInfo
+from headrace.api.task import Task
+from headrace.api.why import Why
+from headrace.core.checks import check_jobs
+from headrace.errors import ConfigError, InvalidJob, Unavailable
+from headrace.seam.records import JobKey, Selector, Stats
+from headrace.text import shown
+from headrace.types import Duration, JobState, NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_GLANCE = 0.5
+"""Seconds after which a thread that waits looks whether the loop that works for it still runs."""
+
+
+class SyncHandle(Generic[R]):
+    """A handle for code that blocks."""
+
+    def __init__(self, owner: SyncApp, handle: Handle[R]) -> None:
+        self._owner = owner
+        self._handle = handle
+
+    @property
+    def id(self) -> UUID:
+        return self._handle.id
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the key was taken by another job."""
+        return self._handle.duplicate
+
+    @property
+    def state(self) -> JobState:
+        """The job's state when it was enqueued."""
+        return self._handle.state
+
+    def result(self, wait: Duration | None = "30s") -> R:
+        """Wait for the result."""
+        return self._owner._do(self._handle._client, lambda: self._handle.result(wait), "handle.result(…)")
+
+    def info(self) -> JobInfo:
+        """All that is known of the job now."""
+        return self._owner._do(self._handle._client, self._handle.info, "handle.info()")
+
+    def cancel(self) -> JobState:
+        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
+        return self._owner._do(self._handle._client, self._handle.cancel, "handle.cancel()")
+
+    def __repr__(self) -> str:
+        return f"Sync{self._handle!r}"
+
+
+class SyncApp:
+    """An app for threads: every call runs on an event loop and returns when it is done. Thread-safe.
+
+    Where the app is open, that is on the loop that has it open: of the worker whose plain task calls, or of the web
+    server. Elsewhere it is on a loop of its own, in a background thread. Make one for the process.
+
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def double(n: int) -> int:
+    ...     return 2 * n
+    >>> with SyncApp(app) as jobs:
+    ...     jobs.enqueue(double, 21).duplicate
+    False
+    """
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._own: _Loop | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> SyncApp:
+        self._closed = False
+        self._do(self.app.client, self.app.client.open, "app.client.open()")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the loop of its own finish, disconnect and end, if there is one. The app stays as it is elsewhere."""
+        if self._own is not None and self._own.here:
+            raise ConfigError("SyncApp.close() waits for the loop that it was called on; call it from another thread")
+        with self._lock:
+            self._closed = True
+            own, self._own = self._own, None
+        if own is not None and own.usable:
+            own.end(self.app)
+
+    def wait_for(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine of the app, and wait for it."""
+
+        async def call() -> R:
+            return await work
+
+        try:
+            return self._do(self.app.client, call, "it")
+        finally:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def _do(self, client: Client, call: Callable[[], Coroutine[Any, Any, R]], instead: str) -> R:
+        """Run what ``call`` gives where the client is at home, and wait for it. Where a loop runs, ``instead`` is what
+        to await."""
+
+        async def work() -> R:
+            return await call()
+
+        while True:
+            loop, begun = self._loop_of(client, instead), work()
+            try:
+                future = asyncio.run_coroutine_threadsafe(begun, loop)
+            except RuntimeError:
+                begun.close()
+                if not loop.is_closed():
+                    raise
+            else:
+                return _outcome(future, loop)
+
+    def _loop_of(self, client: Client, instead: str) -> asyncio.AbstractEventLoop:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise ConfigError(f"SyncApp would block the event loop that runs here; await {instead} here")
+        self._check_open()
+        loop = client.home
+        if loop is None:
+            own = self._start()
+            loop = client.settle(own.loop)
+            if loop is own.loop:
+                own.clients.add(client)
+        if not loop.is_running():
+            raise ConfigError("the app is open on an event loop that does not run; close it there first")
+        return loop
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this SyncApp is closed; make another, or enter it again")
+
+    def _start(self) -> _Loop:
+        with self._lock:
+            self._check_open()
+            if self._own is None or not self._own.usable:
+                self._own = _Loop()
+            return self._own
+
+    def enqueue(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        """Store a job; returns when it is durable."""
+        handle = self._do(_client_of(task), lambda: task.enqueue(*args, **kwargs), f"{_short(task)}.enqueue(…)")
+        return SyncHandle(self, handle)
+
+    def call(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Have a worker run it, and wait for the result."""
+        return self._do(_client_of(task), lambda: task.call(*args, **kwargs), f"{_short(task)}.call(…)")
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[SyncHandle[Any]]:
+        """Store many jobs in as few trips as possible."""
+        given = check_jobs(jobs)
+        handles = self._do(self.app.client, lambda: self.app.enqueue_many(given), "app.enqueue_many(…)")
+        return [SyncHandle(self, handle) for handle in handles]
+
+    def get(self, job_id: AnyId | JobKey) -> JobInfo:
+        """All that is known of a job. Raises ``JobNotFound``."""
+        return self._do(self.app.client, lambda: self.app.get(job_id), "app.get(…)")
+
+    def why(self, job_id: AnyId | JobKey) -> Why:
+        """In one sentence, why the job is not running. Raises ``JobNotFound``."""
+        return self._do(self.app.client, lambda: self.app.why(job_id), "app.why(…)")
+
+    def cancel(self, job_id: AnyId | JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop: the state that it is in now. Raises ``JobNotFound``."""
+        return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
+
+    def reschedule(
+        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due so long from now, or at an instant; with neither, now. See ``App.reschedule``."""
+        call = partial(self.app.reschedule, job_id, delay=delay, at=at)
+        return self._do(self.app.client, call, "app.reschedule(…)")
+
+    def pause_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Keep a waiting job from being run until it is resumed. See ``App.pause_job``."""
+        return self._do(self.app.client, lambda: self.app.pause_job(job_id), "app.pause_job(…)")
+
+    def resume_job(self, job_id: AnyId | JobKey) -> JobState:
+        """Let a paused job go on, at the time that it had. See ``App.resume_job``."""
+        return self._do(self.app.client, lambda: self.app.resume_job(job_id), "app.resume_job(…)")
+
+    def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
+        """Matching jobs, newest first."""
+        client = self.app.client
+        return self._do(client, lambda: client.list_jobs(sel, limit), "app.client.list_jobs(…)")
+
+    def stats(self, queues: Iterable[str] | None = None) -> Stats:
+        """The store in numbers; with ``queues``, only of these and their workers."""
+        return self._do(self.app.client, lambda: self.app.client.stats(queues), "app.client.stats()")
+
+    def pause(self, queue: str, lasts: Duration | None = None) -> None:
+        """No worker claims from the queue for so long, or until it is resumed."""
+        client = self.app.client
+        self._do(client, lambda: client.pause(queue, lasts), "app.client.pause(…)")
+
+    def resume(self, queue: str) -> None:
+        """Workers may claim from the queue again."""
+        client = self.app.client
+        self._do(client, lambda: client.resume(queue), "app.client.resume(…)")
+
+    def drain(self, queues: Sequence[str] | None = None) -> None:
+        """Run everything that is due, then return."""
+        self._do(self.app.client, lambda: self.app.drain(queues), "app.drain()")
+
+
+class _Loop:
+    """An event loop in a thread of its own, and the clients that are at home there."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clients: set[Client] = set()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="headrace-sync", daemon=True)
+        running = threading.Event()
+        self.loop.call_soon(running.set)
+        self._thread.start()
+        running.wait()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs: a process that was forked has none of its parent's threads."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    @property
+    def here(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def end(self, app: App) -> None:
+        """Stop a worker, finish what was submitted, disconnect, wake those who wait, and end."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+    async def _leave(self, app: App) -> None:
+        for client in self.clients:
+            await (app.close() if client is app.client else client.close())
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+        await self.loop.shutdown_default_executor()
+
+
+def _client_of(task: Task[Any, Any]) -> Client:
+    if not isinstance(task, Task | BatchTask):
+        raise InvalidJob(f"expected a task and its arguments, got {shown(task)}; for jobs use enqueue_many")
+    return task._owner.client
+
+
+def _short(task: Task[Any, Any]) -> str:
+    return task.name.rpartition(".")[2]
+
+
+def _outcome(future: Future[R], loop: asyncio.AbstractEventLoop) -> R:
+    """What comes of the work, for as long as its loop runs."""
+    try:
+        while not wait((future,), _GLANCE).done:
+            if not loop.is_running():
+                raise CancelledError
+        return future.result()
+    except CancelledError:
+        raise Unavailable(
+            "the event loop that had the app open has ended, or the SyncApp was closed; whether it was done is unknown"
+        ) from None
+    finally:
+        future.cancel()

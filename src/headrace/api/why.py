@@ -1,0 +1,206 @@
+"""Why a job is where it is, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from uuid import UUID
+
+from msgspec import Struct
+
+from headrace.core.durations import spell_roughly
+from headrace.seam.policy import FOREVER, GroupState, PolicyState, TenantState
+from headrace.seam.records import QueueStats, Record, Stats
+from headrace.types import Failure, JobState
+
+_LONGEST = 200
+"""Characters of an error that are told."""
+
+
+class WhyCode(StrEnum):
+    """Kinds of reasons.
+
+    >>> WhyCode("queue_paused") is WhyCode.QUEUE_PAUSED
+    True
+    """
+
+    ENDED = "ended"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Its cancellation has been asked for."""
+    WORKER_LOST = "worker_lost"
+    JOB_PAUSED = "job_paused"
+    QUEUE_PAUSED = "queue_paused"
+    TENANT_PAUSED = "tenant_paused"
+    TASK_PAUSED = "task_paused"
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    TAKEN_BACK = "taken_back"
+    GROUP = "group"
+    """Another job of its group has the turn."""
+    QUEUE_LIMIT = "queue_limit"
+    QUEUE_RATE = "queue_rate"
+    TENANT_LIMIT = "tenant_limit"
+    TENANT_RATE = "tenant_rate"
+    TASK_RATE = "task_rate"
+    TOKEN = "token"
+    """As many workers as may have jobs of its tenant have some."""
+    NO_WORKER = "no_worker"
+    WORKERS_BUSY = "workers_busy"
+    NEXT = "next"
+    """It is due, and a worker should take it now."""
+
+
+class Why(Struct, frozen=True):
+    """The reason why a job is not running, or that there is none to give.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... def send(to: str) -> None: ...
+    >>> async def main() -> Why:
+    ...     async with app:
+    ...         handle = await send.enqueue("ada@example.org")
+    ...         await app.policies.pause("mail")
+    ...         return await app.why(handle.id)
+    >>> why = asyncio.run(main())
+    >>> why.code.value, why.sentence
+    ('queue_paused', "queue 'mail' is paused")
+    """
+
+    code: WhyCode
+    sentence: str
+
+
+class Circumstances(Struct, frozen=True):
+    """What is known around a job."""
+
+    record: Record
+    stats: Stats
+    now: int
+    policy: PolicyState | None = None
+    tenant: TenantState | None = None
+    group: GroupState | None = None
+    failure: Failure | None = None
+    """The last one."""
+
+
+def explain(seen: Circumstances) -> Why:
+    """The first reason that holds."""
+    job = seen.record
+    if job.state.terminal:
+        reason = f", {job.reason}" if job.reason and job.reason != job.state.value else ""
+        return Why(WhyCode.ENDED, f"it has ended: {job.state.value}{reason}{_error(seen)}")
+    if job.state is JobState.RUNNING:
+        return _running(seen)
+    if job.state is JobState.PAUSED:
+        return Why(WhyCode.JOB_PAUSED, "the job itself is paused")
+    return next(_reasons(seen))
+
+
+def _error(seen: Circumstances) -> str:
+    failure = seen.failure
+    if failure is None or seen.record.state is not JobState.FAILED:
+        return ""
+    text = " ".join(f"{failure.type}: {failure.message}".split())
+    return f"; its last error: {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'}"
+
+
+def _running(seen: Circumstances) -> Why:
+    job = seen.record
+    if job.lease_until is not None and job.lease_until < seen.now:
+        return Why(WhyCode.WORKER_LOST, "its worker has vanished: another worker takes the job back within seconds")
+    if job.cancel_requested:
+        return Why(WhyCode.STOPPING, "its cancellation has been asked for; the handler has not stopped yet")
+    return Why(WhyCode.RUNNING, "it runs" + (f", on {job.worker}" if job.worker else ""))
+
+
+def _reasons(seen: Circumstances) -> Iterator[Why]:
+    yield from _pauses(seen)
+    yield from _time(seen)
+    yield from _turn(seen)
+    yield from _limits(seen)
+    yield from _workers(seen)
+    yield Why(WhyCode.NEXT, "it is due, and a worker should take it now")
+
+
+def _pauses(seen: Circumstances) -> Iterator[Why]:
+    job, policy, tenant = seen.record, seen.policy, seen.tenant
+    queue = _queue(seen)
+    if queue is not None and queue.paused:
+        yield Why(WhyCode.QUEUE_PAUSED, f"queue {job.queue!r} is paused{_until(queue.paused_until, seen.now)}")
+    if tenant is not None and tenant.paused_until is not None:
+        until = _until(tenant.paused_until, seen.now)
+        yield Why(WhyCode.TENANT_PAUSED, f"tenant {job.tenant!r} is paused in queue {job.queue!r}{until}")
+    if policy is not None and job.task in policy.paused_tasks:
+        until = _until(policy.paused_tasks[job.task], seen.now)
+        yield Why(WhyCode.TASK_PAUSED, f"task {job.task!r} is paused in queue {job.queue!r}{until}")
+
+
+def _time(seen: Circumstances) -> Iterator[Why]:
+    job = seen.record
+    if job.run_at > seen.now:
+        due = f"in {spell_roughly(job.run_at - seen.now)}"
+        if job.lost:
+            yield Why(WhyCode.TAKEN_BACK, f"it was taken back from a worker that vanished, and is due again {due}")
+        elif job.attempt:
+            yield Why(WhyCode.RETRYING, f"it waits for its next attempt, {due}")
+        else:
+            yield Why(WhyCode.SCHEDULED, f"it is scheduled, {due}")
+
+
+def _turn(seen: Circumstances) -> Iterator[Why]:
+    job, group = seen.record, seen.group
+    if group is not None and group.called and job.id not in group.called:
+        others = " and ".join(str(UUID(bytes=one)) for one in group.called[:2])
+        more = f" and {len(group.called) - 2} more" if len(group.called) > 2 else ""
+        yield Why(WhyCode.GROUP, f"of its group {job.group!r}, it is the turn of {others}{more}")
+
+
+def _limits(seen: Circumstances) -> Iterator[Why]:
+    job, tenant = seen.record, seen.tenant
+    if seen.policy is None:
+        return
+    policy, opens_at = seen.policy.policy, seen.policy.opens_at
+    queue = _queue(seen)
+    if policy.running is not None and queue is not None and queue.running >= policy.running:
+        yield Why(WhyCode.QUEUE_LIMIT, f"as many jobs of queue {job.queue!r} run as may: {policy.running}")
+    if "" in opens_at:
+        yield Why(WhyCode.QUEUE_RATE, f"queue {job.queue!r} is at its rate{_opens(opens_at[''], seen.now)}")
+    if job.task in opens_at:
+        yield Why(WhyCode.TASK_RATE, f"task {job.task!r} is at its rate{_opens(opens_at[job.task], seen.now)}")
+    if tenant is None:
+        return
+    own = tenant.limit.running if tenant.limit is not None and tenant.limit.running is not None else None
+    most = policy.tenant_running if own is None else own
+    if most is not None and tenant.running >= most:
+        yield Why(WhyCode.TENANT_LIMIT, f"as many jobs of tenant {job.tenant!r} run as may: {most}")
+    if tenant.opens_at is not None:
+        yield Why(WhyCode.TENANT_RATE, f"tenant {job.tenant!r} is at its rate{_opens(tenant.opens_at, seen.now)}")
+    if policy.holders is not None and len(tenant.workers) >= policy.holders:
+        which = ", ".join(tenant.workers[:3]) + (" and others" if len(tenant.workers) > 3 else "")
+        yield Why(WhyCode.TOKEN, f"the jobs of tenant {job.tenant!r} are in the hands of {which}, and of no one else")
+
+
+def _workers(seen: Circumstances) -> Iterator[Why]:
+    queue = seen.record.queue
+    workers = [worker for worker in seen.stats.workers if queue in worker.queues]
+    if not workers:
+        yield Why(WhyCode.NO_WORKER, f"no worker listens to queue {queue!r}")
+    elif sum(worker.slots - worker.busy for worker in workers) <= 0:
+        slots = sum(worker.slots for worker in workers)
+        who = "the worker that listens" if len(workers) == 1 else f"the {len(workers)} workers that listen"
+        yield Why(WhyCode.WORKERS_BUSY, f"all {slots} slots of {who} to queue {queue!r} are busy")
+
+
+def _queue(seen: Circumstances) -> QueueStats | None:
+    return next((one for one in seen.stats.queues if one.queue == seen.record.queue), None)
+
+
+def _until(instant: int | None, now: int) -> str:
+    return "" if instant is None or instant >= FOREVER else f" for another {spell_roughly(max(0, instant - now))}"
+
+
+def _opens(instant: int, now: int) -> str:
+    return f"; it lets the next one through in {spell_roughly(max(0, instant - now))}"

@@ -1,0 +1,38 @@
+"""What schedules and limits need of a client, so that they know nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.core.clock import Clock
+from headrace.core.config import Settings
+from headrace.core.events import Observers
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Altered, Change, Limits, Selector
+
+
+class Access(Protocol):
+    """A way to a store, opened on first use."""
+
+    settings: Settings
+    clock: Clock
+    observers: Observers
+
+    @property
+    def limits(self) -> Limits:
+        """What the store can take."""
+
+    async def backend(self) -> Backend:
+        """The store, opened."""
+
+    async def alter(self, sel: Selector, change: Change) -> Sequence[Altered]:
+        """Changes the jobs that ``sel`` names."""
+
+
+class Owner(Protocol):
+    """Whatever has a client; tests may give it another one."""
+
+    @property
+    def client(self) -> Access:
+        """The way to the store."""

@@ -1,0 +1,1 @@
+"""Keeping: what of the past stays, for how long, and who clears the rest away."""

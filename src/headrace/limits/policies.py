@@ -1,0 +1,267 @@
+"""Policies on a store: how many jobs a queue takes in, and how fast, to whom and in which order it gives them out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from headrace.core.access import Owner
+from headrace.core.checks import check_limit
+from headrace.core.names import check_name, unknown_task
+from headrace.errors import ConfigError, Unavailable
+from headrace.limits.rates import RULES, check_count, check_lasts, check_rules, parse_rate, spell_rate
+from headrace.seam.instants import to_datetime
+from headrace.seam.policy import FOREVER, STORE, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.protocol import PolicyStore
+from headrace.seam.records import Configure, Selector
+from headrace.types import Duration
+
+log = logging.getLogger("headrace")
+
+_TRIES = 20
+"""How often a change is made anew that another one came before."""
+
+
+class PolicyInfo(Struct, frozen=True, kw_only=True):
+    """The rules of a queue; None: no such rule.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> async def main() -> PolicyInfo:
+    ...     async with App("memory://") as app:
+    ...         return await app.policies.set("mail", running=50, rate="100/s", tenant_running=5)
+    >>> info = asyncio.run(main())
+    >>> info.running, info.rate, info.tenant_running, info.holders
+    (50, '100/s', 5, None)
+    """
+
+    queue: str
+    """Empty: the whole store."""
+    running: int | None
+    rate: str | None
+    tenant_running: int | None
+    tenant_rate: str | None
+    task_rates: dict[str, str]
+    holders: int | None
+    chunk: int | None
+    ageing: float | None
+    """In seconds."""
+    group_running: int
+    depth: int | None
+    governed: bool
+    """Whether its tenants take turns."""
+    paused_tasks: dict[str, datetime | None]
+    """Until when; None: until they are resumed."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+class TenantInfo(Struct, frozen=True, kw_only=True):
+    """A tenant of a queue whose tenants take turns.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> app = App("memory://")
+    >>> @app.task(queue="mail")
+    ... def send(to: str) -> None: ...
+    >>> async def main() -> TenantInfo:
+    ...     async with app:
+    ...         await app.policies.set("mail", tenant_running=5)
+    ...         await send.options(tenant="acme").enqueue("ada@example.org")
+    ...         [tenant] = await app.policies.tenants("mail")
+    ...         return tenant
+    >>> tenant = asyncio.run(main())
+    >>> tenant.tenant, tenant.waiting, tenant.running, tenant.limit, tenant.paused
+    ('acme', 1, 0, None, False)
+    """
+
+    queue: str
+    tenant: str
+    waiting: int
+    """Jobs that wait, up to 10,000; those that wait for the turn of their group are not among them."""
+    running: int
+    limit: int | None
+    rate: str | None
+    """Its own, if it has them, instead of what the policy says for each."""
+    paused: bool
+    paused_until: datetime | None
+    """When the pause ends by itself."""
+    opens_at: datetime | None
+    """Its rate lets nothing through until then."""
+    workers: list[str]
+    """Those who hold jobs of it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+class Policies:
+    """The policies of the queues of a store. They live there: every worker keeps to a change from its next claim on.
+
+    >>> import asyncio
+    >>> from headrace import App
+    >>> async def main() -> None:
+    ...     async with App("memory://") as app:
+    ...         await app.policies.set("mail", rate="100/s", holders=2, chunk=20, depth=100_000)
+    ...         await app.policies.limit_tenant("mail", "acme", running=20)
+    ...         await app.policies.pause("mail", tenant="trial", lasts="1h")
+    ...         for tenant in await app.policies.tenants("mail"):
+    ...             print(tenant.tenant, tenant.limit, tenant.paused)
+    >>> asyncio.run(main())
+    acme 20 False
+    trial None True
+    """
+
+    def __init__(self, owner: Owner, tasks: Collection[str] = ()) -> None:
+        self._owner = owner
+        self._tasks = tasks
+        """Those of the app, if it has any: what else is named may be a typing error."""
+        self._doubted: set[str] = set()
+
+    async def set(self, queue: str, **rules: Any) -> PolicyInfo:
+        """Change rules of a queue; those that are not named stay, None takes one away.
+
+        ``running`` jobs at once, and no more than ``rate`` started (``"100/s"``, ``"5/10m"``, ``"100/s, burst 20"``);
+        ``tenant_running`` and ``tenant_rate`` the same for every tenant, ``task_rates`` for single tasks, by their full
+        names, and all of them at once; ``holders``: so many workers have jobs of one tenant at once; ``chunk``: so many
+        jobs a tenant gets when it is its turn, 10 unless told; ``ageing``: waiting so long makes up for one step of
+        priority; ``group_running``: so many jobs of a group at once; ``depth``: so many jobs may wait.
+        """
+        checked = check_rules(rules)
+        self._doubt(checked.get("task_rates", ()), "its rate holds all the same")
+        return await self._set(check_name(queue, "queue"), checked)
+
+    async def limit_store(self, depth: int | None) -> PolicyInfo:
+        """Let so many jobs wait in all queues together; None: any number."""
+        return await self._set(STORE, check_rules({"depth": depth}))
+
+    async def _set(self, queue: str, rules: dict[str, Any]) -> PolicyInfo:
+        store = await self._store()
+        for _ in range(_TRIES):
+            policy = replace(await self._policy(store, queue), **rules)
+            if await store.save(policy, self._owner.client.clock.stamp()):
+                return await self.get(queue) if queue else _policy_info(PolicyState(policy))
+        raise Unavailable(f"the policy of queue {queue!r} is being changed by others all the time; try again")
+
+    async def get(self, queue: str) -> PolicyInfo:
+        """The rules of a queue; one that has none has an empty policy."""
+        name = check_name(queue, "queue")
+        found = await (await self._store()).find([name], self._owner.client.clock.stamp())
+        return _policy_info(found[0] if found else PolicyState(Policy(queue=name)))
+
+    async def list(self) -> Sequence[PolicyInfo]:
+        """The rules of all queues that have any, by name; those of the whole store first."""
+        found = await (await self._store()).find(None, self._owner.client.clock.stamp())
+        return [_policy_info(one) for one in found]
+
+    async def limit_tenant(
+        self, queue: str, tenant: str, *, running: int | None = None, rate: str | None = None
+    ) -> None:
+        """Give one tenant bounds of its own in a queue, instead of what the policy says for each; with neither it has
+        none any more."""
+        limit = TenantLimit(
+            check_name(queue, "queue"),
+            check_name(tenant, "tenant", empty=True),
+            None if running is None else check_count(running, "running"),
+            None if rate is None else parse_rate(rate, "rate"),
+        )
+        await (await self._store()).limit(limit, self._owner.client.clock.stamp())
+
+    async def tenants(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[TenantInfo]:
+        """The tenants of a queue, by name, those above ``after``. A queue without rules does not know its tenants."""
+        check_limit(limit)
+        store = await self._store()
+        most = self._owner.client.limits.max_batch
+        found: list[TenantState] = []
+        while len(found) < limit:
+            page = min(limit - len(found), most)
+            more = await store.tenants(check_name(queue, "queue"), None, after, page, self._owner.client.clock.stamp())
+            found += more
+            if len(more) < page:
+                break
+            after = more[-1].tenant
+        return [_tenant_info(one) for one in found]
+
+    async def pause(
+        self, queue: str, *, tenant: str | None = None, task: str | None = None, lasts: Duration | None = None
+    ) -> None:
+        """No worker claims from the queue, or jobs of one tenant or task in it, for so long, or until that is resumed.
+        Jobs that run go on. A task is named in full."""
+        length = check_lasts(lasts)
+        await self._owner.client.alter(self._scope(queue, tenant, task), Configure(True, length))
+        self._doubt([] if task is None else [task], "the pause holds all the same")
+
+    async def resume(self, queue: str, *, tenant: str | None = None, task: str | None = None) -> None:
+        """Workers may claim again what was paused."""
+        await self._owner.client.alter(self._scope(queue, tenant, task), Configure(False))
+        self._doubt([] if task is None else [task], "what is paused under other names stays so")
+
+    def _doubt(self, tasks: Iterable[str], what: str) -> None:
+        """Warn, once for each name, of tasks that this app does not have: another one on the store may."""
+        if not self._tasks:
+            return
+        for task in tasks:
+            if task not in self._tasks and task not in self._doubted:
+                self._doubted.add(task)
+                log.warning("%s; %s", unknown_task(task, self._tasks), what)
+
+    def _scope(self, queue: str, tenant: str | None, task: str | None) -> Selector:
+        return Selector(queue=check_name(queue, "queue"), tenant=tenant, task=task)
+
+    async def _policy(self, store: PolicyStore, queue: str) -> Policy:
+        found = await store.find([queue], self._owner.client.clock.stamp())
+        return found[0].policy if found else Policy(queue=queue)
+
+    async def _store(self) -> PolicyStore:
+        policies = (await self._owner.client.backend()).policies
+        if policies is None:
+            raise ConfigError("this store keeps no policies of queues")
+        return policies
+
+
+def _policy_info(state: PolicyState) -> PolicyInfo:
+    """The rich view of a flat policy."""
+    policy = state.policy
+    rules = {name: value for name, value in asdict(policy).items() if name in RULES}
+    rules |= {
+        "rate": _rate(policy.rate),
+        "tenant_rate": _rate(policy.tenant_rate),
+        "task_rates": {task: spell_rate(rate) for task, rate in policy.task_rates.items()},
+        "ageing": None if policy.ageing is None else policy.ageing / 1e6,
+    }
+    paused = {task: _moment(until) for task, until in state.paused_tasks.items()}
+    return PolicyInfo(queue=policy.queue, governed=state.governed, paused_tasks=paused, **rules)
+
+
+def _tenant_info(state: TenantState) -> TenantInfo:
+    """The rich view of a flat tenant."""
+    own = state.limit
+    return TenantInfo(
+        queue=state.queue,
+        tenant=state.tenant,
+        waiting=state.waiting,
+        running=state.running,
+        limit=None if own is None else own.running,
+        rate=None if own is None else _rate(own.rate),
+        paused=state.paused_until is not None,
+        paused_until=_moment(state.paused_until),
+        opens_at=_moment(state.opens_at),
+        workers=list(state.workers),
+    )
+
+
+def _rate(rate: Rate | None) -> str | None:
+    return None if rate is None else spell_rate(rate)
+
+
+def _moment(instant: int | None) -> datetime | None:
+    return None if instant is None or instant >= FOREVER else to_datetime(instant)

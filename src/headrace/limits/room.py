@@ -1,0 +1,49 @@
+"""How full queues are, and the store: what is told to those whose jobs were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from headrace.seam.policy import STORE
+from headrace.seam.records import Room
+
+_TOLD = 3
+"""Queues that one message names."""
+
+
+class Rooms(Struct, frozen=True):
+    """Those that are full, by name; as far as it is known.
+
+    >>> rooms = Rooms({"mail": Room("mail", 100, 100)})
+    >>> rooms.tell([("mail", None)])
+    "queue 'mail' is full (100 wait, 100 may)"
+    """
+
+    known: dict[str, Room] = {}
+
+    @property
+    def store_full(self) -> bool:
+        return STORE in self.known
+
+    def full(self, queues: Sequence[str]) -> list[str]:
+        """Those of these queues that are full, and the store; empty: that is not known."""
+        return [name for name in (STORE, *queues) if name in self.known]
+
+    def tell(self, pairs: Sequence[tuple[str, str | None]]) -> str:
+        """In words, why there was no room for jobs of these queues and those that they overflow to."""
+        store = f"the store takes no more (of all queues together {self.known[STORE]})" if self.store_full else ""
+        told = [self._tell(*pair, store) for pair in pairs[:_TOLD]]
+        more = f"and so it was with {len(pairs) - _TOLD} other queues" if len(pairs) > _TOLD else ""
+        return "; ".join(dict.fromkeys(filter(None, (store, *told, more))))
+
+    def _tell(self, queue: str, overflow: str | None, store: str) -> str:
+        names = [queue] if overflow is None else [queue, overflow]
+        if not all(name in self.known for name in names):
+            if store:
+                return ""
+            rest = "" if overflow is None else f" nor in its overflow {overflow!r}"
+            return f"there was no room in queue {queue!r}{rest}: as many jobs waited there, or in the store, as may"
+        told = f"queue {queue!r} is full ({self.known[queue]})"
+        return told if overflow is None else f"{told}, and so is its overflow {overflow!r} ({self.known[overflow]})"

@@ -1,0 +1,1 @@
+"""Payloads: values to bytes and back, packed into rows."""

@@ -1,0 +1,357 @@
+"""Values to bytes and back: formats, compression, and the envelope around every cell.
+
+A cell is ``kind (1 byte) · CRC-32 (4 bytes) · body``. The kind says how the body was made, so a cell can be read
+whatever the settings are today; the checksum tells damage from nonsense. Only data is ever decoded, never code.
+
+A cell that begins with ``{`` is a bare JSON object, without a kind and a checksum: what those write who have no
+envelope at hand, like a function in SQL. No kind is 123, the code of ``{``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
+from zlib import crc32
+
+import msgspec
+
+from headrace.errors import CodecError, ConfigError, PayloadTooLarge
+from headrace.text import shown
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+T = TypeVar("T")
+
+RAW, JSON, MSGPACK = 0, 1, 2
+_ZSTD = 0x10
+_HEAD = 5
+_NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
+_MAX_DEPTH = 64
+_NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^"\[\]{}]++', re.DOTALL)
+"""Of JSON: texts, and all else but brackets."""
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_OPENS = ord("[")
+_PLAIN = frozenset((str, int, bool, type(None), bytes))
+"""Nothing is in them, and they are what they look like."""
+_MIN_GAIN = 0.9
+_BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+ENCODABLE = (
+    "what can be stored is None, bool, numbers, text, bytes, dates and times, UUIDs, enums, "
+    "lists, tuples, sets and dicts of these, dataclasses, and models of msgspec and Pydantic"
+)
+
+
+class Serde(Protocol[T]):
+    """How values of one type become bytes. Bring your own for protobuf, Arrow, or anything else.
+
+    >>> from headrace import Queue, RawSerde
+    >>> class TextSerde:
+    ...     kind = RawSerde.kind
+    ...     def encode(self, value: str) -> bytes:
+    ...         return value.encode()
+    ...     def decode(self, body: bytes) -> str:
+    ...         return body.decode()
+    >>> notes = Queue[str, int]("notes", "memory://", payload_serde=TextSerde())
+    """
+
+    @property
+    def kind(self) -> int:
+        """RAW for a format of your own; JSON or MSGPACK let tools show the value."""
+        ...
+
+    def encode(self, value: T) -> bytes: ...
+
+    def decode(self, body: bytes) -> T: ...
+
+
+def check_serde(serde: Any) -> None:
+    """Refuse what is no serde, when it is given and not when it is used."""
+    kind = getattr(serde, "kind", None)
+    if type(kind) is not int or kind not in _NAMES:
+        raise ConfigError(f"a serde has a kind: RAW, JSON or MSGPACK; {shown(serde)} has {shown(kind)}")
+    if not callable(getattr(serde, "encode", None)) or not callable(getattr(serde, "decode", None)):
+        raise ConfigError(f"a serde encodes and decodes; {shown(serde)} does not")
+
+
+class JsonSerde(Generic[T]):
+    """JSON, checked against ``type`` on the way in and out.
+
+    >>> JsonSerde(list[int]).decode(b"[1, 2]")
+    [1, 2]
+    """
+
+    kind = JSON
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
+        self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
+        self._typed = type is not Any
+        self.type = type
+        """What it is for; Any where nothing is checked."""
+        self._untyped_keys = _has_untyped_keys(type)
+
+    def encode(self, value: T, most: int | None = None) -> bytes:
+        """Of a value that takes more than ``most`` bytes, the caller wants to know no more than that."""
+        body = _encoding(self._encoder.encode, value)
+        if most is not None and len(body) > most:
+            return body
+        if self._untyped_keys and b"{" in body:
+            _refuse_keys(value)
+        if b"null" in body or b'"nan"' in body:
+            refuse_nan(value)
+        if body.count(b"[") + body.count(b"{") > _MAX_DEPTH:
+            _refuse_depth(body)
+        if self._typed:
+            self.decode(body)
+        return body
+
+    def decode(self, body: bytes) -> T:
+        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
+
+
+class MsgpackSerde(Generic[T]):
+    """MessagePack: binary, compact, checked against ``type``.
+
+    >>> MsgpackSerde(dict[str, bytes]).decode(MsgpackSerde().encode({"a": b"b"}))
+    {'a': b'b'}
+    """
+
+    kind = MSGPACK
+
+    def __init__(self, type: Any = Any) -> None:
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
+        self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
+        self._typed = type is not Any
+        self.type = type
+        """What it is for; Any where nothing is checked."""
+
+    def encode(self, value: T) -> bytes:
+        body = _encoding(self._encoder.encode, value)
+        if self._typed:
+            self.decode(body)
+        return body
+
+    def decode(self, body: bytes) -> T:
+        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
+
+
+class RawSerde:
+    """Bytes as they are.
+
+    >>> RawSerde().encode(b"as is")
+    b'as is'
+    """
+
+    kind = RAW
+
+    def encode(self, value: bytes) -> bytes:
+        if not isinstance(value, bytes):
+            raise CodecError(f"expected bytes, got {type(value).__name__}; encode the value or choose another serde")
+        return value
+
+    def decode(self, body: bytes) -> bytes:
+        return body
+
+
+class Envelope:
+    """Seals bodies into cells and opens cells, within size limits."""
+
+    def __init__(self, *, max_size: int, compress_over: int | None) -> None:
+        self.max_size = max_size
+        self._compress_over = compress_over
+        self._null = self.seal(b"null", JSON, "null")
+
+    def seal(self, body: bytes, kind: int, what: str) -> bytes:
+        """A cell around ``body``; compressed when it is long and that pays."""
+        if len(body) > self.max_size:
+            raise PayloadTooLarge(
+                f"{what}: expected at most {self.max_size} bytes, got {len(body)}; "
+                "keep large data elsewhere and pass a reference, or raise payloads.max_size"
+            )
+        if self._compress_over is not None and len(body) > self._compress_over:
+            packed = zstd.compress(body)
+            if len(packed) < len(body) * _MIN_GAIN:
+                body = packed
+                kind |= _ZSTD
+        return b"%c%b%b" % (kind, crc32(body).to_bytes(4, "big"), body)
+
+    def open(self, cell: bytes, what: str) -> tuple[int, bytes]:
+        """The kind and the body of a cell."""
+        if cell.startswith(b"{"):
+            return JSON, _bare(cell, what)
+        if len(cell) < _HEAD:
+            raise CodecError(f"{what}: expected an envelope of at least {_HEAD} bytes, got {len(cell)}")
+        kind, body = cell[0], cell[_HEAD:]
+        if crc32(body) != int.from_bytes(cell[1:_HEAD], "big"):
+            raise CodecError(f"{what}: the checksum does not fit; the stored bytes are damaged")
+        if kind & _ZSTD:
+            body = self._inflate(body, what)
+            kind &= ~_ZSTD
+        if kind not in _NAMES:
+            raise CodecError(f"{what}: expected a known format, got kind {kind}; a newer version may have written it")
+        return kind, body
+
+    def decode(self, cell: bytes | None, serde: Serde[T], what: str) -> T:
+        """The value in a cell that ``serde`` wrote; no cell stands for JSON's null."""
+        kind, body = self.open(self._null if cell is None else cell, what)
+        if kind != serde.kind:
+            raise CodecError(f"{what}: expected {_NAMES[serde.kind]}, got {_NAMES[kind]}")
+        try:
+            return serde.decode(body)
+        except Exception as error:
+            raise CodecError(f"{what}: {error}") from error
+
+    def _inflate(self, body: bytes, what: str) -> bytes:
+        decompressor = zstd.ZstdDecompressor()
+        try:
+            inflated = decompressor.decompress(body, max_length=self.max_size + 1)
+        except zstd.ZstdError as error:
+            raise CodecError(f"{what}: cannot be decompressed: {error}") from error
+        if len(inflated) > self.max_size or not decompressor.eof:
+            raise PayloadTooLarge(f"{what}: unpacks to more than the {self.max_size} bytes allowed")
+        if decompressor.unused_data:
+            raise CodecError(f"{what}: something follows the compressed data; the stored bytes are damaged")
+        return inflated
+
+
+def _bare(cell: bytes, what: str) -> bytes:
+    """The cell itself, if it is a JSON object: with no checksum, its form is all that tells it from damage."""
+    try:
+        _decoding(_BARE.decode, cell)
+        _decoding(bytes.decode, cell)
+        if cell.count(b"[") + cell.count(b"{") > _MAX_DEPTH:
+            _decoding(_refuse_depth, cell)
+    except CodecError as error:
+        raise CodecError(f"{what}: expected an envelope or a JSON object: {error}") from error
+    return cell
+
+
+def show(kind: int, body: bytes) -> Any:
+    """The body as plain data, for people: JSON and MessagePack decoded, anything else as bytes."""
+    if kind == JSON:
+        return _decoding(msgspec.json.decode, body)
+    return _decoding(msgspec.msgpack.decode, body) if kind == MSGPACK else body
+
+
+def told(error: Exception) -> str:
+    """What is wrong with a value, in words that fit into a sentence of ours.
+
+    >>> told(CodecError("Expected `int`, got `null` - at `$.count`"))
+    'expected int, got None, at $.count'
+    """
+    said = str(error).replace("`null`", "None").replace("`", "").replace(" - at ", ", at ")
+    return said[:1].lower() + said[1:] if said.startswith("Expected ") else said
+
+
+def annotation(serde: Serde[Any]) -> str:
+    """The type that a serde is for, as it stands in code; nothing for one of your own, and where anything goes.
+
+    >>> annotation(JsonSerde(list[int]))
+    'list[int]'
+    """
+    kind = getattr(serde, "type", Any)
+    return "" if kind is Any else "None" if kind is type(None) else inspect.formatannotation(kind)
+
+
+def _encoding(encode: Callable[[Any], bytes], value: object) -> bytes:
+    try:
+        return encode(value)
+    except RecursionError as error:
+        raise CodecError(f"cannot encode {type(value).__name__}: nested too deeply") from error
+    except Exception as error:
+        raise CodecError(f"cannot encode {type(value).__name__}: {error}") from error
+
+
+def _decoding(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    try:
+        return decode(body)
+    except RecursionError as error:
+        raise CodecError("nested too deeply") from error
+    except Exception as error:
+        raise CodecError(str(error)) from error
+
+
+def _enc_hook(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are not supported; {ENCODABLE}")
+
+
+def _dec_hook(type: Any, value: Any) -> Any:
+    if type is object:  # the Any of those who annotate strictly
+        return value
+    if hasattr(type, "model_validate"):
+        return type.model_validate(value)
+    raise NotImplementedError(f"objects of type {type!r} are not supported")
+
+
+def refuse_nan(value: Any) -> None:
+    """JSON has no NaN and no infinity; the encoder would turn them into null without a word."""
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if type(item) in _PLAIN:
+            continue
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise CodecError(f"cannot encode {item!r}: JSON has only finite numbers")
+        elif isinstance(item, dict):
+            todo.extend([one for one in item.values() if type(one) not in _PLAIN])
+            todo.extend([one for one in item if type(one) not in _PLAIN])
+        elif is_dataclass(item) or isinstance(item, msgspec.Struct):
+            todo.extend(getattr(item, field, None) for field in _fields(item))
+        elif isinstance(item, list | tuple | set | frozenset):
+            todo.extend(item)
+
+
+def _has_untyped_keys(hint: Any) -> bool:
+    """Whether values of the type may hold dicts whose keys nothing turns back into what they were."""
+    if hint in (Any, object, dict):
+        return True
+    inner = get_args(hint)
+    if get_origin(hint) is dict and inner[0] not in (str, Any):
+        return False
+    return any(_has_untyped_keys(one) for one in inner)
+
+
+def _refuse_keys(value: Any) -> None:
+    """JSON has text for keys and nothing else; what comes back would differ from what was given."""
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    raise CodecError(
+                        f"cannot encode the key {shown(key)}: JSON has only text for keys; "
+                        f"use text, or declare the type, like dict[int, str]"
+                    )
+            todo.extend([one for one in item.values() if type(one) not in _PLAIN])
+        elif isinstance(item, list | tuple):
+            todo.extend(item)
+
+
+def _fields(item: Any) -> tuple[str, ...]:
+    return (*getattr(item, "__dataclass_fields__", ()), *getattr(item, "__struct_fields__", ()))
+
+
+def _refuse_depth(body: bytes) -> None:
+    brackets = _NO_BRACKETS.sub(b"", body).translate(_ALIKE)
+    left = brackets
+    for _ in range(_MAX_DEPTH):
+        left = left.replace(b"[]", b"")
+    if not left:
+        return
+    depth = deepest = 0
+    for bracket in brackets:
+        depth += 1 if bracket == _OPENS else -1
+        deepest = max(deepest, depth)
+    raise CodecError(f"nested {deepest} deep; the limit is {_MAX_DEPTH}")

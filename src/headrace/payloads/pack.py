@@ -1,0 +1,248 @@
+"""Pack and unpack: the arrows from ``NewJob`` to ``Row``, and from a leased cell back to a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.core.config import PayloadSettings
+from headrace.core.durations import LONGEST, micros
+from headrace.core.ids import IdMaker
+from headrace.core.names import check_name, check_queue
+from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
+from headrace.payloads.codec import JSON, RAW, Envelope, JsonSerde, Serde
+from headrace.payloads.large import LARGE
+from headrace.seam.instants import from_datetime
+from headrace.seam.records import Cells, Limits, Row
+from headrace.text import shown
+from headrace.types import NO_SECTIONS, Duration, Encoded, NewJob, Patch, Sections
+
+T = TypeVar("T")
+
+_HEADERS = msgspec.msgpack.Encoder()
+_MAX_HEADERS = 8_192
+_NAMES_KEPT = 10_000
+_ANY = JsonSerde[Any]()
+
+
+class Packer:
+    """Turns what users hand in into rows, refusing what no store should see."""
+
+    def __init__(self, settings: PayloadSettings, limits: Limits, ids: IdMaker) -> None:
+        self._ids = ids
+        self._limits = limits
+        self._good_names: set[str] = set()
+        self._good_queues: set[str] = set()
+        size = min(settings.max_size, limits.max_cell - 64)
+        self.envelope = Envelope(max_size=size, compress_over=settings.compress_over)
+        self._uncompressed = Envelope(max_size=size, compress_over=None)
+
+    def instant(self, value: object, what: str) -> int:
+        """The instant of a datetime that a job may be due at."""
+        return _instant(value, self._ids.clock.now(), what)
+
+    def pack(self, job: NewJob, reply_to: str | None = None) -> Row:
+        """The row for a new job. Raises before anything is stored."""
+        if not isinstance(job, NewJob):
+            raise InvalidJob(f"expected a NewJob, got {type(job).__name__}; make one with task.job(…)")
+        if job.run_at is not None and job.delay is not None:
+            raise InvalidJob("expected run_at or delay, got both")
+        if job.on_failed not in ("run", "return"):
+            raise InvalidJob(f"on_failed: expected 'run' or 'return', got {shown(job.on_failed)}")
+        if job.when_full not in ("raise", "block"):
+            raise InvalidJob(f"when_full: expected 'raise' or 'block', got {shown(job.when_full)}")
+        if job.overflow is not None:
+            self._queue(job.overflow, "overflow")
+            if job.overflow == job.queue:
+                raise InvalidJob(f"overflow: expected another queue than the job's own, got {shown(job.overflow)}")
+        return Row(
+            id=self._id(job.id),
+            queue=self._queue(job.queue, "queue"),
+            task=self._name(job.task, "task"),
+            cells=self._cells(job),
+            tenant=job.tenant if job.tenant == "" else self._name(job.tenant, "tenant"),
+            key=None if job.key is None else check_name(job.key, "key", empty=True),
+            priority=self.priority(job.priority),
+            delay=0 if job.delay is None else _length(job.delay, "delay"),
+            run_at=None if job.run_at is None else self.instant(job.run_at, "run_at"),
+            expires=None if job.expires is None else _length(job.expires, "expires"),
+            max_attempts=_attempts(job.max_attempts),
+            timeout=None if job.timeout is None else _length(job.timeout, "timeout"),
+            result_ttl=None if job.result_ttl is None else _length(job.result_ttl, "result_ttl"),
+            headers=None if job.headers is None else _headers(job.headers),
+            reply_to=reply_to,
+            hold_failed=job.on_failed == "return",
+            group=None if job.group is None else check_name(job.group, "group"),
+        )
+
+    def _name(self, name: str, what: str) -> str:
+        """Names of queues, tasks and tenants come again and again: those that were found good are remembered."""
+        try:
+            if name in self._good_names:
+                return name
+        except TypeError:  # it cannot even be looked up
+            pass
+        return _remember(check_name(name, what), self._good_names)
+
+    def _queue(self, name: str, what: str) -> str:
+        try:
+            if name in self._good_queues:
+                return name
+        except TypeError:  # it cannot even be looked up
+            pass
+        return _remember(check_queue(name, what), self._good_queues)
+
+    def priority(self, given: object) -> int:
+        """The priority, if the store can take it."""
+        low, high = self._limits.min_priority, self._limits.max_priority
+        if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+            raise InvalidJob(f"priority: expected a whole number from {low} to {high}, got {shown(given)}")
+        return given
+
+    def patch(self, patch: Patch) -> dict[str, bytes | None]:
+        """The cells that a patch changes."""
+        return {name: None if body is None else self._seal(body, name) for name, body in _changes(patch.sections)}
+
+    def seal_result(self, value: T, serde: Serde[T]) -> bytes | None:
+        """A cell that holds what a handler returned; none for JSON's null, which is what most return. A large one is
+        left as it is, for ``compress``."""
+        if value is None and serde.kind == JSON:
+            return None
+        body = self.encode(value, serde, "result")
+        return (self.envelope if len(body) <= LARGE else self._uncompressed).seal(body, serde.kind, "result")
+
+    def compress(self, cell: bytes) -> bytes:
+        """The same in a cell that is compressed, where that pays; callable from any thread."""
+        kind, body = self._uncompressed.open(cell, "result")
+        return self.envelope.seal(body, kind, "result")
+
+    def seal_value(self, value: T, serde: Serde[T], what: str) -> bytes:
+        """A cell that holds an encoded value."""
+        return self.envelope.seal(self.encode(value, serde, what), serde.kind, what)
+
+    def encode(self, value: T, serde: Serde[T], what: str) -> bytes:
+        """The value as bytes, not in a cell yet."""
+        try:
+            if isinstance(serde, JsonSerde):
+                return serde.encode(value, self.envelope.max_size)
+            return serde.encode(value)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise CodecError(f"{what}: cannot encode {type(value).__name__}: {error}") from error
+
+    def sections(self, cells: Cells) -> dict[str, bytes]:
+        """The bytes of all sections but ``parameters``."""
+        return {name: self.envelope.open(cell, name)[1] for name, cell in cells.items() if name != "parameters"}
+
+    def parameters(self, cells: Cells) -> bytes:
+        """The cell that holds a job's arguments."""
+        try:
+            return cells["parameters"]
+        except KeyError:
+            raise PayloadMissing("the job has no parameters section; it was enqueued without arguments") from None
+
+    def new_id(self) -> bytes:
+        """The id for a job that is about to be made."""
+        return self._ids.new()
+
+    def _id(self, given: object) -> bytes:
+        if isinstance(given, bytes) and len(given) == 16:
+            return given
+        if given is None:
+            return self._ids.new()
+        if not isinstance(given, UUID):
+            raise InvalidJob(f"id: expected a UUID or nothing, got {type(given).__name__} {shown(given)}")
+        return given.bytes
+
+    def _cells(self, job: NewJob) -> Cells:
+        if job.sections is NO_SECTIONS and isinstance(job.args, Encoded):
+            return {"parameters": self._encoded(job.args)}
+        cells: Cells = {}
+        for name, body in _changes(job.sections):
+            if body is not None:
+                cells[name] = self._seal(body, name)
+        if job.args is not None:
+            if "parameters" in cells:
+                raise InvalidJob("expected args or a parameters section, got both")
+            if isinstance(job.args, Encoded):
+                cells["parameters"] = self._encoded(job.args)
+            elif isinstance(job.args, Mapping):
+                cells["parameters"] = self.seal_value(job.args, _ANY, "args")
+            else:
+                raise InvalidJob(f"args: expected a mapping of argument names, got {type(job.args).__name__}")
+        return cells
+
+    def _encoded(self, args: Encoded) -> bytes:
+        cell: object = args.cell
+        if not isinstance(cell, bytes):
+            raise InvalidJob(f"args: expected bytes in Encoded(…), got {type(cell).__name__}; task.job(…) makes them")
+        if len(cell) > self._limits.max_cell:
+            raise PayloadTooLarge(f"args: expected at most {self._limits.max_cell} bytes, got {len(cell)}")
+        return cell
+
+    def _seal(self, body: object, name: str) -> bytes:
+        if not isinstance(body, bytes):
+            raise InvalidJob(f"section {name}: expected bytes, got {type(body).__name__}")
+        return self.envelope.seal(body, RAW, name)
+
+
+def _changes(sections: Sections) -> list[tuple[str, Any]]:
+    if not isinstance(sections, Sections):
+        raise InvalidJob(f"sections: expected Sections(…), got {type(sections).__name__}")
+    return list(sections.changes().items())
+
+
+def _remember(name: str, good: set[str]) -> str:
+    if len(good) >= _NAMES_KEPT:
+        good.clear()
+    good.add(name)
+    return name
+
+
+def _length(value: Duration, what: str) -> int:
+    try:
+        return micros(value, what)
+    except ValueError as error:
+        raise InvalidJob(str(error)) from None
+
+
+def _instant(value: object, now: int, what: str) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidJob(f"{what}: expected a datetime with a time zone, got {type(value).__name__}")
+    try:
+        aware = value.utcoffset() is not None
+        instant = from_datetime(value) if aware else 0
+    except Exception as error:
+        raise InvalidJob(f"{what}: {shown(value)} cannot be read: {error}") from None
+    if not aware:
+        raise InvalidJob(f"{what}: {value} has no time zone; use datetime.now(UTC), or .astimezone() for local time")
+    if not 0 <= instant <= now + LONGEST:
+        raise InvalidJob(f"{what}: expected a date after 1970 and at most ten years from now, got {value}")
+    return instant
+
+
+def _attempts(given: object) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31:
+        raise InvalidJob(f"max_attempts: expected a whole number of at least 1, got {shown(given)}")
+    return given
+
+
+def _headers(given: Mapping[str, str]) -> bytes:
+    if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+        raise InvalidJob(f"headers: expected a mapping of strings to strings, got {shown(given)}")
+    if ours := next((name for name in given if name.startswith("headrace-")), None):
+        raise InvalidJob(f"headers: names that begin with headrace- are Headrace's own, got {shown(ours)}")
+    try:
+        packed = _HEADERS.encode(dict(given))
+    except ValueError as error:
+        raise InvalidJob(f"headers: {error}") from None
+    if len(packed) > _MAX_HEADERS:
+        raise InvalidJob(f"headers: expected at most {_MAX_HEADERS} bytes, got {len(packed)}")
+    return packed

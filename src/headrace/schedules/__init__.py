@@ -1,0 +1,1 @@
+"""Schedules: what users say, the calendar, plans, the planner, the ledger of slots."""

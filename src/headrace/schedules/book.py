@@ -1,0 +1,366 @@
+"""Schedules on a store: made, changed, paused, made up for."""
+
+from __future__ import annotations
+
+import logging
+from binascii import crc32
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.core.durations import micros
+from headrace.core.names import check_name
+from headrace.errors import ConfigError, ScheduleNotFound, Unavailable
+from headrace.schedules.calendar import EveryRule
+from headrace.schedules.missed import Stretch, split
+from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
+from headrace.schedules.planner import tell_ticks, warn_if_late
+from headrace.schedules.reading import Timetable, aware, slots
+from headrace.schedules.spec import Cron, Every, ScheduleInfo, changed, check_job, define, spec_of, template_of
+from headrace.seam.instants import to_datetime
+from headrace.seam.protocol import TickStore
+from headrace.seam.records import Cancel, Row, Selector
+from headrace.seam.ticks import BUCKETS, Drop, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
+from headrace.text import shown
+from headrace.types import JobState
+
+log = logging.getLogger("headrace")
+
+_TRIES = 20
+"""How often a change is made anew that another one came before."""
+_MOST_PLANS = 10_000
+"""Until a schedule has caught up; each deals with many slots."""
+_PAGE = 100
+_LONG_PAGE = 1_000
+_MOST_BACKFILLED = 100_000
+
+
+class Schedules(Timetable):
+    """The schedules of a store. Workers plan them: nothing fires while none runs, and what then was missed is made up
+    for as each schedule says.
+
+    >>> import asyncio
+    >>> from headrace import App, Every
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def ping(text: str) -> None: ...
+    >>> async def main() -> None:
+    ...     async with app:
+    ...         await app.schedules.put(Every("30s", ping.job("hello"), name="greet", jitter=0))
+    ...         await app.schedules.update("greet", every="1m")
+    ...         await app.schedules.disable("greet")
+    ...         for schedule in await app.schedules.list():
+    ...             print(schedule.name, schedule.rule, schedule.enabled)
+    >>> asyncio.run(main())
+    greet every 1m False
+    """
+
+    # -- making and changing
+
+    async def put(self, spec: Every | Cron) -> ScheduleInfo:
+        """Make a schedule, or give the one of that name a new definition. What is the same stays as it is: how far it
+        is planned, its runs, its phase, and whether it is enabled."""
+        if not isinstance(spec, Every | Cron):
+            raise ConfigError(f"expected Every(…) or Cron(…), got {shown(spec)}")
+        row = self._owner.client.packer.pack(check_job(spec.job))
+        name = check_name(row.task if spec.name is None else spec.name, "name")
+        ticks = await self._ticks()
+        for _ in range(_TRIES):
+            now, known = await self._caught_up(ticks, name)
+            wanted = self._wanted(spec, row, name, known, now)
+            if known is not None and replace(wanted, look_at=known.look_at) == known:
+                return self._info(known)
+            if await self._save(ticks, wanted, known, now):
+                return await self.get(name)
+        raise self._contended(name)
+
+    def _wanted(self, spec: Every | Cron, row: Row, name: str, known: Schedule | None, now: int) -> Schedule:
+        paced = name in self._paced
+        if known is None:
+            definition = replace(define(spec, template_of(row), now), paced=paced)
+            schedule = Schedule(
+                name=name,
+                uid=self._owner.client.packer.new_id(),
+                queue=row.queue,
+                definition=b"",
+                tenant=row.tenant,
+                bucket=crc32(name.encode()) % BUCKETS,
+            )
+            slot = definition.first(now)
+        else:
+            before, schedule = unpack(known.definition), known
+            definition = define(spec, template_of(row), _anchor(before, spec, known, now))
+            definition = replace(definition, paced=paced or before.paced)
+            slot = self._next_slot(before, definition, known, now)
+        return replace(
+            schedule, queue=row.queue, tenant=row.tenant, rank=spec.rank, **self._planned(schedule, definition, slot)
+        )
+
+    def _next_slot(self, before: Definition, definition: Definition, known: Schedule, now: int) -> int | None:
+        """Where a changed schedule goes on: where it stands, unless it has other slots now."""
+
+        def same(*what: str) -> bool:
+            return all(getattr(before, one) == getattr(definition, one) for one in what)
+
+        if not same("rule", "start") or (known.slot is None and not same("end", "max_runs")):
+            return definition.first(max(now, known.last_slot or now))
+        if known.slot is None or definition.paced:
+            return None if known.slot is None or known.slot > (definition.end or known.slot) else known.slot
+        return definition.following(known.slot - 1)
+
+    def _planned(self, schedule: Schedule, definition: Definition, slot: int | None) -> dict[str, Any]:
+        when = look_at(schedule, definition, slot, self._ahead)
+        return {"definition": definition.pack(), "slot": slot, "look_at": when}
+
+    async def update(self, name: str, **changes: Any) -> ScheduleInfo:
+        """Change single things of a schedule: ``every`` or ``cron`` and ``tz``, or any option of ``Every`` and
+        ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no
+        function sets its pace any more."""
+        paced = self._wanted_pace(name, changes)
+        ticks = await self._ticks()
+        for _ in range(_TRIES):
+            now, known = await self._known_and_caught_up(ticks, name)
+            before = unpack(known.definition)
+            spec = changed(spec_of(before, known.rank), changes)
+            definition = define(spec, before.template, _anchor(before, spec, known, now))
+            definition = replace(definition, paced=before.paced if paced is None else paced)
+            slot = self._next_slot(before, definition, known, now)
+            wanted = replace(known, rank=spec.rank, **self._planned(known, definition, slot))
+            if await self._save(ticks, wanted, known, now):
+                return await self.get(name)
+        raise self._contended(name)
+
+    def _wanted_pace(self, name: str, changes: dict[str, Any]) -> bool | None:
+        """Whether the schedule is paced from now on; None: as before. Raises ``ConfigError``."""
+        paced = changes.pop("paced", None)
+        if paced is not None and not isinstance(paced, bool):
+            raise ConfigError(f"paced: expected True or False, got {shown(paced)}")
+        if name not in self._paced:
+            return paced
+        if paced is False:
+            raise ConfigError(f"paced: this app has a function for the pace of schedule {shown(name)}; remove it first")
+        return True
+
+    async def enable(self, name: str) -> ScheduleInfo:
+        """Fire again, from the next slot on: what came while it was disabled is not made up for."""
+        ticks = await self._ticks()
+        for _ in range(_TRIES):
+            now = await self._now(ticks)
+            known = await self._known(ticks, name)
+            if known.enabled:
+                return self._info(known)
+            definition = unpack(known.definition)
+            slot = definition.first(max(now, known.last_slot or now))
+            wanted = replace(known, enabled=True, **self._planned(known, definition, slot))
+            if await self._save(ticks, wanted, known, now):
+                return await self.get(name)
+        raise self._contended(name)
+
+    async def disable(self, name: str, *, cancel_pending: bool = False) -> ScheduleInfo:
+        """Fire no more. Jobs of slots that are planned already still run, unless ``cancel_pending``: those that have
+        not started are cancelled. Their slots have fired, and are not made up for."""
+        ticks = await self._ticks()
+        for _ in range(_TRIES):
+            _, known = await self._known_and_caught_up(ticks, name)
+            if await self._stop(ticks, known):
+                if cancel_pending:
+                    await self._cancel_pending(ticks, known.uid)
+                return await self.get(name)
+        raise self._contended(name)
+
+    async def _stop(self, ticks: TickStore, known: Schedule) -> bool:
+        if not known.enabled:
+            return True
+        [saved] = await ticks.save([Save(replace(known, enabled=False), known.version)], self._stamp())
+        if saved:
+            log.info("schedule %s: disabled", shown(known.name))
+        return saved
+
+    async def delete(self, name: str) -> None:
+        """The schedule goes, and jobs of its slots that have not started are cancelled. Raises ``ScheduleNotFound``."""
+        ticks = await self._ticks()
+        for _ in range(_TRIES):
+            known = await self._known(ticks, name)
+            if await self._drop(ticks, known):
+                return
+        raise self._contended(name)
+
+    async def delete_tenant(self, tenant: str) -> int:
+        """All schedules of a tenant go, as by ``delete``; how many there were."""
+        check_name(tenant, "tenant")
+        ticks = await self._ticks()
+        count = 0
+        for _ in range(_TRIES):
+            left = [one async for one in self._all(ticks, ScheduleSelector(tenant=tenant))]
+            if not left:
+                return count
+            for known in left:
+                count += await self._drop(ticks, known)
+        raise self._contended(f"of tenant {tenant}")
+
+    async def _drop(self, ticks: TickStore, known: Schedule) -> bool:
+        """Step by step, so that whoever is cut short can begin again: nothing new, nothing that waits, nothing."""
+        if not await self._stop(ticks, known):
+            return False
+        await self._cancel_pending(ticks, known.uid)
+        [dropped] = await ticks.save([Drop(known.name, known.version + known.enabled)], self._stamp())
+        if dropped:
+            log.info("schedule %s: removed", shown(known.name))
+        return dropped
+
+    async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
+        """Jobs that wait, of all slots that are on the ledger."""
+        before: int | None = None
+        waiting = frozenset((JobState.AVAILABLE,))
+        while page := await ticks.history(uid, before, _LONG_PAGE):
+            before = page[-1].slot
+            slots = {one.job: one.slot for one in page if one.job is not None}
+            if not slots:
+                continue
+            sel = Selector(ids=list(slots), states=waiting)
+            altered = await self._owner.client.alter(sel, Cancel("schedule stopped"))
+            gone = [slots[one.id] for one in altered if one.changed and one.after is JobState.CANCELLED]
+            if gone:
+                await ticks.note([TickNote(uid, slot, JobState.CANCELLED.value, 0, 0) for slot in gone], self._stamp())
+
+    # -- out of turn
+
+    async def run(self, name: str) -> UUID:
+        """Run its job once, now, beside its slots, whether or not one of them still runs (with ``overlap="queue"``:
+        when that has ended); the id of that job."""
+        ticks = await self._ticks()
+        for later in range(_TRIES):
+            now = await self._now(ticks)
+            known = await self._known(ticks, name)
+            definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
+            slot = now + later
+            if definition.following(slot - 1) == slot:
+                continue  # it is one of its own, which has a job to come
+            extra = tick(known, definition, slot, now, now)
+            done = await self._plan(ticks, Plan(known.name, known.uid, None, [extra]))
+            if done and done[0] is not None and extra.row is not None:
+                return UUID(bytes=extra.row.id)
+        raise self._contended(name)
+
+    async def backfill(
+        self, name: str, since: datetime, until: datetime | None = None, *, dry_run: bool = False
+    ) -> int:
+        """Fire the slots from ``since`` on that did not, up to ``until`` or now; how many that were. Their jobs are due
+        at once, in the order of their slots, however many still run. Calling it again fires none twice. ``dry_run``
+        only counts them."""
+        first, end = aware(since, "since"), None if until is None else aware(until, "until")
+        if end is not None and end < first:
+            raise ConfigError(f"until: expected an instant after since, got {until} before {since}")
+        ticks = await self._ticks()
+        now, known = await self._known_and_caught_up(ticks, name)
+        self._check_reach(known, first, now)
+        definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
+        last = now if end is None else min(now, end)
+        every = list(islice(slots(definition, definition.first(first - 1), last), _MOST_BACKFILLED + 1))
+        if len(every) > _MOST_BACKFILLED:
+            raise ConfigError(f"expected at most {_MOST_BACKFILLED:,} slots at once, got more; name a shorter time")
+        fired, missed = await self._dealt_with(ticks, known.uid, first, last)
+        most = None if definition.max_runs is None else max(0, definition.max_runs - known.runs)
+        left_out = [slot for slot in every if slot not in fired][:most]
+        if dry_run:
+            return len(left_out)
+        count = 0
+        for start in range(0, len(left_out), _PAGE):
+            page = left_out[start : start + _PAGE]
+            # Due now, in their order: a job that is made up for is not late.
+            due = now - len(left_out) + start
+            made_up = [tick(known, definition, slot, due + i, now) for i, slot in enumerate(page)]
+            missed, left = split(missed, page, definition)
+            plan = Plan(name, known.uid, None, sorted([*made_up, *left], key=lambda one: one.slot))
+            outcomes = await self._plan(ticks, plan)
+            if outcomes is None:
+                raise ScheduleNotFound(f"schedule {shown(name)} went while it was made up for")
+            count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
+        return count
+
+    def _check_reach(self, known: Schedule, first: int, now: int) -> None:
+        """What is not on the ledger any more could fire once more."""
+        oldest = now - micros(self._owner.client.settings.retention.ticks.age)
+        if max(first, known.created_at) < oldest:
+            reach = to_datetime(oldest).isoformat(timespec="seconds")
+            raise ConfigError(f"since: expected an instant after {reach}: what fired before is kept no longer")
+
+    async def _dealt_with(
+        self, ticks: TickStore, uid: bytes, first: int, last: int
+    ) -> tuple[set[int], Sequence[Stretch]]:
+        """Slots that have fired, and stretches of those that were missed, between two instants."""
+        fired: set[int] = set()
+        missed = []
+        before = last + 1
+        while page := await ticks.history(uid, before, _PAGE):
+            for one in page:
+                if one.outcome is TickOutcome.FIRED:
+                    fired.add(one.slot)
+                elif one.count > 1:
+                    missed.append(Stretch(one.slot, one.count))
+                if one.slot < first:
+                    return fired, missed
+            before = page[-1].slot
+        return fired, missed
+
+    # -- within
+
+    @property
+    def _ahead(self) -> int:
+        return micros(self._owner.client.settings.planner.ahead)
+
+    async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
+        """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
+        for _ in range(_MOST_PLANS):
+            now = await self._now(ticks)
+            known = await self._find(ticks, name)
+            if known is None or not known.enabled or known.look_at is None or known.look_at > now:
+                return now, known
+            definition = unpack(known.definition)
+            if definition.paced or name in self._paced:
+                return now, known
+            plan = make_plan(known, definition, now, self._ahead)
+            if not plan.ticks:
+                return now, known
+            outcomes = await self._plan(ticks, plan)
+            warn_if_late(self._owner.client.observers, known, plan, outcomes or (), now)
+        raise self._contended(name)
+
+    async def _plan(self, ticks: TickStore, plan: Plan) -> Sequence[TickOutcome | None] | None:
+        """Have the store carry out a plan, and tell of what it did; None: nothing."""
+        [outcomes] = await ticks.plan([plan], self._stamp())
+        tell_ticks(self._owner.client.observers, plan, outcomes or ())
+        return outcomes
+
+    async def _known_and_caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule]:
+        now, known = await self._caught_up(ticks, name)
+        return now, await self._known(ticks, name) if known is None else known
+
+    async def _save(self, ticks: TickStore, wanted: Schedule, known: Schedule | None, now: int) -> bool:
+        """Save, and plan at once what no planner may be awake in time for."""
+        expect = 0 if known is None else known.version
+        [saved] = await ticks.save([Save(wanted, expect)], self._stamp())
+        if saved:
+            what = "made" if known is None else "changed" if known.enabled else "enabled"
+            log.info("schedule %s: %s", shown(wanted.name), what)
+        due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
+        definition = unpack(wanted.definition)
+        if saved and due and not definition.paced:
+            await self._plan(ticks, make_plan(replace(wanted, version=expect + 1), definition, now, self._ahead))
+        return saved
+
+    def _contended(self, name: str) -> Unavailable:
+        return Unavailable(f"schedule {shown(name)} is being changed over and over by others; try again")
+
+
+def _anchor(before: Definition, spec: Every | Cron, known: Schedule, now: int) -> int:
+    """From where an interval is counted that has no start: as before, if it is the same; else from the last slot."""
+    rule = before.rule
+    if not isinstance(rule, EveryRule):
+        return known.last_slot or now
+    same = isinstance(spec, Every) and micros(spec.interval, "interval") == rule.interval
+    return rule.anchor if same else known.last_slot or rule.anchor

@@ -1,0 +1,122 @@
+"""What became of the jobs of slots, on its way to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+from headrace.core.backoff import Backoff
+from headrace.core.clock import Clock
+from headrace.core.headers import SLOT, read_headers
+from headrace.errors import ConfigError, Unavailable
+from headrace.schedules.plan import DELIVERY, SCHEDULE, Delivery
+from headrace.seam.instants import to_datetime
+from headrace.seam.protocol import TickStore
+from headrace.seam.records import JobId, Leased, Settlement
+from headrace.seam.ticks import TickNote
+from headrace.text import shown
+from headrace.types import JobState
+
+log = logging.getLogger("headrace")
+
+_BATCH = 500
+_KEPT = 10_000
+"""Notes that wait while the store is away; later ones are lost, and the ledger then knows only the jobs."""
+
+
+def at_most_once(leased: Leased) -> bool:
+    """Whether the job may not be started again if it ever was."""
+    if not _names(leased, DELIVERY):
+        return False
+    return read_headers(leased.headers).get(DELIVERY) == Delivery.AT_MOST_ONCE
+
+
+def slot_of(leased: Leased) -> str:
+    """The schedule and the slot that a job is of, as events tell them; empty for all other jobs."""
+    if not _names(leased, SLOT):
+        return ""
+    headers = read_headers(leased.headers)
+    try:
+        slot = to_datetime(int(headers.get(SLOT, "").partition(":")[2]))
+    except (ValueError, OverflowError):
+        return ""
+    return f"{headers.get(SCHEDULE, '')} {slot.isoformat()}"
+
+
+def _names(leased: Leased, header: str) -> bool:
+    """Whether the name stands in the job's headers; which is found out without reading them."""
+    return isinstance(leased.headers, bytes) and header.encode() in leased.headers
+
+
+class Notes:
+    """Notes of jobs that came from slots. They are for people: a worker that dies takes some with it."""
+
+    def __init__(self, ticks: TickStore | None, clock: Clock, rng: Random) -> None:
+        self._ticks = ticks
+        self._clock = clock
+        self._rng = rng
+        self.expected: dict[tuple[JobId, int], TickNote] = {}
+        """Of settlements that the store has not answered yet."""
+        self._ready: list[TickNote] = []
+        self._woken = asyncio.Event()
+        self._forbidden = False
+        """Whether the store says that this worker may not."""
+
+    def ended(self, leased: Leased, settlement: Settlement, ran: float) -> None:
+        """A run of the job is over."""
+        if self._ticks is None or leased.headers is None or not settlement.state.terminal:
+            return
+        uid, _, slot = read_headers(leased.headers).get(SLOT, "").partition(":")
+        try:
+            started = self._clock.now() - int(ran * 1e6)
+            note = TickNote(
+                bytes.fromhex(uid),
+                int(slot),
+                settlement.state.value,
+                max(0, started - leased.run_at),
+                int(ran * 1e6),
+            )
+        except ValueError:
+            return
+        self.expected[settlement.id, settlement.epoch] = note
+        if log.isEnabledFor(logging.DEBUG):
+            waited, took = note.waited / 1e6, note.ran / 1e6
+            log.debug("%s: %s, started %.3f s late, ran %.3f s", shown(slot_of(leased)), note.state, waited, took)
+
+    def answered(self, settlement: Settlement, state: JobState | None) -> None:
+        """The store has spoken of it; what it has refused is not noted."""
+        note = self.expected.pop((settlement.id, settlement.epoch), None)
+        if note is not None and state is settlement.state and len(self._ready) < _KEPT:
+            self._ready.append(note)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Write notes down until cancelled."""
+        backoff = Backoff(self._rng)
+        while self._ticks is not None:
+            await self._woken.wait()
+            if await self.write():
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.pause())
+
+    async def write(self) -> bool:
+        """Write down what there is; False: the store is away."""
+        try:
+            while self._ticks is not None and (batch := self._ready[:_BATCH]):
+                await self._ticks.note(batch, self._clock.stamp())
+                del self._ready[: len(batch)]
+                self._forbidden = False
+        except Unavailable:
+            return False
+        except ConfigError as error:
+            if not self._forbidden:
+                log.warning("this worker notes nothing of schedules' jobs: %s", error)
+            self._forbidden = True
+            self._ready.clear()
+        except Exception:
+            log.exception("notes of schedules' jobs could not be written down")
+            self._ready.clear()
+        self._woken.clear()
+        return True

@@ -1,0 +1,334 @@
+"""A duty of every worker: plan the slots of schedules ahead of time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+
+from msgspec.structs import replace
+
+from headrace.core.alerts import Alert
+from headrace.core.clock import Clock
+from headrace.core.config import PlannerSettings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind, Observers
+from headrace.errors import ConfigError, Unavailable
+from headrace.schedules.plan import SHORTEST, Definition, make_plan, unpack
+from headrace.seam.instants import to_datetime
+from headrace.seam.protocol import TickStore
+from headrace.seam.ticks import Look, NewTick, Plan, Save, Schedule, TickOutcome
+from headrace.text import shown
+from headrace.types import Duration
+
+log = logging.getLogger("headrace")
+
+Pace = Callable[[str], Duration | None]
+"""How long until the next slot of the schedule of that name; None: as its rule says."""
+
+_KINDS = {
+    TickOutcome.FIRED: EventKind.TICK_FIRED,
+    TickOutcome.SKIPPED: EventKind.TICK_SKIPPED,
+    TickOutcome.MISSED: EventKind.TICK_MISSED,
+}
+_LATER = 60_000_000
+"""When a schedule is looked at again that cannot be planned, as one that a newer version has made."""
+_PUT_OFF = "it is looked at again later"
+_AGAIN = 1_000_000
+"""When a store is asked again that did not answer."""
+_SELDOM = 64
+"""Beats between two looks of a worker that may not plan, in the end."""
+_FRUITLESS = 3
+"""Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
+_BEHIND = 100
+"""So many schedules that nobody looked at in time: the planners do not keep up."""
+_DESERTED = 3
+"""So many times in a row nobody looked: then others plan a schedule of that share."""
+_MOST_LEFT = 1_000
+"""Schedules that are left to others, and looked past for those behind them."""
+_STAGGER = 0.2
+"""Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
+
+
+class Planner:
+    """Looks for schedules that must be looked at, on a jittered beat and whenever one is known to come up.
+
+    It needs no leader: of several planners that plan one schedule, the store accepts one, and the others have done
+    nothing. One plan is under way at a time.
+    """
+
+    def __init__(
+        self,
+        ticks: TickStore,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        settings: PlannerSettings,
+        paces: Mapping[str, Pace] | None = None,
+    ) -> None:
+        self._ticks = ticks
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._every = micros(settings.every) / 1e6
+        self._beat = micros(settings.every)
+        self._patience = 2 * self._beat
+        self._ahead = micros(settings.ahead)
+        self._look = Look(settings.batch, settings.shard, settings.shards)
+        self._paces = paces or {}
+        self._left: set[str] = set()
+        """Schedules of which it was told that they are left to others."""
+        self._help_at = 0.0
+        """When to look for shares that nobody looks after, by the loop's clock."""
+        self._woken = asyncio.Event()
+        self._forbidden = 0
+        """Looks in a row after which the store said that this worker may not plan."""
+
+    def wake(self) -> None:
+        """A schedule has changed: look now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Plan until cancelled, the first time at once. One who may not looks more and more seldom whether he may by
+        now."""
+        while True:
+            self._woken.clear()
+            next_in = await self.look()
+            if self._forbidden:
+                await asyncio.sleep(self._every * min(2**self._forbidden, _SELDOM))
+                continue
+            pause = self._every * (0.75 + self._rng.random() / 2)
+            if next_in is not None:
+                pause = min(pause, next_in / 1e6 + self._rng.random() * _STAGGER)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+                # Whoever is told of a change is told with all others, and often of several in a row.
+                await asyncio.sleep(self._rng.random() * _STAGGER)
+            except TimeoutError:
+                continue
+
+    async def look(self) -> int | None:
+        """Plan what must be planned, as far as the store and its rights allow; microseconds until the next look."""
+        try:
+            next_in = await self.plan_due()
+            self._forbidden = 0
+            return next_in
+        except Unavailable:
+            return _AGAIN
+        except ConfigError as error:
+            if not self._forbidden:
+                log.warning("this worker does not plan schedules: %s", error)
+            self._forbidden += 1
+        except Exception:
+            log.exception("planning failed; the next look comes")
+        return None
+
+    async def plan_due(self) -> int | None:
+        """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
+        next_in = await self._plan_share()
+        if self._look.shards > 1 and asyncio.get_running_loop().time() >= self._help_at:
+            self._help_at = asyncio.get_running_loop().time() + self._every
+            await self._help_out()
+        return next_in
+
+    async def _help_out(self) -> None:
+        """Plan what nobody looks after, of whichever share."""
+        look = Look(self._look.limit)
+        while True:
+            looked = await self._ticks.due(look, self._clock.stamp())
+            long_ago = looked.now - _DESERTED * self._beat
+            schedules = [
+                one
+                for one in looked.schedules
+                if one.look_at is not None
+                and one.look_at < long_ago
+                and one.bucket % self._look.shards != self._look.shard
+                and not self._is_for_others(one, looked.now)
+            ]
+            for share, count in sorted(Counter(one.bucket % self._look.shards for one in schedules).items()):
+                which = f"share {share} of {self._look.shards}"
+                sentence = f"{which} has no planner: another worker plans its schedules, {count} or more that waited"
+                self._observers.alert(Alert.SHARE_UNATTENDED, which, sentence)
+            if not schedules or not await self._plan_all(schedules, looked.now):
+                return
+
+    async def _plan_share(self) -> int | None:
+        fruitless = overdue = left = 0
+        while fruitless < _FRUITLESS:
+            look = replace(self._look, limit=self._look.limit + left)
+            looked = await self._ticks.due(look, self._clock.stamp())
+            schedules = [one for one in looked.schedules if not self._is_for_others(one, looked.now)]
+            left = len(looked.schedules) - len(schedules)
+            if not schedules:
+                if left < look.limit:
+                    return looked.next_in
+                if left >= _MOST_LEFT:
+                    return _AGAIN
+                continue
+            if not fruitless:
+                overdue += self._overdue(schedules, looked.now)
+                self._warn_if_behind(overdue)
+            fruitless = 0 if await self._plan_all(schedules, looked.now) else fruitless + 1
+        return _AGAIN
+
+    async def _plan_all(self, schedules: Sequence[Schedule], now: int) -> bool:
+        """Whether the store carried out any plan."""
+        if unmarked := [saved for one in schedules if (saved := self._marked(one)) is not None]:
+            return any(await self._ticks.save(unmarked, self._clock.stamp()))
+        sound, plans = [], []
+        disabled = False
+        for schedule in schedules:
+            try:
+                plan = self._plan_of(schedule, now)
+            except ConfigError as error:
+                disabled |= await self._disable(schedule, error)
+            else:
+                sound.append(schedule)
+                plans.append(plan)
+            await asyncio.sleep(0)
+        return bool(plans and await self._plan(sound, plans, now)) or disabled
+
+    async def _disable(self, schedule: Schedule, error: ConfigError) -> bool:
+        """Of a schedule that says what none may, nothing good comes later either; whether it was this call that has
+        disabled it."""
+        off = Save(replace(schedule, enabled=False), schedule.version)
+        [saved] = await self._ticks.save([off], self._clock.stamp())
+        if saved:
+            log.error("schedule %s is disabled, as it says what none may: %s", shown(schedule.name), error)
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"schedule {schedule.name} is disabled"))
+        return saved
+
+    def _marked(self, schedule: Schedule) -> Save | None:
+        """The schedule with a note that its pace is set, if it is and others do not know it yet."""
+        definition = _read(schedule) if schedule.name in self._paces else None
+        if definition is None or definition.paced:
+            return None
+        return Save(replace(schedule, definition=replace(definition, paced=True).pack()), schedule.version)
+
+    def _is_for_others(self, schedule: Schedule, now: int) -> bool:
+        """Whether a function sets its pace that this worker does not have, and workers that do have it are not late."""
+        if schedule.name in self._paces or (definition := _read(schedule)) is None or not definition.paced:
+            return False
+        if schedule.name not in self._left:
+            self._left.add(schedule.name)
+            log.info("schedule %s is left to workers that have the function that sets its pace", shown(schedule.name))
+        return schedule.slot is not None and now - schedule.slot <= self._patience
+
+    async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
+        """Have the store carry out plans, and tell of what it did; whether it did any. One that it will not take is put
+        off by itself."""
+        try:
+            answers = await self._ticks.plan(plans, self._clock.stamp())
+        except (Unavailable, ConfigError):
+            raise
+        except Exception:
+            if len(plans) == 1:
+                log.exception("the store will not plan schedule %s; %s", shown(plans[0].name), _PUT_OFF)
+                answers = await self._ticks.plan([_put_off(schedules[0], now)], self._clock.stamp())
+            else:
+                each = zip(schedules, plans, strict=True)
+                return any([await self._plan([schedule], [plan], now) for schedule, plan in each])
+        told: Counter[str] = Counter()
+        for schedule, plan, outcomes in zip(schedules, plans, answers, strict=True):
+            tell_ticks(self._observers, plan, outcomes or ())
+            warn_if_late(self._observers, schedule, plan, outcomes or (), now)
+            told.update(outcome.value for outcome in outcomes or () if outcome is not None)
+        log.debug("planned %d schedules; slots: %s", sum(one is not None for one in answers), dict(told))
+        return any(outcomes is not None for outcomes in answers)
+
+    def _plan_of(self, schedule: Schedule, now: int) -> Plan:
+        """What to do now. Raises ``ConfigError`` for a schedule that says what none may; one that cannot be read, as a
+        newer version's, or that names a time zone unknown here, is put off."""
+        definition: Definition | None = None
+        try:
+            definition = unpack(schedule.definition)
+            if definition.paced and schedule.name not in self._paces:
+                return self._left_by_others(schedule, now)
+            pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
+            return make_plan(schedule, definition, now, self._ahead, pace)
+        except Exception as error:
+            if definition is None and isinstance(error, ConfigError):
+                raise
+            log.exception("schedule %s cannot be planned; %s", shown(schedule.name), _PUT_OFF)
+            return _put_off(schedule, now)
+
+    def _left_by_others(self, schedule: Schedule, now: int) -> Plan:
+        """Out of the way of other schedules, for a moment: a worker that has the function may come."""
+        if schedule.slot is not None:
+            which = f"schedule {shown(schedule.name)}: the slot of {to_datetime(schedule.slot).isoformat()}"
+            why = "a function sets the pace of the schedule, and no worker that runs has it"
+            self._observers.alert(Alert.SCHEDULE_LATE, schedule.name, f"{which} waits: {why}", queue=schedule.queue)
+        return _put_off(schedule, now, self._beat)
+
+    def _interval(self, name: str) -> int | None:
+        try:
+            given = self._paces[name](name)
+            return None if given is None else max(micros(given, f"schedule {name}: next interval"), 1_000_000)
+        except Exception as error:
+            log.exception("the pace of schedule %s raised; it goes on by its rule", shown(name))
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
+            return None
+
+    def _overdue(self, schedules: Sequence[Schedule], now: int) -> int:
+        """How many should have been looked at long ago."""
+        long_ago = now - self._patience
+        return sum(one.look_at is not None and one.look_at < long_ago for one in schedules)
+
+    def _warn_if_behind(self, overdue: int) -> None:
+        if overdue >= _BEHIND:
+            sentence = f"{overdue} schedules or more had waited {self._patience / 1e6:g} s and longer for a planner"
+            self._observers.alert(Alert.PLANNER_BEHIND, "", sentence)
+
+
+def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
+    """Tell of slots that were planned."""
+    if not observers:
+        return
+    for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+        if outcome is not None:
+            job = tick.row if outcome is TickOutcome.FIRED else None
+            name = (b"", "", "") if job is None else (job.id, job.queue, job.task)
+            detail = f"{plan.name} {_named(tick)}"
+            observers.tell(Event(_KINDS[outcome], *name, detail=detail, count=tick.count))
+
+
+def warn_if_late(
+    observers: Observers, schedule: Schedule, plan: Plan, outcomes: Sequence[TickOutcome | None], now: int
+) -> None:
+    """Alert to the first slot that was missed, or planned more than two distances between slots after its instant."""
+    for tick, outcome in zip(plan.ticks, outcomes, strict=False):
+        late = now - tick.run_at
+        if outcome is TickOutcome.MISSED:
+            what = f"{_named(tick)} had no job: nobody planned in time"
+        elif outcome is not None and late >= 2 * SHORTEST and late > 2 * _gap(schedule, tick.slot):
+            what = f"{_named(tick)} was planned {late / 1e6:.0f} s after its instant"
+        else:
+            continue
+        sentence = f"schedule {shown(plan.name)}: the slot of {what}"
+        observers.alert(Alert.SCHEDULE_LATE, plan.name, sentence, queue=schedule.queue)
+        return
+
+
+def _named(tick: NewTick) -> str:
+    more = "" if tick.count == 1 else f" and {tick.count - 1} after it"
+    return f"{to_datetime(tick.slot).isoformat()}{more}"
+
+
+def _gap(schedule: Schedule, slot: int) -> int:
+    return unpack(schedule.definition).rule.gap(slot)
+
+
+def _read(schedule: Schedule) -> Definition | None:
+    """None: it cannot be read."""
+    try:
+        return unpack(schedule.definition)
+    except Exception:
+        return None
+
+
+def _put_off(schedule: Schedule, now: int, by: int = _LATER) -> Plan:
+    return Plan(schedule.name, schedule.uid, schedule.version, [], schedule.slot, now + by)

@@ -1,0 +1,344 @@
+"""Schedules on a store, looked at: what is there, what comes, what was, and what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from datetime import datetime
+from heapq import nlargest
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.access import Access
+from headrace.core.durations import micros
+from headrace.core.names import check_name
+from headrace.errors import ConfigError, ScheduleNotFound
+from headrace.payloads.pack import Packer
+from headrace.schedules.plan import Definition, run_at, unpack
+from headrace.schedules.spec import ScheduleInfo, TickInfo, schedule_info, tick_info, unreadable_info
+from headrace.seam.instants import from_datetime, to_datetime
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import JobId
+from headrace.seam.ticks import Look, Schedule, ScheduleSelector, Tick, TickOutcome
+from headrace.text import shown
+from headrace.types import Duration, JobState
+
+_PAGE = 100
+_LONG_PAGE = 500
+_MOST_READ = 10_000
+"""Slots of one schedule that are looked at for its health."""
+_SLOWEST = 10
+
+
+class ScheduleHealth(Struct, frozen=True, kw_only=True):
+    """How a schedule fared in a period: the slots of that time, and their jobs.
+
+    >>> import asyncio
+    >>> from headrace import App, Every
+    >>> app = App("memory://")
+    >>> @app.task(name="ping")
+    ... def ping() -> None: ...
+    >>> async def main() -> ScheduleHealth:
+    ...     async with app:
+    ...         await app.schedules.put(Every("1h", ping.job()))
+    ...         await app.schedules.run("ping")
+    ...         await app.drain()
+    ...         [health] = await app.schedules.health("ping", period="1d", slow="1m")
+    ...         return health
+    >>> health = asyncio.run(main())
+    >>> health.stale, health.fired, health.completed, health.failure_rate, health.coverage, health.slow
+    ('', 1, 1, 0.0, 1.0, [])
+    """
+
+    name: str
+    stale: str
+    """``overdue``: nobody plans it. ``silent``: its last slots were skipped or missed. Else empty."""
+    fired: int
+    skipped: int
+    missed: int
+    """Slots."""
+    completed: int
+    failed: int
+    cancelled: int
+    """Jobs of slots that fired, by how they ended; of the others it is not known, or they have not ended."""
+    coverage: float | None
+    """Of the slots that fired or were missed, the share that fired and whose jobs were not cancelled; None: there were
+    none."""
+    failure_rate: float | None
+    """Of the jobs that ended, the share that failed; None: there were none."""
+    slow: list[TickInfo]
+    """Slots whose jobs ran longer than asked for: the ten slowest, those first."""
+    complete: bool
+    """False: there were more than 10,000 slots, and the earlier ones were not looked at."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+class Desk(Access, Protocol):
+    """A way to a store, and what makes jobs for it."""
+
+    packer: Packer
+
+
+class Owner(Protocol):
+    """Whatever has a desk."""
+
+    @property
+    def client(self) -> Desk:
+        """The desk."""
+
+
+class Timetable:
+    """The schedules of a store, as they are. Nothing here changes them."""
+
+    def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:
+        self._owner = owner
+        self._paced = paced
+        """Those for which this process has a function that says how long it is until the next slot."""
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """One schedule. Raises ``ScheduleNotFound``."""
+        known = await self._known(await self._ticks(), name)
+        return self._info(known)
+
+    async def list(
+        self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
+    ) -> Sequence[ScheduleInfo]:
+        """Schedules in the order of their names: all, or those of a tenant (empty: of none), or of a queue; from the
+        name ``after`` on, which is left out, as the last one of a page is."""
+        found = []
+        sel = _selector(tenant, queue)
+        above = None if after is None else check_name(after, "after")
+        number(limit, "limit")
+        ticks = await self._ticks()
+        async for one in self._all(ticks, sel, above):
+            found.append(self._info(one))
+            if len(found) == limit:
+                break
+        return found
+
+    async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """The next instants at which its jobs will be due, with jitter, those that are planned already included."""
+        number(count, "count")
+        ticks = await self._ticks()
+        now = await self._now(ticks)
+        known = await self._known(ticks, name)
+        definition = unpack(known.definition)
+        ahead = [one for one in await ticks.history(known.uid, None, _PAGE) if one.run_at > now]
+        states = await self._states(ahead)
+        planned = [one.run_at for one in ahead if states.get(one.job) == JobState.AVAILABLE]
+        left = count if definition.max_runs is None else min(count, max(0, definition.max_runs - known.runs))
+        coming = islice(slots(definition, known.slot), left) if known.enabled else ()
+        due = sorted(planned) + [run_at(known.uid, slot, definition) for slot in coming]
+        return [to_datetime(instant) for instant in due[:count]]
+
+    async def history(self, name: str, limit: int = 20, *, before: datetime | None = None) -> Sequence[TickInfo]:
+        """What became of its slots, the latest first; of those before an instant, as of the last one of a page."""
+        number(limit, "limit")
+        earlier = None if before is None else aware(before, "before")
+        ticks = await self._ticks()
+        known = await self._known(ticks, name)
+        return await self._page(ticks, known.uid, earlier, limit)
+
+    # -- what is wrong
+
+    async def stale(
+        self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[ScheduleInfo]:
+        """Enabled schedules that have not fired lately: nobody has planned their next slot in time, or their last two
+        slots were skipped or missed. The first ``limit`` of them, by name, above ``after``.
+
+        It reads the schedules in pages of a hundred until it has found so many: all of them, if all are well.
+        """
+        number(limit, "limit")
+        sel = _selector(tenant, queue)
+        above = None if after is None else check_name(after, "after")
+        ticks = await self._ticks()
+        now = await self._now(ticks)
+        found: list[ScheduleInfo] = []
+        async for one in self._all(ticks, sel, above):
+            if self._staleness(one, now):
+                found.append(self._info(one))
+                if len(found) == limit:
+                    break
+        return found
+
+    async def health(
+        self,
+        *names: str,
+        period: Duration = "1d",
+        slow: Duration = "1m",
+        tenant: str | None = None,
+        queue: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[ScheduleHealth]:
+        """How schedules fared in the ``period`` until now, and which of their jobs ran longer than ``slow``: of those
+        named, or of the first ``limit``, by name, above ``after``. It reaches back as far as the ledger does. Raises
+        ``ScheduleNotFound``.
+
+        For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs of those of
+        which it is not noted how they ended.
+        """
+        number(limit, "limit")
+        length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
+        sel = _selector(tenant, queue)
+        above = None if after is None else check_name(after, "after")
+        if names and (tenant, queue, after) != (None, None, None):
+            raise ConfigError("expected names, or tenant=, queue= and after=, got both")
+        ticks = await self._ticks()
+        now = await self._now(ticks)
+        found: list[ScheduleHealth] = []
+        async for one in self._named(ticks, names) if names else self._all(ticks, sel, above):
+            read, complete = await self._since(ticks, one.uid, now - length, now)
+            found.append(_health(one.name, self._staleness(one, now), read, longer, complete))
+            if len(found) == limit:
+                break
+        return found
+
+    def _staleness(self, known: Schedule, now: int) -> str:
+        """Why it has not fired lately; empty: it has, or it need not."""
+        slot = known.slot
+        if slot is None or not known.enabled:
+            return ""
+        try:
+            definition = unpack(known.definition)
+        except ValueError:
+            return "unreadable"
+        late = now - run_at(known.uid, slot, definition)
+        if late > 0 and late > min(definition.grace, 2 * definition.rule.gap(slot)):
+            return "overdue"
+        if definition.paced:
+            return ""
+        # Slots that came after it last fired or was changed, and for which it did not fire.
+        passed = slots(definition, definition.first(max(known.last_slot or 0, known.updated_at)), min(slot, now) - 1)
+        return "silent" if len([*islice(passed, 2)]) == 2 else ""
+
+    async def _since(self, ticks: TickStore, uid: bytes, first: int, last: int) -> tuple[Sequence[TickInfo], bool]:
+        """What became of slots between two instants; whether these are all."""
+        read: list[TickInfo] = []
+        before = last + 1
+        start = to_datetime(first)
+        while len(read) < _MOST_READ:
+            page = await self._page(ticks, uid, before, _LONG_PAGE)
+            read += [one for one in page if one.slot >= start]
+            if len(page) < _LONG_PAGE or page[-1].slot < start:
+                return read, True
+            before = from_datetime(page[-1].slot)
+            await asyncio.sleep(0)
+        return read, False
+
+    # -- within
+
+    async def _page(self, ticks: TickStore, uid: bytes, before: int | None, limit: int) -> Sequence[TickInfo]:
+        page = await ticks.history(uid, before, limit)
+        states = await self._states(page)
+        return [tick_info(one, one.state or states.get(one.job, "")) for one in page]
+
+    async def _states(self, page: Sequence[Tick]) -> dict[JobId | None, str]:
+        """Of jobs of which nothing is noted."""
+        backend = await self._owner.client.backend()
+        unknown = [one.job for one in page if one.job is not None and not one.state]
+        records = await backend.fetch(unknown, at=self._stamp()) if unknown else []
+        return {record.id: record.state.value for record in records if record is not None}
+
+    def _info(self, known: Schedule) -> ScheduleInfo:
+        """One that cannot be read is told as such: it must not spoil a whole list."""
+        try:
+            definition = unpack(known.definition)
+        except ValueError as error:
+            return unreadable_info(known, error)
+        return schedule_info(known, definition, self._owner.client.packer.envelope)
+
+    def _stamp(self) -> int | None:
+        return self._owner.client.clock.stamp()
+
+    async def _now(self, ticks: TickStore) -> int:
+        """The store's clock."""
+        return (await ticks.due(Look(1), self._stamp())).now
+
+    async def _ticks(self) -> TickStore:
+        backend: Backend = await self._owner.client.backend()
+        if backend.ticks is None:
+            raise ConfigError("this store keeps no schedules; SQLite, PostgreSQL and Valkey do")
+        return backend.ticks
+
+    async def _find(self, ticks: TickStore, name: str) -> Schedule | None:
+        found = await ticks.find(ScheduleSelector(names=[check_name(name, "name")]))
+        return found[0] if found else None
+
+    async def _known(self, ticks: TickStore, name: str) -> Schedule:
+        known = await self._find(ticks, name)
+        if known is None:
+            raise ScheduleNotFound(f"no schedule {shown(name)}: it never was, or has been deleted")
+        return known
+
+    async def _named(self, ticks: TickStore, names: Sequence[str]) -> AsyncIterator[Schedule]:
+        for name in names:
+            yield await self._known(ticks, name)
+
+    async def _all(self, ticks: TickStore, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
+        while page := await ticks.find(sel, after, _PAGE):
+            for one in page:
+                yield one
+            after = page[-1].name
+            await asyncio.sleep(0)
+
+
+def _health(name: str, stale: str, read: Sequence[TickInfo], longer: float, complete: bool) -> ScheduleHealth:
+    fired, skipped, missed = (
+        sum(one.count for one in read if one.outcome == outcome.value)
+        for outcome in (TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
+    )
+    completed, failed, cancelled = (
+        sum(one.state == state.value for one in read)
+        for state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+    )
+    ended = completed + failed + cancelled
+    slow = [one for one in read if one.ran is not None and one.ran > longer]
+    return ScheduleHealth(
+        name=name,
+        stale=stale,
+        fired=fired,
+        skipped=skipped,
+        missed=missed,
+        completed=completed,
+        failed=failed,
+        cancelled=cancelled,
+        coverage=(fired - cancelled) / (fired + missed) if fired + missed else None,
+        failure_rate=failed / ended if ended else None,
+        slow=nlargest(_SLOWEST, slow, key=lambda one: one.ran or 0.0),
+        complete=complete,
+    )
+
+
+def _selector(tenant: str | None, queue: str | None) -> ScheduleSelector:
+    return ScheduleSelector(
+        tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
+        queue=None if queue is None else check_name(queue, "queue"),
+    )
+
+
+def slots(definition: Definition, slot: int | None, last: int | None = None) -> Iterator[int]:
+    """From this one on."""
+    while slot is not None and (last is None or slot <= last):
+        yield slot
+        slot = definition.following(slot)
+
+
+def aware(given: object, what: str) -> int:
+    """The instant that a datetime names. Raises ``ConfigError``."""
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
+    return from_datetime(given)
+
+
+def number(given: object, what: str) -> None:
+    """Raises ``ConfigError`` if it is no whole number of at least 1."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")

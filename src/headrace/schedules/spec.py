@@ -1,0 +1,441 @@
+"""Schedules as users say and see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct, StructMeta
+
+from headrace.core.durations import micros, spell_exactly
+from headrace.core.headers import read_headers
+from headrace.errors import ConfigError, InvalidJob, PayloadError
+from headrace.payloads.codec import Envelope, show
+from headrace.schedules.calendar import CronRule, EveryRule, Rule, cron_rule
+from headrace.schedules.plan import SHORTEST, Definition, Delivery, Misfire, Template
+from headrace.seam.instants import from_datetime, to_datetime
+from headrace.seam.records import Row
+from headrace.seam.ticks import Overlap, Schedule, Tick
+from headrace.text import shown
+from headrace.types import Duration, JobState, NewJob
+
+QUEUE = "queue"
+"""The way to overlap that stores need not know of: a group."""
+
+
+if TYPE_CHECKING:
+    _Options = StructMeta
+else:
+
+    class _Options(StructMeta):
+        """Options of other names are refused as everywhere else; type checkers know those that there are."""
+
+        def __call__(cls, *args: Any, **options: Any) -> Any:
+            if unknown := options.keys() - {*cls.__struct_fields__}:
+                known = sorted({*cls.__struct_fields__} - {"interval", "expression", "job"})
+                raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(known)}")
+            return super().__call__(*args, **options)
+
+
+class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
+    """What intervals and cron expressions have in common."""
+
+    name: str | None = None
+    """Unique in the store; the name of the task unless told."""
+    jitter: float | None = None
+    """Each job is due up to this share of the distance between slots before or after its slot: how much follows from
+    schedule and slot. Unless told, 0.1 for intervals and 0 for cron expressions."""
+    misfire: Literal["once", "skip", "all"] | None = None
+    """Slots that nobody planned in time, as when no worker ran: the last of them fires for all (``once``, unless told),
+    none does (``skip``), or each that is not older than ``max_age`` (``all``)."""
+    max_age: Duration = "1d"
+    grace: Duration = "1m"
+    """For so long after its instant a slot can still be planned in time."""
+    overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
+    """While the job of the slot before is still alive: fire, skip the slot, fire and let the new job wait until the old
+    one has ended, or cancel the old job and fire."""
+    delivery: Literal["exactly_once", "at_most_once"] = "exactly_once"
+    """``exactly_once``: one job for each slot, run like any other. ``at_most_once``: a slot that is late is missed, and
+    its job is never started a second time, whatever became of the first."""
+    start: datetime | None = None
+    end: datetime | None = None
+    """Only slots from ``start`` to ``end``; intervals are counted from ``start``."""
+    max_runs: int | None = None
+    """After so many slots have fired the schedule is over."""
+    rank: int = 0
+    """When many schedules are behind, those of lower rank are planned first."""
+
+
+class Every(ScheduleOptions, frozen=True):
+    """A job at equal intervals.
+
+    >>> from headrace import App, Every
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def check(site: str) -> None: ...
+    >>> Every("30s", check.job("example.org"), name="check example.org").interval
+    '30s'
+    """
+
+    interval: Duration
+    job: NewJob
+
+
+class Cron(ScheduleOptions, frozen=True):
+    """A job by the clock: minute, hour, day, month and weekday (six fields: seconds first), or ``@daily`` and its like.
+
+    >>> from headrace import App, Cron
+    >>> app = App("memory://")
+    >>> @app.task
+    ... def report() -> None: ...
+    >>> Cron("0 6 * * MON-FRI", report.job(), tz="Europe/Madrid").tz
+    'Europe/Madrid'
+    """
+
+    expression: str
+    job: NewJob
+    tz: str = "UTC"
+
+
+class ScheduleInfo(Struct, frozen=True, kw_only=True):
+    """A stored schedule.
+
+    >>> import asyncio
+    >>> from headrace import App, Cron
+    >>> app = App("memory://")
+    >>> @app.task(name="report")
+    ... def report(region: str) -> None: ...
+    >>> async def main() -> ScheduleInfo:
+    ...     async with app:
+    ...         return await app.schedules.put(Cron("0 6 * * *", report.job("north"), tz="Europe/Madrid"))
+    >>> info = asyncio.run(main())
+    >>> info.name, info.rule, info.tz, info.args, info.enabled, info.runs
+    ('report', '0 6 * * *', 'Europe/Madrid', {'region': 'north'}, True, 0)
+    >>> info.to_dict()["misfire"]
+    'once'
+    """
+
+    name: str
+    task: str
+    args: Any
+    """Of its jobs, as plain data."""
+    queue: str
+    tenant: str
+    """Empty: it belongs to nobody in particular."""
+    priority: int
+    """Of its jobs."""
+    enabled: bool
+    rule: str
+    """``every 30s``, or the cron expression; in angle brackets, why the stored schedule cannot be read."""
+    tz: str
+    """Empty for intervals."""
+    next_slot: datetime | None
+    """The next slot that is not planned yet."""
+    last_slot: datetime | None
+    last_job: UUID | None
+    """The last slot that was planned, and its job."""
+    runs: int
+    """Slots whose jobs were stored: those planned ahead count already, and so do runs out of turn."""
+    jitter: float
+    misfire: str
+    max_age: float
+    grace: float
+    """In seconds."""
+    overlap: str
+    delivery: str
+    start: datetime | None
+    end: datetime | None
+    max_runs: int | None
+    rank: int
+    paced: bool
+    """Whether a function sets its pace (``app.pace``): workers without it leave the schedule to others."""
+    created_at: datetime
+    updated_at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self, str_keys=True)  # type: ignore[no-any-return]
+
+
+class TickInfo(Struct, frozen=True, kw_only=True):
+    """What became of a slot.
+
+    >>> import asyncio
+    >>> from headrace import App, Every
+    >>> app = App("memory://")
+    >>> @app.task(name="ping")
+    ... def ping() -> None: ...
+    >>> async def main() -> TickInfo:
+    ...     async with app:
+    ...         await app.schedules.put(Every("1h", ping.job()))
+    ...         await app.schedules.run("ping")
+    ...         [tick] = await app.schedules.history("ping")
+    ...         return tick
+    >>> tick = asyncio.run(main())
+    >>> tick.outcome, tick.state, tick.waited
+    ('fired', 'available', None)
+    """
+
+    slot: datetime
+    run_at: datetime
+    """With jitter."""
+    planned_at: datetime
+    """When it came on the ledger."""
+    outcome: str
+    """``fired``, ``skipped`` (the job before was still alive) or ``missed`` (nobody planned it in time)."""
+    count: int
+    """So many slots in a row, where they were missed."""
+    job: UUID | None
+    state: str
+    """Of the job, as far as it is known."""
+    waited: float | None
+    """Seconds from ``run_at`` until the job was last started; where the slot was backfilled, that is from then on …"""
+    ran: float | None
+    """… and for which it ran; None while it has not ended, or when that was not noted."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that JSON can carry."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
+    """The definition of a schedule with such jobs. Intervals without a start are counted from ``anchor``. Raises
+    ``ConfigError``."""
+    at_most_once = _one_of(Delivery, spec.delivery, "delivery") is Delivery.AT_MOST_ONCE
+    start, end = _instant(spec.start, "start"), _instant(spec.end, "end")
+    rule = _rule(spec, anchor if start is None else start)
+    if (grace := micros(spec.grace, "grace")) < SHORTEST:
+        raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
+    if start is not None and end is not None and end < start:
+        raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
+    if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
+        raise ConfigError(f"rank: expected a whole number from -32768 to 32767, got {shown(spec.rank)}")
+    return Definition(
+        rule=rule,
+        template=template,
+        jitter=_jitter(spec),
+        misfire=_one_of(Misfire, spec.misfire or ("skip" if at_most_once else "once"), "misfire"),
+        max_age=micros(spec.max_age, "max_age"),
+        grace=grace,
+        overlap=Overlap.ALLOW if spec.overlap == QUEUE else _one_of(Overlap, spec.overlap, "overlap", QUEUE),
+        queued=spec.overlap == QUEUE,
+        delivery=Delivery(spec.delivery),
+        start=start,
+        end=end,
+        max_runs=_whole(spec.max_runs, "max_runs"),
+    )
+
+
+def _rule(spec: Every | Cron, anchor: int) -> Rule:
+    if isinstance(spec, Cron):
+        return cron_rule(spec.expression, spec.tz)
+    given = spec.interval
+    negative = given < timedelta() if isinstance(given, timedelta) else isinstance(given, int | float) and given < 0
+    if negative or (interval := micros(given, "interval")) < SHORTEST:
+        raise ConfigError(f"interval: expected at least 1s, got {shown(given)}")
+    return EveryRule(interval, anchor)
+
+
+def template_of(row: Row) -> Template:
+    """What all jobs that are made like this one have in common."""
+    return Template(
+        task=row.task,
+        cells=row.cells,
+        priority=row.priority,
+        expires=row.expires,
+        max_attempts=row.max_attempts,
+        timeout=row.timeout,
+        result_ttl=row.result_ttl,
+        headers=read_headers(row.headers),
+        group=row.group,
+    )
+
+
+def _jitter(spec: Every | Cron) -> float:
+    given = spec.jitter
+    if given is None:
+        return _default_jitter(spec)
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= 0.5:
+        raise ConfigError(f"jitter: expected a share of the interval from 0 to 0.5, got {shown(given)}")
+    return float(given)
+
+
+def _default_jitter(spec: Every | Cron) -> float:
+    return 0.1 if isinstance(spec, Every) else 0.0
+
+
+def _one_of(kind: Any, given: object, what: str, *more: str) -> Any:
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(map(repr, (*(one.value for one in kind), *more)))
+        raise ConfigError(f"{what}: expected one of {known}, got {shown(given)}") from None
+
+
+def _instant(given: object, what: str) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
+    if not 1970 <= given.year < 2200:
+        raise ConfigError(f"{what}: expected a date from 1970 to 2199, got {shown(given)}")
+    return from_datetime(given)
+
+
+def _whole(given: object, what: str) -> int | None:
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31):
+        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")
+    return given
+
+
+def spec_of(definition: Definition, rank: int) -> Every | Cron:
+    """What a user would have said; its job is only named."""
+    rule = definition.rule
+    options: dict[str, Any] = {
+        "jitter": definition.jitter,
+        "misfire": definition.misfire.value,
+        "max_age": timedelta(microseconds=definition.max_age),
+        "grace": timedelta(microseconds=definition.grace),
+        "overlap": _overlap(definition),
+        "delivery": definition.delivery.value,
+        "start": _moment(definition.start),
+        "end": _moment(definition.end),
+        "max_runs": definition.max_runs,
+        "rank": rank,
+    }
+    job = NewJob(task=definition.template.task)
+    if isinstance(rule, CronRule):
+        return Cron(rule.expression, job, tz=rule.zone, **options)
+    return Every(timedelta(microseconds=rule.interval), job, **options)
+
+
+def changed(spec: Every | Cron, changes: Mapping[str, Any]) -> Every | Cron:
+    """The same with changes: options, and ``every`` or ``cron`` and ``tz``. Raises ``ConfigError``."""
+    options = {*ScheduleOptions.__struct_fields__} - {"name"}
+    known = options | {"every", "cron", "tz"}
+    if unknown := changes.keys() - known:
+        raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(sorted(known))}")
+    if "every" in changes and changes.keys() & {"cron", "tz"}:
+        raise ConfigError("expected every=, or cron= and tz=, got both")
+    kept = {name: getattr(spec, name) for name in options} | {k: v for k, v in changes.items() if k in options}
+    if ("every" if isinstance(spec, Cron) else "cron") in changes:
+        # A jitter that the old kind has by itself is not one that somebody asked for.
+        kept["jitter"] = changes.get("jitter", None if spec.jitter == _default_jitter(spec) else spec.jitter)
+    if "every" in changes or (isinstance(spec, Every) and "cron" not in changes):
+        if "tz" in changes:
+            raise ConfigError("tz: an interval has no time zone; give cron= too")
+        return Every(changes.get("every", getattr(spec, "interval", None)), spec.job, **kept)
+    expression = changes.get("cron", getattr(spec, "expression", None))
+    return Cron(expression, spec.job, tz=changes.get("tz", getattr(spec, "tz", "UTC")), **kept)
+
+
+def check_job(job: object) -> NewJob:
+    """A job that can be made again and again. Raises ``InvalidJob``."""
+    if not isinstance(job, NewJob):
+        raise InvalidJob(f"expected the job to make, as by task.job(…), got {shown(job)}")
+    for what in ("run_at", "delay", "key"):
+        if getattr(job, what) is not None:
+            raise InvalidJob(f"{what}: the schedule says when its jobs are due, and they have no keys; leave it out")
+    return job
+
+
+def tick_info(tick: Tick, state: str) -> TickInfo:
+    """The rich view of a flat tick, with the state of its job."""
+    never_started = tick.state == JobState.CANCELLED and not tick.ran
+    return TickInfo(
+        slot=to_datetime(tick.slot),
+        run_at=to_datetime(tick.run_at),
+        planned_at=to_datetime(tick.planned_at),
+        outcome=tick.outcome.value,
+        count=tick.count,
+        job=None if tick.job is None else UUID(bytes=tick.job),
+        state=state,
+        waited=None if tick.waited is None or never_started else tick.waited / 1e6,
+        ran=None if tick.ran is None or never_started else tick.ran / 1e6,
+    )
+
+
+def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope) -> ScheduleInfo:
+    """The rich view of a flat schedule."""
+    rule = definition.rule
+    return ScheduleInfo(
+        name=schedule.name,
+        task=definition.template.task,
+        args=_args(definition.template, envelope),
+        queue=schedule.queue,
+        tenant=schedule.tenant,
+        priority=definition.template.priority,
+        enabled=schedule.enabled,
+        rule=rule.expression if isinstance(rule, CronRule) else f"every {spell_exactly(rule.interval)}",
+        tz=rule.zone if isinstance(rule, CronRule) else "",
+        next_slot=_moment(schedule.slot),
+        last_slot=_moment(schedule.last_slot),
+        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
+        runs=schedule.runs,
+        jitter=definition.jitter,
+        misfire=definition.misfire.value,
+        max_age=definition.max_age / 1e6,
+        grace=definition.grace / 1e6,
+        overlap=_overlap(definition),
+        delivery=definition.delivery.value,
+        start=_moment(definition.start),
+        end=_moment(definition.end),
+        max_runs=definition.max_runs,
+        rank=schedule.rank,
+        paced=definition.paced,
+        created_at=to_datetime(schedule.created_at),
+        updated_at=to_datetime(schedule.updated_at),
+    )
+
+
+def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
+    """A schedule of which no more can be told than what its store knows; ``rule`` says why."""
+    return ScheduleInfo(
+        name=schedule.name,
+        task="",
+        args=None,
+        queue=schedule.queue,
+        tenant=schedule.tenant,
+        priority=0,
+        enabled=schedule.enabled,
+        rule=f"<{error}>",
+        tz="",
+        next_slot=_moment(schedule.slot),
+        last_slot=_moment(schedule.last_slot),
+        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
+        runs=schedule.runs,
+        jitter=0.0,
+        misfire="",
+        max_age=0.0,
+        grace=0.0,
+        overlap="",
+        paced=False,
+        delivery="",
+        start=None,
+        end=None,
+        max_runs=None,
+        rank=schedule.rank,
+        created_at=to_datetime(schedule.created_at),
+        updated_at=to_datetime(schedule.updated_at),
+    )
+
+
+def _args(template: Template, envelope: Envelope) -> Any:
+    cell = template.cells.get("parameters")
+    if cell is None:
+        return None
+    try:
+        return msgspec.to_builtins(show(*envelope.open(cell, "cell")), str_keys=True)
+    except (PayloadError, TypeError, ValueError) as error:
+        return f"<{error}>"
+
+
+def _overlap(definition: Definition) -> str:
+    return QUEUE if definition.queued else definition.overlap.value
+
+
+def _moment(instant: int | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)

@@ -1,0 +1,557 @@
+"""The flat records that cross the waist (:mod:`headrace.seam.protocol`), in the order in which a job meets them.
+
+Conventions, the same on every backend:
+
+* an id is 16 raw bytes (a UUID's ``bytes``);
+* an instant is an int, microseconds since 1970 UTC, on the *store's* clock;
+* a duration is an int, microseconds;
+* a cell is opaque bytes under a section's name; an empty cell (``b""``) is not an absent one;
+* text is any str without NUL and lone surrogates, at most 1,024 bytes in UTF-8. It is data: a backend never builds
+  an identifier, a statement or a file name from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from headrace.types import JobState
+
+JobId = bytes
+Cells = dict[str, bytes]
+Stamp = int | None
+"""An instant that overrides the store's clock (tests, simulation), or None: use your own clock."""
+
+
+CORRUPT = "corrupt"
+"""The reason of a FAILED job that the store could not read."""
+
+
+class Row(Struct, frozen=True, gc=False):
+    """A job on its way into the store."""
+
+    id: JobId
+    queue: str
+    task: str
+    cells: Cells
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    delay: int = 0
+    """Due this long after the insert …"""
+    run_at: int | None = None
+    """… or at this instant; it overrides ``delay`` and may lie in the past."""
+    expires: int | None = None
+    """Never started later than this long after the insert."""
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    reply_to: str | None = None
+    """Inbox that gets a hint when the job ends."""
+    hold_failed: bool = False
+    """Whether a FAILED job under this row's key answers as a duplicate; else the key is free again."""
+    group: str | None = None
+    """Jobs of one group in one queue take turns; see ``Backend.claim``."""
+
+
+class InsertStatus(StrEnum):
+    NEW = "new"
+    SAME = "same"
+    """A job with this very id is stored already: an earlier try of the same insert got through."""
+    DUPLICATE = "duplicate"
+    DONE = "done"
+    """The key's job completed and its result is still held; it comes along."""
+    FULL = "full"
+    """As many jobs wait as the queue, or the store, takes: this one is not stored."""
+
+
+class Room(Struct, frozen=True):
+    """So many jobs may wait in a queue, or in all, and so many do."""
+
+    queue: str
+    """Its name, or :data:`~headrace.seam.policy.STORE`: all together."""
+    depth: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.waiting:,} wait, {self.depth:,} may"
+
+
+class Inserted(Struct, frozen=True, gc=False):
+    """The store's answer to one row."""
+
+    status: InsertStatus
+    id: JobId
+    """The stored job's id: the row's own when NEW, SAME or FULL, else the one that holds the key."""
+    state: JobState = JobState.AVAILABLE
+    result: bytes | None = None
+    attempt: int = 0
+    room: Room | None = None
+    """FULL: where there is none, as it was when the insert was done: in the store, if that is full, else in the row's
+    queue."""
+
+
+class Claim(Struct, frozen=True):
+    """A holder's wish for work."""
+
+    holder: str
+    queues: tuple[str, ...]
+    limit: int
+    lease_for: int
+    want: frozenset[str] | None = None
+    """Sections to bring along; None means all of them."""
+    lost_below: int | None = None
+    """Pass over jobs whose ``lost`` is not below this: one that may be what kills its workers is claimed alone."""
+    max_bytes: int = 4 * 1024 * 1024
+    """No further job is taken once those taken weigh so much, as retention counts: what a claim brings can be carried
+    and kept, however large the jobs are."""
+
+
+class Leased(Struct, frozen=True, gc=False):
+    """A job under a lease: its row, its counters and the epoch that fences it."""
+
+    id: JobId
+    queue: str
+    task: str
+    cells: Cells
+    epoch: int
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    run_at: int = 0
+    enqueued_at: int = 0
+    attempt: int = 0
+    lost: int = 0
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    error: bytes | None = None
+    """What earlier attempts left behind, as the core wrote it."""
+    group: str | None = None
+    begun: bool = False
+    """Whether a handler may have been called for it under an earlier lease."""
+
+
+class Claimed(Struct, frozen=True):
+    """What a claim brought."""
+
+    jobs: list[Leased]
+    next_in: int | None = None
+    """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
+    ends; None if there is neither. 0 where ``max_bytes`` cut it short, where a due job was not to be had just now, as
+    another step has it in hand, and where more had become due than one claim promotes, or more queues and tenants had
+    something than a store visits at a time: look again in a moment."""
+    expired: Sequence[Reaped] = ()
+    """Jobs that this claim cancelled because they had expired."""
+    passed_over: bool = False
+    """Whether a job that came before the last one in ``jobs`` (or anywhere, if nothing cut ``jobs`` short) was passed
+    over because of ``lost_below``."""
+    chosen: bool = False
+    """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer that may have leased jobs, which ``jobs`` does not name then; the
+    holder asks for them (``Beat.census``)."""
+
+
+class Settlement(Struct, frozen=True, gc=False):
+    """The fenced end of one lease: everything that changes with it, in one flat record."""
+
+    id: JobId
+    epoch: int
+    holder: str
+    state: JobState
+    """One of ``SETTLED``."""
+    delay: int | None = 0
+    """AVAILABLE, PAUSED: due this long from now; None keeps ``run_at``, and so the job's place."""
+    failed_attempt: bool = False
+    """Adds one to ``attempt``."""
+    keep_lost: bool = False
+    """Leaves ``lost`` as it is. Otherwise a settlement sets it to 0: only *consecutive* losses count."""
+    unbegun: bool = False
+    """AVAILABLE, PAUSED: no handler was called for it: not under this lease nor, as ``Leased.begun`` said, before."""
+    queue: str | None = None
+    priority: int | None = None
+    cells: dict[str, bytes | None] | None = None
+    """Sections to replace (bytes) or clear (None); those not named stay."""
+    error: bytes | None = None
+    """Replaces the stored error; None keeps it."""
+    reason: str = ""
+    result: bytes | None = None
+    """COMPLETED only. None: there is nothing to be kept, which is not the same as an empty result."""
+    result_ttl: int = 0
+    """COMPLETED: how long the result can be fetched, while its record is kept, and the key stays taken, in any case."""
+    keep: bool = True
+    """False: leave no record of a COMPLETED job at all, and its key is free."""
+    spawn: Sequence[Row] = ()
+    """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
+    run_at: int | None = None
+    """AVAILABLE, PAUSED: due at this instant; it overrides ``delay`` and may lie in the past."""
+
+
+SETTLED = frozenset((JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED))
+"""What a lease may end in."""
+
+
+CENSUS = 2_000
+"""A census looks for the holder's leases among so many of the store, those that expire first."""
+
+
+class Beat(Struct, frozen=True):
+    """A worker process's sign of life, and the leases that it wants to keep."""
+
+    holder: str
+    worker: str
+    """The name that people see."""
+    queues: tuple[str, ...]
+    lease_for: int
+    leases: Sequence[tuple[JobId, int]] = ()
+    """(id, epoch) of the leases to renew."""
+    ttl: int = 60_000_000
+    """How long the worker is listed without a further beat. Workers ask for one lease: who is listed is alive."""
+    slots: int = 0
+    busy: int = 0
+    leaving: bool = False
+    """Take the worker off the list."""
+    gap: int = 10_000_000
+    """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
+    at_work: int = 300_000_000
+    """How long a fleet must have been at work so that its absence is nobody's fault; see ``Backend.renew``."""
+    census: bool = False
+    """Ask for all leases of this holder, and whether any have run out. After a claim whose answer was lost it has some
+    that it knows nothing of."""
+
+
+class Renewed(Struct, frozen=True):
+    """The control channel back to the worker."""
+
+    lost: Sequence[tuple[JobId, int]] = ()
+    """Of the leases named: those that are not this holder's any more."""
+    cancels: Sequence[JobId] = ()
+    """Every job under a lease of this holder whose cancellation was asked for."""
+    paused: Sequence[str] = ()
+    """Of the beat's queues: those that are paused."""
+    busy: Sequence[tuple[JobId, int]] = ()
+    """Of the leases named: those that somebody else's transaction has in hand, as a handler's own does that completes
+    its job. They were neither extended nor lost; the next beat asks again."""
+    held: Sequence[tuple[JobId, int, bool]] = ()
+    """With ``census``: the leases of this holder, as far as they are among the first of all to expire: (id, epoch,
+    whether the job had begun before)."""
+    overdue: bool = False
+    """With ``census``: whether there are leases that have run out, whosoever they are."""
+    doubtful: bool = False
+    """Whether a part of the store gave no answer: what it has is not in ``held``, nor in ``cancels``."""
+
+
+class Reap(Struct, frozen=True):
+    """How to take back what vanished holders left."""
+
+    limit: int = 1_000
+    holder: str | None = None
+    """Who reaps. Nothing is taken back unless it has beaten within ``gap``, and been steady for ``steady``; None: no
+    matter who."""
+    gap: int = 10_000_000
+    steady: int = 15_000_000
+    max_lost: int = 2
+    """A job whose ``lost`` would rise above this goes to the dead letters, with the reason ``lost``."""
+    spread: int = 0
+    """Jobs taken back are due again at instants spread evenly over this long."""
+
+
+class Reaped(Struct, frozen=True):
+    """One job that a reap took back (AVAILABLE), dead-lettered (FAILED) or cancelled, or that expired (CANCELLED)."""
+
+    id: JobId
+    queue: str
+    task: str
+    state: JobState
+    lost: int
+    reason: str
+    key: str | None = None
+
+
+class JobKey(Struct, frozen=True):
+    """A job named by its queue and dedup key."""
+
+    queue: str
+    key: str
+
+
+class Selector(Struct, frozen=True, kw_only=True):
+    """Which jobs are meant: those that ``ids`` and ``keys`` name, or all if both are None; every other field that is
+    set narrows. A job that is named twice is met once, where it was named first."""
+
+    ids: Sequence[JobId] | None = None
+    keys: Sequence[JobKey] | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    task: str | None = None
+    states: frozenset[JobState] | None = None
+    older_than: int | None = None
+    """Enqueued at least this long ago."""
+    reason: str | None = None
+    """Ended for exactly this reason; a job that has not ended has the reason ``""``."""
+    above: JobId | None = None
+    """Whose id is greater than this one: a change of many jobs goes on above the last that it answered."""
+    limit: int = 1_000
+    """``alter`` without names: at most so many jobs are met in one call."""
+
+
+class Cancel(Struct, frozen=True):
+    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew; of reasons, only
+    ``superseded`` stays with the request."""
+
+    reason: str = "cancelled"
+
+
+class Pause(Struct, frozen=True):
+    """AVAILABLE → PAUSED."""
+
+
+class Resume(Struct, frozen=True):
+    """PAUSED → AVAILABLE, with the ``run_at`` that it had."""
+
+
+class Requeue(Struct, frozen=True):
+    """COMPLETED, CANCELLED, FAILED → AVAILABLE now, with ``attempt``, ``lost``, expiry, error and result cleared.
+
+    Refused (``after`` equals ``before``) when another job holds the key by now.
+    """
+
+
+class Move(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another queue. Refused when the key is taken there."""
+
+    queue: str
+
+
+class Reprioritise(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another priority."""
+
+    priority: int
+
+
+class Reschedule(Struct, frozen=True):
+    """AVAILABLE, PAUSED: to another time. Its expiry stays. A job of a group that is called stays so, unless another
+    comes before it now; one that stands in line does so at the place of its new time."""
+
+    delay: int = 0
+    """Due this long from now …"""
+    run_at: int | None = None
+    """… or at this instant; it overrides ``delay`` and may lie in the past."""
+
+
+WATCHERS = 100
+"""So many inboxes wait for the end of one job at most, ``Row.reply_to`` included: those that came last, or came again.
+A job that never ends then keeps no more than these of all that ever waited for it. Whoever is not told looks."""
+
+
+class Watch(Struct, frozen=True):
+    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends, unless ``WATCHERS`` others come after it. As
+    hints may be lost, so may a watch be when the store crashes."""
+
+    inbox: str
+
+
+class Hold(Struct, frozen=True):
+    """COMPLETED and still held: hold the key, and the result if there is one, for ``result_ttl`` from now instead."""
+
+    result_ttl: int
+
+
+class Delete(Struct, frozen=True):
+    """Any state but RUNNING: the job and all that belongs to it are gone, its key is free."""
+
+
+class Configure(Struct, frozen=True):
+    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it; with a tenant or a
+    task in the selector (not both), claims of the jobs of that tenant or task in it."""
+
+    paused: bool
+    lasts: int | None = None
+    """For so long; None: until it is resumed."""
+
+
+Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete | Configure
+
+
+class Altered(Struct, frozen=True):
+    """What became of one selected job. ``after`` equals ``before`` when the change did not apply to its state."""
+
+    id: JobId
+    before: JobState
+    after: JobState | None
+    """None: the job is gone."""
+    changed: bool = True
+    """Whether the change took effect, a cancel request to a running job included."""
+    queue: str = ""
+    """The queue that the job is in, or was."""
+    key: str | None = None
+
+
+class Record(Struct, frozen=True):
+    """Everything the store knows of a job. Cells, error and result only as far as they were wanted."""
+
+    id: JobId
+    queue: str
+    task: str
+    state: JobState
+    tenant: str = ""
+    key: str | None = None
+    priority: int = 0
+    run_at: int = 0
+    enqueued_at: int = 0
+    expires_at: int | None = None
+    finished_at: int | None = None
+    epoch: int = 0
+    attempt: int = 0
+    lost: int = 0
+    max_attempts: int | None = None
+    timeout: int | None = None
+    result_ttl: int | None = None
+    headers: bytes | None = None
+    worker: str = ""
+    """RUNNING: the name of the worker, if it is still listed. Never the holder, which is a secret of the lease."""
+    lease_until: int | None = None
+    cancel_requested: bool = False
+    reason: str = ""
+    cells: Cells = {}
+    error: bytes | None = None
+    result: bytes | None = None
+    held: bool = False
+    """COMPLETED: result and key are still held."""
+    group: str | None = None
+
+
+class Page(Struct, frozen=True):
+    """One page of a scan. ``after`` leads to the next page; None means that this was the last."""
+
+    records: list[Record]
+    after: str | None = None
+
+
+class QueueStats(Struct, frozen=True):
+    """One queue in numbers."""
+
+    queue: str
+    paused: bool = False
+    available: int = 0
+    """Waiting for a worker, the scheduled ones included."""
+    scheduled: int = 0
+    """Of these, not due yet; counted up to ``Limits.count_cap``, without those that wait for their group's turn."""
+    running: int = 0
+    jobs_paused: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    oldest_due_age: int | None = None
+    """How long the longest-waiting due job has been due; jobs that wait for the turn of their group do not count."""
+    paused_until: int | None = None
+    """When the pause ends by itself; None: it does not, or there is none."""
+
+
+class WorkerStats(Struct, frozen=True):
+    """A worker that beat within its ttl."""
+
+    worker: str
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    started_at: int
+    seen_at: int
+
+
+class PlaceStats(Struct, frozen=True):
+    """What one class of ended jobs, ticks, or keys that outlive their jobs (0 bytes) take up: what retention bounds."""
+
+    place: str
+    count: int
+    bytes: int
+
+
+class Stats(Struct, frozen=True):
+    """The store in numbers, or some of its queues: never the fruit of counting a table."""
+
+    queues: list[QueueStats]
+    workers: list[WorkerStats]
+    places: list[PlaceStats]
+    store_bytes: int = 0
+    """Bytes of the whole store where it can tell (a file's size), else 0."""
+
+
+class Place(StrEnum):
+    """What a sweep may clear."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    RESULTS = "results"
+    """Results past their ttl; the records stay."""
+    TICKS = "ticks"
+    """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
+    KEYS = "keys"
+    """Keys that outlive the record of their job. Those that are free by now go; ``max_count`` takes as many others as
+    there are too many, those first that would be free first. No other bound counts."""
+    TENANTS = "tenants"
+    """Tenants of governed queues that have no jobs, and whose rate is saved up: they come back as they would come anew.
+    What was set for them stays. ``limit`` is the only bound; ``more`` may be told by a sweep that removed none, if
+    there are others to look at."""
+
+
+class SweepClause(Struct, frozen=True, kw_only=True):
+    """Bounds on one place. What any set bound condemns goes, oldest end first (those that ended at one instant in any
+    order), ``limit`` at most."""
+
+    place: Place
+    older_than: int | None = None
+    """Ended at least this long ago. A result that is still held protects its record from this bound. Where it is a day
+    or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
+    max_count: int | None = None
+    max_bytes: int | None = None
+    """Hard bounds: they hold even where a result is still held; only its key stays. What they take of FAILED jobs is
+    taken from the tenants that hold most, of each its oldest ends, so that those are left with as much as each other:
+    nobody's failures push out the dead letters of those who have few. Where a bound is one of count and nobody holds
+    more than one, the oldest of all go. What is too old goes before the others are too many, and what is too
+    many before the rest is too large: each in a call of its own."""
+    limit: int = 1_000
+    dry_run: bool = False
+    spare: int = 0
+    """COMPLETED, CANCELLED, FAILED: what ended less than this long ago stays, whatever the bounds say. An insert that
+    is repeated for so long after a lost answer then meets the job, and does not store it twice."""
+
+
+class Swept(Struct, frozen=True):
+    """What a sweep removed, or would have, and what is left."""
+
+    removed: int
+    bytes: int
+    kept: int
+    """Records, or keys, left in the place; 0 for RESULTS."""
+    more: bool
+    """Whether the clause still condemns something: call again."""
+
+
+class Hint(Struct, frozen=True):
+    """ "Look now": carries no truth, may be lost, doubled or late."""
+
+    topic: str
+    id: JobId | None = None
+
+
+class Limits(Struct, frozen=True):
+    """What this store can take. The core refuses what is over it, before it is sent."""
+
+    max_batch: int = 1_000
+    max_cell: int = 64 * 1024 * 1024
+    min_priority: int = -32_768
+    max_priority: int = 32_767
+    time_precision: int = 1
+    """Microseconds."""
+    count_cap: int = 10_000
+    lanes: int = 1
+    """How many turns of one worker are best under way at once: two, where the store is at work while the worker is."""
+    durable: str = "no"
+    """One phrase for people: what survives what."""

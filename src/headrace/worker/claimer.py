@@ -1,0 +1,227 @@
+"""The stage that asks for work: how much, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from headrace.seam.records import Claim, Claimed, Leased
+from headrace.worker.helper import Helper
+from headrace.worker.leases import Leases
+from headrace.worker.settler import Settler
+
+_HORIZON = 0.05
+"""Seconds of work that may wait in the buffer: enough to hide a trip, too little to hoard."""
+_SMOOTHING = 0.3
+_INSTANT = 0.001
+_MOMENT = 0.005
+"""Seconds until another look for a due job that somebody has in hand; doubled from look to look."""
+
+
+class Claimer:
+    """Credits and wake-ups.
+
+    A worker may hold ``slots`` jobs and, beyond that, those that fill up the batches of its handlers of many jobs, and
+    as many as it gets through in 50 ms: a fast worker claims hundreds at once, a slow one no more than it can run.
+    After a claim that came back short it sleeps until a hint comes, the next job is due, or the slow poll is; where a
+    due job was in somebody's hand, for a moment.
+
+    A job on its last chance is claimed by itself, when this worker holds no other: if the worker dies again, the blame
+    is certain, and no job is blamed for another. Of all workers that pass such a job over, one sees to it: the one that
+    the store has chosen calls its helper, a process of its own for such jobs, and goes on. One without a helper makes
+    room, if it was chosen or holds nothing anyway. While it has room, it takes all of them, one after the other.
+    """
+
+    def __init__(
+        self,
+        request: Claim,
+        leases: Leases,
+        settler: Settler,
+        rng: Random,
+        *,
+        slots: int,
+        prefetch: int,
+        poll: float,
+        deliver: Callable[[list[Leased]], None],
+        alone: Callable[[], bool],
+        busy: Callable[[], int],
+        stuck: Callable[[], bool],
+        companions: Callable[[], int],
+        nudge: Callable[[], None],
+        helper: Helper | None = None,
+    ) -> None:
+        self._request = request
+        self._leases = leases
+        self._settler = settler
+        self._rng = rng
+        self._slots = slots
+        self._prefetch = prefetch
+        self._poll = poll
+        self._deliver = deliver
+        self._alone = alone
+        self._busy = busy
+        """Handlers that go on, those among them whose leases are lost."""
+        self._stuck = stuck
+        """Whether so many threads go on whose jobs were given up on that nothing more may be started."""
+        self._companions = companions
+        self._nudge = nudge
+        self._helper = helper
+        self._pace = 0.0
+        self._last_count = 0
+        self._last_time = 0.0
+        self._first = 0
+        self._hungry = True
+        self._heard = False
+        """Whether a wake-up came while a claim was under way: the claim may have looked before that."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.open = True
+        """False: no more claims, for now or for good."""
+        self.empty = asyncio.Event()
+        """Set when a claim came back short and no job was held that could make another one due."""
+        self._others_held = 0
+        self._moment = _MOMENT
+        self.asking = 0
+        """Jobs asked for by claims that are under way."""
+        self._making_room = False
+        """Whether this worker is the one for a job on its last chance: nothing more is claimed until it holds nothing,
+        and then that one job."""
+        self._claims_alone = False
+        """Whether a claim of that one job is under way."""
+        self._room_timer: asyncio.TimerHandle | None = None
+        self._no_room_before = 0.0
+
+    @property
+    def holding_back(self) -> bool:
+        """Whether it claims nothing on purpose, for the sake of a job on its last chance."""
+        return self._making_room or self._alone()
+
+    def want(self) -> int:
+        """How many jobs to ask for right now. Those that are being settled make room, those asked for take it."""
+        if not (self.open and self._hungry) or self._alone() or self._stuck():
+            return 0
+        if self._making_room:
+            return 0 if len(self._leases) or self.asking or self._busy() else 1
+        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
+        return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
+
+    def request(self, limit: int, settling: int) -> Claim:
+        """The claim for so many jobs, on a trip that settles ``settling`` others."""
+        given = self._request
+        self._others_held = len(self._leases) - settling
+        self._heard = False
+        self._claims_alone = self._making_room
+        if self._claims_alone:
+            self._disarm_room()  # what it brings decides; until it is answered there is no other claim
+        lost_below = None if self._claims_alone else given.lost_below
+        return Claim(given.holder, self._turned(), limit, given.lease_for, given.want, lost_below)
+
+    def _turned(self) -> tuple[str, ...]:
+        """The queues, each time with another one first: whichever gives way to the others comes first in its turn."""
+        queues = self._request.queues
+        self._first = (self._first + 1) % len(queues)
+        return queues[self._first :] + queues[: self._first]
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._heard = True
+        if not self._hungry:
+            self._hungry = True
+            self._disarm()
+        self.empty.clear()
+        self._nudge()
+
+    def got(self, claimed: Claimed, asked: int, sent_at: float, since: float) -> None:
+        """A claim was answered; its leases count from ``since``."""
+        if claimed.jobs:
+            self._moment = _MOMENT
+            self._measure(asyncio.get_running_loop().time())
+            self._leases.grant(claimed.jobs, since)
+            self._deliver(claimed.jobs)
+        if not self.open:
+            return
+        if self._claims_alone:
+            self._claims_alone = False
+            self._making_room = self._is_last_chance(claimed.jobs)  # then there is room for another
+        elif claimed.passed_over:
+            self._see_to_it(claimed, sent_at)
+        if len(claimed.jobs) == asked:
+            self._hungry = True
+        elif not (claimed.expired or self._heard or self._making_room):
+            self._hungry = False
+            due = claimed.next_in == 0 and not claimed.passed_over
+            self._sleep(self._pause(claimed, due=due))
+            if self._idle and not due:
+                self.empty.set()
+
+    def close(self) -> None:
+        """Claim nothing more."""
+        self.open = False
+        self._disarm()
+        self._room_made()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether this worker holds nothing, and has asked for nothing."""
+        return not (self._others_held or self.asking or len(self._leases))
+
+    def _see_to_it(self, claimed: Claimed, sent_at: float) -> None:
+        """A job on its last chance was passed over."""
+        if self._helper is not None and self._helper.useful:
+            if claimed.chosen:
+                self._helper.call()
+        elif self._idle or (claimed.chosen and sent_at >= self._no_room_before):
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Let what this worker holds come to its end, but not for ever: a long job must not idle all other slots."""
+        if not self._making_room:
+            self._making_room = True
+            self._room_timer = asyncio.get_running_loop().call_later(self._leases.lease, self._give_up_room)
+
+    def _is_last_chance(self, jobs: list[Leased]) -> bool:
+        bound = self._request.lost_below
+        return bool(jobs) and bound is not None and jobs[0].lost >= bound
+
+    def _give_up_room(self) -> None:
+        self._room_made()
+        self._no_room_before = asyncio.get_running_loop().time() + self._leases.lease
+        self.wake()
+
+    def _room_made(self) -> None:
+        self._making_room = False
+        self._disarm_room()
+
+    def _disarm_room(self) -> None:
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
+
+    def _measure(self, now: float) -> None:
+        """Follow the pace at which jobs come to their end, in jobs per second. Several trips may be answered at once:
+        what happens in an instant has no pace."""
+        ended = self._settler.settled + len(self._settler)
+        if now >= self._last_time + _INSTANT:
+            rate = (ended - self._last_count) / (now - self._last_time)
+            self._pace += _SMOOTHING * (rate - self._pace)
+            self._last_count, self._last_time = ended, now
+
+    def _pause(self, claimed: Claimed, *, due: bool) -> float:
+        """Seconds until the next look, if no hint comes first."""
+        poll = self._poll * (0.75 + self._rng.random() / 2)
+        if due and not claimed.jobs:
+            moment, self._moment = self._moment, min(2 * self._moment, self._poll)
+            return min(poll, moment)
+        self._moment = _MOMENT
+        if claimed.passed_over or claimed.next_in is None:
+            return poll
+        return min(poll, claimed.next_in / 1e6)
+
+    def _sleep(self, pause: float) -> None:
+        self._disarm()
+        self._timer = asyncio.get_running_loop().call_later(pause, self.wake)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,303 @@
+"""The stage that runs handlers: long-lived slots that take the next leased job, and the buffer before them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from itertools import islice
+
+from headrace.core.events import EventKind
+from headrace.core.tasks import Tasks
+from headrace.seam.records import JobId, Leased
+from headrace.text import shown
+from headrace.worker.attempt import Attempts
+from headrace.worker.deadlines import Deadlines
+from headrace.worker.leases import Leases
+from headrace.worker.settler import Settler
+from headrace.worker.slot import Slot, StopReason
+
+log = logging.getLogger("headrace")
+
+_STREAK = 32
+"""Jobs that a slot runs before it lets the loop breathe, if their handlers never wait."""
+_STUBBORN = 0.5
+"""Seconds that a handler has to obey its cancellation when the worker stops."""
+
+_LEARNING = 0.3
+_DOWN = 1.0
+"""Seconds until a slot that has ended is started again: not at once, in case that it ends again and again."""
+
+
+def _differs(context: Context, clean: Context) -> bool:
+    try:
+        return context != clean
+    except BaseException:  # a value in it will not be compared
+        return True
+
+
+class Runner:
+    """Runs what the claimer delivers."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        leases: Leases,
+        settler: Settler,
+        *,
+        slots: int,
+        last_chance: int,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._attempts = attempts
+        self._leases = leases
+        self._settler = settler
+        self._slots = slots
+        self._last_chance = last_chance
+        self._nudge = nudge
+        self._buffer: deque[Leased] = deque()
+        self._alone = False
+        sizes = [handler.batch_size for handler in attempts.handlers.values()]
+        self._largest_batch = max(sizes, default=1)
+        self._batched = sum(size > 1 for size in sizes) / max(len(sizes), 1)
+        self._running: dict[JobId, Slot] = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._deadlines = Deadlines()
+        self._tasks = Tasks()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._clean: Context | None = None
+        self._all: list[Slot] = []
+
+    @property
+    def busy(self) -> int:
+        """Jobs that run right now."""
+        return len(self._running)
+
+    @property
+    def alive(self) -> int:
+        """Slots that can run jobs."""
+        return sum(slot.task is not None and not slot.task.done() for slot in self._all)
+
+    @property
+    def alone(self) -> bool:
+        """Whether a job on its last chance is here: nothing may be claimed until it is done."""
+        return self._alone
+
+    def companions(self) -> int:
+        """How many jobs more than one per slot this worker can use: those that fill up batches. What share of its jobs
+        come in batches it learns from those that came."""
+        return int(self._batched * self._slots * (self._largest_batch - 1))
+
+    def start(self) -> None:
+        """Bring up the slots."""
+        self._clean = copy_context()
+        self._all = [Slot() for _ in range(self._slots)]
+        for number, slot in enumerate(self._all):
+            self._start_slot(slot, number)
+
+    def deliver(self, jobs: list[Leased]) -> None:
+        """Leased jobs from the claimer."""
+        self._drained.clear()
+        for job in jobs:
+            if job.id in self._running:  # under a lease that is over, or it would not have come again
+                self._running[job.id].stop(StopReason.LEASE_LOST)
+        self._buffer += jobs
+        if self._largest_batch > 1:
+            batched = sum(1 for job in jobs if self._attempts.batch_size(job.task) > 1) / len(jobs)
+            self._batched += _LEARNING * (batched - self._batched)
+        self._alone = jobs[0].lost >= self._last_chance
+        self._wake(len(jobs))
+
+    # -- from outside
+
+    def cancel(self, job_id: JobId) -> None:
+        """Its cancellation was asked for. One job of a batch cannot be stopped alone: it ends as its handler says."""
+        if (slot := self._running.get(job_id)) is not None:
+            if len(slot.jobs) == 1:
+                slot.stop(StopReason.CANCELLED)
+        elif (leased := self._unbuffer(job_id)) is not None:
+            self._attempts.cancel(leased)
+
+    def lose(self, job_id: JobId, epoch: int) -> None:
+        """This lease is gone: whatever the job does under it will be refused. A batch is stopped with its last one. One
+        whose handler may itself have ended the lease goes on: the store is asked when it is through."""
+        if not self._leases.current(job_id, epoch) or (job_id, epoch) in self._leases.entrusted:
+            return
+        self._leases.drop(job_id, epoch)
+        if (slot := self._running.get(job_id)) is not None:
+            if not any(self._leases.current(job.id, job.epoch) for job in slot.jobs):
+                slot.stop(StopReason.LEASE_LOST)
+        elif (leased := self._unbuffer(job_id)) is not None:
+            self._attempts.tell(EventKind.LEASE_LOST, leased, detail="before it was started")
+
+    def doubt(self, leases: Iterable[tuple[JobId, int]], *, doubtful: bool) -> None:
+        """Whether these leases may be somebody else's by now, as the store was away for as long as they last."""
+        for job_id, epoch in leases:
+            slot = self._running.get(job_id)
+            if slot is not None and slot.token is not None and self._leases.current(job_id, epoch):
+                slot.token.doubtful = doubtful
+
+    def give_back(self, queues: frozenset[str] | None = None) -> None:
+        """Return buffered jobs (of these queues) to the store, each to its old place."""
+        for leased in list(self._buffer):
+            if queues is None or leased.queue in queues:
+                self._unbuffer(leased.id)
+                self._attempts.release(leased, begun=False)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for running jobs; those that are not done in time are cancelled and go back to the queue."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+        except TimeoutError:
+            for slot in list(self._running.values()):
+                slot.stop(StopReason.STOPPING)
+            try:
+                async with asyncio.timeout(_STUBBORN):
+                    await self._drained.wait()
+            except TimeoutError:
+                self._abandon()
+
+    def _abandon(self) -> None:
+        """Handlers that would not be cancelled are left behind; what they still do is refused."""
+        for slot in {id(slot): slot for slot in self._running.values()}.values():
+            for leased in slot.jobs:
+                self._attempts.release(leased, "its handler would not stop")
+
+    async def close(self) -> None:
+        """Take down the slots."""
+        self._deadlines.close()
+        for slot in self._all:
+            slot.closing = True
+        await self._tasks.close(_STUBBORN)
+
+    def _unbuffer(self, job_id: JobId) -> Leased | None:
+        found = next((leased for leased in self._buffer if leased.id == job_id), None)
+        if found is not None:
+            self._buffer.remove(found)
+            self._alone = False
+        self._note_drained()
+        return found
+
+    # -- slots
+
+    def _start_slot(self, slot: Slot, number: int) -> None:
+        assert self._clean is not None
+        start = partial(self._tasks.start, self._work(slot, number), f"headrace-slot-{number}")
+        slot.task = self._clean.copy().run(start)
+        slot.task.add_done_callback(partial(self._slot_ended, slot, number))
+
+    def _slot_ended(self, slot: Slot, number: int, task: asyncio.Task[None]) -> None:
+        if slot.task is task and not slot.closing:
+            log.error("%s ended; it is started again in %g s", task.get_name(), _DOWN)
+            asyncio.get_running_loop().call_later(_DOWN, self._start_again, slot, number)
+
+    def _start_again(self, slot: Slot, number: int) -> None:
+        if not slot.closing:
+            self._start_slot(slot, number)
+
+    def _wake(self, count: int) -> None:
+        while count and self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    def _note_drained(self) -> None:
+        if not (self._running or self._buffer):
+            self._drained.set()
+
+    async def _work(self, slot: Slot, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        clean = copy_context()
+        streak = 0
+        while True:
+            if not self._buffer:
+                streak = 0
+                future = loop.create_future()
+                self._idle.append(future)
+                await future
+                continue
+            leased = self._buffer.popleft()
+            if self._leases.over(leased.id, leased.epoch, self._leases.now()):
+                self._attempts.release(leased, "its lease ran out before it was started", begun=False)
+            else:
+                await self._run(slot, leased, loop.time())
+                if slot.pending:
+                    slot.pending = False
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0)
+                if slot.closing:  # its cancellation came when the job was through, and was not passed on
+                    return
+            if leased.lost >= self._last_chance:
+                self._alone = False
+            self._nudge()
+            self._note_drained()
+            if _differs(copy_context(), clean):
+                # The handler left something in the context: the next job gets a slot without it.
+                self._start_slot(slot, number)
+                return
+            streak += 1
+            if streak >= _STREAK:
+                streak = 0
+                await asyncio.sleep(0)
+
+    async def _run(self, slot: Slot, leased: Leased, now: float) -> None:
+        jobs = [leased]
+        deadline = None
+        try:
+            handler = self._attempts.handlers.get(leased.task)
+            if handler is None:
+                self._attempts.unknown(leased)
+                return
+            if handler.batch is not None:
+                jobs += self._companions(leased, handler.batch_size - 1)
+            slot.begin(jobs, now)
+            for job in jobs:
+                self._running[job.id] = slot
+            timeout = handler.timeout if leased.timeout is None else leased.timeout
+            if handler.batch is not None:
+                timeout = min((job.timeout for job in jobs if job.timeout is not None), default=timeout)
+            if timeout is not None:
+                deadline = self._deadlines.add(timeout / 1e6, partial(slot.stop, StopReason.TIMED_OUT))
+            if handler.batch is None:
+                await self._attempts.run(slot, handler)
+            else:
+                await self._attempts.run_batch(slot, handler)
+        except BaseException as error:
+            if slot.closing or (isinstance(error, GeneratorExit) and slot.abandoned):
+                raise
+            for job in jobs:
+                self._rescue(job, error)
+        finally:
+            slot.end()
+            if deadline is not None:
+                self._deadlines.drop(deadline)
+            for job in jobs:
+                if self._running.get(job.id) is slot:
+                    del self._running[job.id]
+
+    def _rescue(self, leased: Leased, error: BaseException) -> None:
+        """Nothing that comes of a job ends its slot. The job has failed; if even that cannot be told, its lease is left
+        to run out."""
+        if self._settler.has(leased.id, leased.epoch) or not self._leases.current(leased.id, leased.epoch):
+            return
+        try:
+            self._attempts.escaped(leased, error)
+        except BaseException:
+            log.exception("what came of job %s (%s) is lost; its lease runs out", leased.id.hex(), shown(leased.task))
+            self._leases.drop(leased.id, leased.epoch)
+
+    def _companions(self, leased: Leased, count: int) -> list[Leased]:
+        """Buffered jobs of the same task whose leases hold, for a handler of many."""
+        now = self._leases.now()
+        fit = (job for job in self._buffer if job.task == leased.task and not self._leases.over(job.id, job.epoch, now))
+        found = list(islice(fit, count))
+        for other in found:
+            self._buffer.remove(other)
+        return found

@@ -1,0 +1,147 @@
+"""The stage that ends leases: outcomes gather here until a trip takes them to the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.core.alerts import Alert
+from headrace.core.events import Event, EventKind, Observers
+from headrace.schedules.notes import Notes
+from headrace.seam.records import JobId, Leased, Settlement
+from headrace.text import shown
+from headrace.types import JobState
+from headrace.worker.leases import Leases
+
+
+class Settler:
+    """Settlements that the store has not answered yet."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        observers: Observers,
+        notes: Notes,
+        nudge: Callable[[], None],
+        idle: Callable[[], None],
+    ) -> None:
+        self._leases = leases
+        leases.nearly_over = self._warn
+        self.notes = notes
+        self._observers = observers
+        self._nudge = nudge
+        self._idle = idle
+        """Called when the last lease has ended."""
+        self.quiet = asyncio.Event()
+        """Set while every settlement has its answer."""
+        self.quiet.set()
+        self._waiting: list[Settlement] = []
+        self._apart: list[Settlement] = []
+        """Of jobs whose handlers complete them in transactions of their own. While such a transaction is open the store
+        lets nobody else end the lease, so these wait for it by themselves."""
+        self._news: dict[tuple[JobId, int], Event] = {}
+        """What to tell of a settlement once the store has accepted it."""
+        self.under_way = 0
+        """Settlements on trips that the store has not answered."""
+        self.settled = 0
+        """Settlements that the store has answered."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._apart) + self.under_way
+
+    def entrust(self, job_id: JobId, epoch: int, result: Any) -> None:
+        """The job's handler completes it in a transaction of its own; callable from any thread."""
+        self._leases.entrusted.setdefault((job_id, epoch), []).append(result)
+
+    def disown(self, job_id: JobId, epoch: int) -> None:
+        """The last completion that a handler tried did not happen; callable from any thread."""
+        if results := self._leases.entrusted.get((job_id, epoch)):
+            results.pop()
+
+    def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
+        """Which of these were fenced off, perhaps only because their handlers had completed the jobs themselves."""
+        entrusted = self._leases.entrusted
+        if not (entrusted and self._news):
+            return []
+        return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in entrusted]
+
+    def confirm(self, settlement: Settlement) -> JobState:
+        """The handler has completed the job itself: that is the news, whatever came of it afterwards."""
+        lease = settlement.id, settlement.epoch
+        if (news := self._news.get(lease)) is not None:
+            results = self._leases.entrusted[lease]
+            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=results[-1] if results else None)
+        return settlement.state
+
+    def add(self, settlement: Settlement, news: Event | None = None) -> None:
+        """Put an outcome on its way; ``news`` is told when the store has accepted it."""
+        if news is not None:
+            self._news[settlement.id, settlement.epoch] = news
+        self.quiet.clear()
+        entrusted = (settlement.id, settlement.epoch) in self._leases.entrusted
+        (self._apart if entrusted else self._waiting).append(settlement)
+        self._nudge()
+
+    def has(self, job_id: JobId, epoch: int) -> bool:
+        """Whether an outcome under this lease waits for its trip."""
+        return any((one.id, one.epoch) == (job_id, epoch) for one in (*self._waiting, *self._apart))
+
+    def take_apart(self, limit: int) -> list[Settlement]:
+        """The same for a trip with those whose handlers have a transaction of their own, and nothing else."""
+        taken, self._apart = self._apart[:limit], self._apart[limit:]
+        self.under_way += len(taken)
+        return taken
+
+    def take(self, limit: int) -> list[Settlement]:
+        """What the next trip takes along; until it is answered the leases are kept."""
+        if len(self._waiting) <= limit:
+            taken, self._waiting = self._waiting, []
+        else:
+            taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        self.under_way += len(taken)
+        return taken
+
+    def put_back(self, batch: Sequence[Settlement]) -> None:
+        """The trip that took these was broken off, and is not repeated."""
+        self.under_way -= len(batch)
+        self._waiting[:0] = batch
+
+    def answered(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> None:
+        """The store has spoken."""
+        self.under_way -= len(batch)
+        self.settled += len(batch)
+        drop, old = self._leases.drop, self._leases.old(self._leases.now())
+        for settlement, state in zip(batch, states, strict=True):
+            late = drop(settlement.id, settlement.epoch, old)
+            if late is not None and state is not None:
+                self._warn(late)
+            if self._news:
+                self._tell(settlement, state)
+            if self.notes.expected:
+                self.notes.answered(settlement, state)
+        if not len(self):
+            self.quiet.set()
+            if not len(self._leases):
+                self._idle()
+
+    def _warn(self, job: Leased) -> None:
+        job_id, lease = UUID(bytes=job.id), self._leases.lease
+        what = f"the lease ({lease:g} s) of job {job_id} ({shown(job.task)})"
+        sentence = f"more than 90 % of {what} had passed before it was renewed, or the job ended"
+        more = {"id": job.id, "queue": job.queue, "task": job.task, "key": job.key, "attempt": job.attempt}
+        self._observers.alert(Alert.LEASE_NEARLY_OVER, job.queue, sentence, **more)
+
+    def _tell(self, settlement: Settlement, state: JobState | None) -> None:
+        news = self._news.pop((settlement.id, settlement.epoch), None)
+        if news is None:
+            return
+        if state is settlement.state:
+            self._observers.tell(news)
+        elif state is None:
+            self._observers.tell(replace(news, kind=EventKind.LEASE_LOST, detail="outcome refused"))
+        else:
+            self._observers.tell(replace(news, kind=EventKind.CANCELLED, detail="instead of another run"))

@@ -1,0 +1,239 @@
+"""A lane to the store: one trip at a time, carrying settlements there and jobs back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+
+from headrace.core.backoff import Backoff
+from headrace.core.clock import Clock
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.slow import took
+from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claimed, JobId, Record, Settlement
+from headrace.types import JobState
+from headrace.worker.claimer import Claimer
+from headrace.worker.outage import Outage
+from headrace.worker.settler import Settler
+
+log = logging.getLogger("headrace")
+
+
+class Lane:
+    """Makes a trip whenever there is a reason. Where the store offers ``turn``, every lane does both ways, and there
+    are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other.
+
+    ``refused`` makes the failure of an outcome that the store will not take, and ``beat`` tells when it last answered a
+    heartbeat. What waits for handlers' own transactions goes by a lane ``apart``, so that nothing else waits for
+    those."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        outage: Outage,
+        *,
+        settler: Settler | None,
+        claimer: Claimer | None,
+        refused: Callable[[Settlement, Exception], Settlement],
+        doubt: Callable[[], None],
+        lease: float,
+        beat: Callable[[], float],
+        apart: bool = False,
+    ) -> None:
+        self._take = None if settler is None else settler.take_apart if apart else settler.take
+        self._backend = backend
+        self._clock = clock
+        self._backoff = Backoff(rng)
+        self._observers = observers
+        self._outage = outage
+        self._settler = settler
+        self._claimer = claimer
+        self._refused = refused
+        self._doubt = doubt
+        """Called when a claim may have been carried out whose answer is lost."""
+        self._lease = lease
+        self._beat = beat
+        self._reason = asyncio.Event()
+        self.landed = asyncio.Event()
+        """Set while no claim is under way."""
+        self.landed.set()
+        self.beat = 0.0
+        """When the store last answered, by the loop's clock."""
+
+    def nudge(self) -> None:
+        """Something changed: look whether a trip is due."""
+        self._reason.set()
+
+    async def run(self) -> None:
+        """Make trips until cancelled."""
+        while True:
+            self._reason.clear()
+            batch = self._take(self._backend.limits.max_batch) if self._take else []
+            want = self._claimer.want() if self._claimer else 0
+            if batch or want:
+                try:
+                    await self._trip(batch, min(want, self._backend.limits.max_batch))
+                except asyncio.CancelledError:
+                    if self._settler:
+                        self._settler.put_back(batch)
+                    raise
+            else:
+                await self._reason.wait()
+
+    async def _trip(self, batch: list[Settlement], want: int) -> None:
+        repeated, loop = False, asyncio.get_running_loop()
+        hold_out = loop.time() + self._lease
+        while True:
+            sent_at, since = loop.time(), self._clock.elapsed()
+            try:
+                states, claimed = await self._send(batch, want, repeated=repeated)
+            except Exception as error:
+                at_fault = _blames(error)
+                if not at_fault:  # what was sent may have been carried out
+                    repeated = True
+                    if want:
+                        self._doubt()
+                if batch and (at_fault or self._stumbles(hold_out)):
+                    await self._settle_one_by_one(batch, repeated=repeated)
+                    return
+                if not isinstance(error, Unavailable):
+                    if isinstance(error, ConfigError) and not self._outage.ever_answered:
+                        raise  # this worker may not claim, and never could
+                    log.exception("a trip failed in a way that the store should not fail; it is tried again")
+                await self._stay_away(error)
+                if not batch:
+                    return
+                want = self._claimer.want() if self._claimer and want else 0
+                continue
+            finally:
+                self.landed.set()
+            break
+        self._backoff.reset()
+        self._outage.ends(settled=bool(batch))
+        operation = "turn" if want and batch else "claim" if want else "finish"
+        took(self._observers, operation, self._outage.answered - sent_at)
+        self.beat = sent_at
+        if batch and self._settler:
+            self._settler.answered(batch, states)
+        if claimed is not None and self._claimer:
+            if claimed.doubtful:
+                self._doubt()
+            self._claimer.got(claimed, want, sent_at, since)
+            for job in claimed.expired:
+                self._observers.tell(
+                    Event(EventKind.EXPIRED, job.id, job.queue, job.task, key=job.key, detail=job.reason)
+                )
+
+    async def _stay_away(self, error: Exception) -> None:
+        self._outage.begins(error)
+        await asyncio.sleep(self._backoff.pause())
+
+    def _stumbles(self, hold_out: float) -> bool:
+        """Whether the store, which has refused a batch until then, answers everything else."""
+        now = asyncio.get_running_loop().time()
+        return now > hold_out and max(self._outage.answered, self._beat()) > now - self._lease / 2
+
+    async def _settle_one_by_one(self, batch: list[Settlement], *, repeated: bool) -> None:
+        """The store refuses the batch, for what is in it or again and again: find out for which, so that the others are
+        stored. Those that have their answer leave the batch.
+
+        An outcome that is at fault becomes a failure. Any other error may pass, and is waited out; but not for ever
+        while the store takes others: then the lease of that job runs out by itself."""
+        assert self._settler is not None
+        hold_out = asyncio.get_running_loop().time() + self._lease
+        sent = {settlement.id for settlement in batch} if repeated else set()
+        blamed: set[JobId] = set()
+        while batch:
+            settlement = batch[0]
+            state = None
+            try:
+                [state] = await self._finish([settlement], repeated=settlement.id in sent)
+            except Exception as error:
+                if not _blames(error):
+                    if not self._hopeless(error, hold_out):
+                        sent.add(settlement.id)
+                        batch.append(batch.pop(0))
+                        await self._stay_away(error)
+                        continue
+                    log.error("the outcome of job %s was refused for %g s", settlement.id.hex(), self._lease)
+                elif settlement.id not in blamed:
+                    log.exception("the outcome of job %s was refused", settlement.id.hex())
+                    self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
+                    blamed.add(settlement.id)
+                    sent.discard(settlement.id)
+                    batch[0] = self._refused(settlement, error)
+                    continue
+                else:
+                    log.exception("so was its failure; its lease runs out by itself")
+            else:
+                self._backoff.reset()
+                self._outage.ends(settled=True)
+            del batch[0]
+            self._settler.answered([settlement], [state])
+
+    def _hopeless(self, error: Exception, hold_out: float) -> bool:
+        """Whether an outcome has been refused for a lease, in which the store took others and is still there, or said
+        that it is."""
+        if not isinstance(error, Unavailable):
+            return asyncio.get_running_loop().time() > hold_out
+        return self._outage.settled > hold_out - self._lease and self._stumbles(hold_out)
+
+    async def _send(
+        self, batch: list[Settlement], want: int, *, repeated: bool
+    ) -> tuple[list[JobState | None], Claimed | None]:
+        backend, at = self._backend, self._clock.stamp()
+        if not (want and self._claimer):
+            return await self._finish(batch, repeated=repeated), None
+        request = self._claimer.request(want, len(batch))
+        self.landed.clear()
+        self._claimer.asking += want
+        try:
+            if not batch or backend.turn is None:
+                return [], await backend.claim(request, at)
+            states, claimed = await backend.turn(batch, request, at)
+        finally:
+            self._claimer.asking -= want
+        return await self._ask_again(batch, states, repeated=repeated), claimed
+
+    async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:
+        states = await self._backend.finish(batch, self._clock.stamp())
+        return await self._ask_again(batch, states, repeated=repeated)
+
+    async def _ask_again(
+        self, batch: list[Settlement], states: list[JobState | None], *, repeated: bool
+    ) -> list[JobState | None]:
+        """What is fenced off may have been ended by us all the same: by an earlier try of a repeated trip, or by its
+        handler, in a transaction of its own. The job tells, by its state and its epoch; what another run made of it is
+        not this one's to tell. Where the job is not to be had, we are believed."""
+        entrusted = self._settler.doubtful(batch, states) if self._settler else []
+        if not (repeated or entrusted):
+            return states
+        unsure = [i for i, state in enumerate(states) if state is None] if repeated else entrusted
+        records: Sequence[Record | None] = [None] * len(unsure)
+        try:
+            records = await self._backend.fetch([batch[i].id for i in unsure], at=self._clock.stamp())
+        except BackendError as error:
+            log.debug("what became of outcomes that were refused is not to be had: %s", error)
+        for i, record in zip(unsure, records, strict=True):
+            settlement = batch[i]
+            if self._settler and i in entrusted and _ended(record, JobState.COMPLETED, settlement.epoch):
+                states[i] = self._settler.confirm(settlement)
+            elif repeated and (not settlement.state.terminal or _ended(record, settlement.state, settlement.epoch)):
+                states[i] = settlement.state
+        return states
+
+
+def _blames(error: Exception) -> bool:
+    """Whether an error says that what was sent is at fault. All else that a store says may pass."""
+    return isinstance(error, Rejected) or not isinstance(error, BackendError | ConfigError)
+
+
+def _ended(record: Record | None, state: JobState, epoch: int) -> bool:
+    """Whether the job ended like that under this lease, as far as anybody knows."""
+    return record is None or (record.state, record.epoch) == (state, epoch)

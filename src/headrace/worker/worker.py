@@ -1,0 +1,475 @@
+"""The worker: wires the stages together, and takes them down in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+from headrace.core.alerts import Alert
+from headrace.core.clock import Clock
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.ids import secret_name
+from headrace.core.listener import listen
+from headrace.core.names import check_name, worker_name
+from headrace.core.tasks import Tasks
+from headrace.errors import ConfigError, Unavailable
+from headrace.keeping.retention import Retention
+from headrace.payloads.pack import Packer
+from headrace.schedules.notes import Notes
+from headrace.schedules.planner import Pace, Planner
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claim, Hint, JobId, Renewed
+from headrace.text import shown
+from headrace.worker.attempt import Attempts
+from headrace.worker.claimer import Claimer
+from headrace.worker.handler import Handler
+from headrace.worker.helper import Helper
+from headrace.worker.judge import Judge
+from headrace.worker.leases import Leases
+from headrace.worker.lone import LoneClaimer
+from headrace.worker.outage import Outage
+from headrace.worker.reaper import Reaper
+from headrace.worker.renewer import Renewer, RenewerThread
+from headrace.worker.runner import Runner
+from headrace.worker.settler import Settler
+from headrace.worker.strays import Strays
+from headrace.worker.trips import Lane
+
+log = logging.getLogger("headrace")
+
+_PARTING = 2.0
+"""Seconds that the store has to take back what a worker holds that is cancelled."""
+_ALL = sys.maxsize
+_STRAYS_PER_SLOT = 4
+"""Threads that go on although their jobs were given up on. With more of them a worker claims nothing."""
+SCHEDULES = "schedules:all"
+"""The topic of changes to schedules."""
+
+
+class Health:
+    """Whether the worker does its work, not merely whether its process lives."""
+
+    def __init__(
+        self, *, consuming: bool, beating: bool, busy: int, slots: int, alive: int, strays: int, detail: str
+    ) -> None:
+        self.consuming = consuming
+        self.beating = beating
+        self.busy = busy
+        self.slots = slots
+        self.alive = alive
+        """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
+        self.strays = strays
+        """Threads that go on although their jobs were given up on."""
+        self.detail = detail
+
+    @property
+    def ok(self) -> bool:
+        return self.consuming and self.beating and self.alive >= self.slots
+
+
+class Worker:
+    """Claims, runs and settles jobs of some queues until it is told to stop.
+
+    ``run`` returns after a graceful stop: no new claims, buffered jobs back to their place, running jobs finished or,
+    past the grace, cancelled and returned without counting an attempt, outcomes stored, the worker off the list. When
+    it is cancelled instead, handlers are cancelled at once, and the store has a moment to take everything back.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        handlers: Mapping[str, Handler],
+        queues: Sequence[str],
+        settings: Settings,
+        packer: Packer,
+        *,
+        clock: Clock,
+        rng: Random,
+        observers: Observers,
+        heartbeat_thread: bool = True,
+        paces: Mapping[str, Pace] | None = None,
+        guest: bool = False,
+        strays: Strays | None = None,
+        helper: Helper | None = None,
+        lone: Callable[[], None] | None = None,
+    ) -> None:
+        if not queues:
+            raise ConfigError("a worker needs at least one queue; register a task first, or name the queues")
+        self.name = worker_name(settings.worker.name, rng)
+        self._settings = settings
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._observers = observers
+        self._threaded = heartbeat_thread
+        self._guest = guest
+        """Whether the upkeep of the store is left to others: schedules, vanished workers, and what has ended."""
+        self._helper = helper
+        self._lone = lone
+        """This worker is itself a helper: called with each job on its last chance that it meets."""
+        self._queues = tuple(check_name(queue, "queue") for queue in dict.fromkeys(queues))
+        self._stop = asyncio.Event()
+        self._started = 0.0
+        self._burst = False
+        self._tasks = Tasks()
+        self._strays = Strays() if strays is None else strays
+        self._most_strays = _STRAYS_PER_SLOT * settings.worker.concurrency
+        self._planner = (
+            None
+            if backend.ticks is None or guest
+            else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
+        )
+        self._build(handlers, packer)
+
+    def _build(self, handlers: Mapping[str, Handler], packer: Packer) -> None:
+        worker, holder = self._settings.worker, secret_name(self._rng)
+        self._holder = holder
+        last_chance = max(worker.max_lost, 1)
+        self._leases = Leases(micros(worker.lease) / 1e6, self._clock.elapsed)
+        self._notes = Notes(self._backend.ticks, self._clock, self._rng)
+        self._settler = Settler(self._leases, self._observers, self._notes, self._nudge, self._idle)
+        self._judge = judge = Judge(holder, packer, self._clock, self._rng)
+        attempts = Attempts(handlers, judge, packer, self._settler, self._observers, self._clock, holder)
+        self._runner = Runner(
+            attempts,
+            self._leases,
+            self._settler,
+            slots=worker.concurrency,
+            last_chance=last_chance,
+            nudge=self._nudge,
+        )
+        poll = worker.poll_blind if self._backend.hints is None else worker.poll
+        make = Claimer if self._lone is None else partial(LoneClaimer, met=self._lone)
+        self._claimer = make(
+            Claim(holder, self._queues, 0, micros(worker.lease), lost_below=last_chance),
+            self._leases,
+            self._settler,
+            self._rng,
+            slots=worker.concurrency,
+            prefetch=worker.prefetch,
+            poll=micros(poll) / 1e6,
+            deliver=self._runner.deliver,
+            alone=lambda: self._runner.alone,
+            busy=lambda: self._runner.busy,
+            stuck=lambda: self._stuck,
+            companions=self._runner.companions,
+            nudge=self._nudge,
+            helper=self._helper,
+        )
+        self._renewer = Renewer(
+            self._leases,
+            self._clock,
+            holder=holder,
+            worker=self.name,
+            queues=self._queues,
+            slots=lambda: self._runner.alive,
+            busy=lambda: self._runner.busy,
+            tell=self._hear_renewed,
+            doubted=self._runner.doubt,
+        )
+        self._lanes = self._make_lanes(judge)
+        self._strays.came, self._strays.stays = self._stray_came, self._stray_stays
+        self._strays.gone = self._nudge
+        self._reaper = Reaper(
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            every=micros(worker.reap) / 1e6,
+            max_lost=worker.max_lost,
+            lease=self._leases.lease,
+            holder=holder,
+            gap=self._renewer.gap,
+            took=self._claimer.wake,
+        )
+        self._retention = Retention(
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            self._settings.retention,
+            spare=2 * micros(self._settings.patience),
+        )
+
+    def _make_lanes(self, judge: Judge) -> list[Lane]:
+        pairs: list[tuple[Settler | None, Claimer | None]]
+        if self._backend.turn is not None:
+            # Of two claims at once, either may get the earlier jobs; a single slot runs them strictly in order.
+            count = self._backend.limits.lanes if self._settings.worker.concurrency > 1 else 1
+            pairs = [(self._settler, self._claimer)] * count
+        else:
+            pairs = [(self._settler, None), (None, self._claimer)]
+        make = partial(
+            Lane,
+            self._backend,
+            self._clock,
+            self._rng,
+            self._observers,
+            Outage(self._observers),
+            refused=judge.refused,
+            doubt=self._renewer.doubt,
+            lease=self._leases.lease,
+            beat=lambda: self._renewer.beat,
+        )
+        lanes = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
+        if self._backend.tx is not None:
+            lanes.append(make(settler=self._settler, claimer=None, apart=True))
+        return lanes
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that it claims from."""
+        return self._queues
+
+    def stop(self) -> None:
+        """Ask for a graceful stop; ``run`` returns when it is done."""
+        self._stop.set()
+
+    def health(self) -> Health:
+        """Whether claims and heartbeats get through to the store, and all slots are up."""
+        now = asyncio.get_running_loop().time()
+        patience = max(3 * micros(self._settings.worker.poll) / 1e6, 5.0)
+        claims = max(self._started, *(lane.beat for lane in self._lanes))
+        beats = max(self._started, self._renewer.beat)
+        full = self._runner.busy >= self._settings.worker.concurrency
+        consuming = not self._stuck and (full or self._claimer.holding_back or now - claims <= patience)
+        away = self._renewer.away
+        beating = not away and now - beats <= max(self._leases.lease / 2, 1.0)
+        slots, alive = self._settings.worker.concurrency, self._runner.alive
+        problems = []
+        if self._stuck:
+            problems.append(f"{_gone_on(len(self._strays))}; nothing is claimed until some of them end")
+        elif not consuming:
+            problems.append("no claim got through")
+        if not beating:
+            problems.append(f"no heartbeat got through: {away}" if away else "no heartbeat")
+        if alive < slots:
+            problems.append(f"{slots - alive} of {slots} slots are down, and will be started again")
+        return Health(
+            consuming=consuming,
+            beating=beating,
+            busy=self._runner.busy,
+            slots=slots,
+            alive=alive,
+            strays=len(self._strays),
+            detail="; ".join(problems) or (f"ok; {_gone_on(len(self._strays))}" if len(self._strays) else "ok"),
+        )
+
+    async def run(self, *, burst: bool = False) -> None:
+        """Work until ``stop``; with ``burst``, until nothing is due any more."""
+        loop = asyncio.get_running_loop()
+        self._started = loop.time()
+        self._loop = loop
+        self._burst = burst
+        self._runner.start()
+        self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
+        if burst and self._planner is not None:
+            await self._planner.look()
+        thread = RenewerThread(self._renewer, self._backend) if self._threaded else None
+        if thread:
+            thread.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                beat = (
+                    None if thread else group.create_task(self._renewer.run(self._backend), name="headrace-heartbeat")
+                )
+                lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
+                duties = [group.create_task(self._notes.run(), name="headrace-notes")]
+                if not self._guest:
+                    duties.append(group.create_task(self._reaper.run(at_once=burst), name="headrace-reaper"))
+                    duties.append(group.create_task(self._retention.run(), name="headrace-retention"))
+                if self._planner is not None:
+                    duties.append(group.create_task(self._planner.run(), name="headrace-planner"))
+                if self._backend.hints is not None:
+                    topics = [*(f"queue:{queue}" for queue in self._queues), f"holder:{self._holder}"]
+                    if self._planner is not None:
+                        topics.append(SCHEDULES)
+                    hearing = listen(self._backend.hints, topics, self._hear, self._rng, self._look)
+                    duties.append(group.create_task(hearing, name="headrace-listener"))
+                await self._until_stopped()
+                for duty in duties:
+                    duty.cancel()
+                await self._wind_down()
+                for lane in lanes:
+                    lane.cancel()
+                if beat:
+                    self._renewer.stop()
+                    await beat
+        except (Exception, asyncio.CancelledError) as error:
+            self._claimer.close()
+            self._runner.give_back()
+            await self._runner.close()
+            await self._leave_behind()
+            raise _cause(error) from None
+        finally:
+            self._claimer.close()
+            await self._tasks.close()
+            await self._runner.close()
+            if thread:
+                await thread.stop()
+            self._observers.tell(Event(EventKind.WORKER_STOPPED, worker=self.name))
+
+    async def _until_stopped(self) -> None:
+        await self._until(self._claimer.empty if self._burst else None)
+        if not self._guest:
+            await self._inherit()
+
+    async def _until(self, event: asyncio.Event | None, seconds: float | None = None) -> None:
+        """Until it is told to stop, something has come about, or the time is over."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._stop, event) if one is not None]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _inherit(self) -> None:
+        """Nothing is due. Where leases have run out, there may be nobody else who takes those jobs back: stay until
+        this worker may, for one lease at most, and work them too."""
+        until = self._loop.time() + self._leases.lease
+        pause = self._leases.lease / 12
+        while not self._stop.is_set():
+            try:
+                over = (await self._backend.renew(self._renewer.census(), self._clock.stamp())).overdue
+                taken = await self._reaper.reap(at_once=True) if over else 0
+            except Unavailable as error:
+                log.warning("looking for leases that have run out: %s", error)
+                over, taken = True, 0
+            if taken or not self._claimer.empty.is_set():
+                await self._until(self._claimer.empty)
+            elif not over or self._loop.time() >= until:
+                return
+            else:
+                await self._until(None, pause)
+
+    async def _wind_down(self) -> None:
+        """Claim nothing more, wait for a claim that is under way, give back what waits, finish what runs."""
+        self._claimer.close()
+        grace = micros(self._settings.worker.grace) / 1e6
+        deadline = self._loop.time() + grace
+        try:
+            async with asyncio.timeout(grace):
+                for lane in self._lanes:
+                    await lane.landed.wait()
+        except TimeoutError:
+            log.warning("a claim is still under way; what it brings comes back when its lease runs out")
+        self._runner.give_back()
+        await self._runner.drain(max(0.0, deadline - self._loop.time()))
+        self._nudge()
+        try:
+            async with asyncio.timeout(self._leases.lease):
+                await self._settler.quiet.wait()
+        except TimeoutError:
+            log.error("%d outcomes could not be stored before their leases ran out", len(self._settler))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                await self._notes.write()
+
+    async def _leave_behind(self) -> None:
+        """Broken off: store the outcomes that are there, give back everything else; or leave it to the leases' end.
+        What waits for handlers' own transactions comes last."""
+        outcomes, apart = self._settler.take(_ALL), self._settler.take_apart(_ALL)
+        done = {(settlement.id, settlement.epoch) for settlement in outcomes}
+        for lease in self._leases.held():
+            if lease not in done and lease not in self._leases.entrusted:
+                self._settler.add(self._judge.give_back(*lease))
+        outcomes += self._settler.take(_ALL)
+        most = self._backend.limits.max_batch
+        try:
+            async with asyncio.timeout(_PARTING):
+                for left in (outcomes, apart):
+                    while batch := left[:most]:
+                        self._settler.answered(batch, await self._backend.finish(batch, self._clock.stamp()))
+                        del left[:most]
+        except Exception as error:
+            lost = len(outcomes) + len(apart)
+            log.warning("%d jobs come back when their leases run out: %s", lost, str(error) or "no answer")
+
+    # -- what the stages tell each other
+
+    def _nudge(self) -> None:
+        for lane in self._lanes:
+            lane.nudge()
+
+    @property
+    def _stuck(self) -> bool:
+        return len(self._strays) >= self._most_strays
+
+    def _stray_came(self) -> None:
+        if self._stuck:
+            self._runner.give_back()
+            sentence = f"{_gone_on(len(self._strays))}; worker {self.name} claims nothing until some of them end"
+            self._observers.alert(Alert.TOO_MANY_THREADS, self.name, sentence, worker=self.name)
+
+    def _stray_stays(self, task: str) -> None:
+        sentence = f"a job of task {shown(task)} was given up on, and its thread goes on; {_gone_on(len(self._strays))}"
+        self._observers.alert(Alert.THREAD_LEFT_BEHIND, task, sentence, task=task, worker=self.name)
+
+    def _idle(self) -> None:
+        if self._burst:
+            self._claimer.wake()
+        else:
+            self._nudge()
+
+    def _look(self) -> None:
+        """Hints are heard from now on; whatever was hinted at before is to be looked for."""
+        self._claimer.wake()
+        self._renewer.hurry()
+        if self._planner is not None:
+            self._planner.wake()
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.topic.startswith("queue:"):
+            self._claimer.wake()
+        elif hint.topic == SCHEDULES and self._planner is not None:
+            self._planner.wake()
+        else:
+            self._renewer.hurry()
+
+    def _hear_renewed(self, renewed: Renewed) -> None:
+        """From the heartbeat's thread: act on it on the worker's loop."""
+        if renewed.lost or renewed.cancels or renewed.paused or renewed.held:
+            try:
+                self._loop.call_soon_threadsafe(self._obey, renewed)
+            except RuntimeError:  # the worker's loop has ended already
+                return
+
+    def _obey(self, renewed: Renewed) -> None:
+        for job_id, epoch in renewed.lost:
+            self._runner.lose(job_id, epoch)
+        for job_id in renewed.cancels:
+            self._runner.cancel(job_id)
+        if renewed.paused:
+            self._runner.give_back(frozenset(renewed.paused))
+        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease[:2])]:
+            self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
+
+    async def _give_back(self, unknown: Sequence[tuple[JobId, int, bool]]) -> None:
+        """Leases that no claim has told of, once every claim that was under way has been answered."""
+        for lane in self._lanes:
+            await lane.landed.wait()
+        for job_id, epoch, begun in unknown:
+            if not self._leases.current(job_id, epoch):
+                self._settler.add(self._judge.give_back(job_id, epoch, unbegun=not begun))
+
+
+def _gone_on(count: int) -> str:
+    return (
+        "1 thread goes on whose job was given up on"
+        if count == 1
+        else f"{count} threads go on whose jobs were given up on"
+    )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error by itself, where it comes alone."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
