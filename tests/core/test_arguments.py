@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from headrace import Again, Done, Job, JsonSerde
-from headrace.api.arguments import _OPTIONS, Arguments
+from headrace import Again, Done, Job, JsonSerde, NewJob
+from headrace.api.arguments import Arguments
 from headrace.api.options import JobOptions
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from tests.core.given import given
@@ -106,7 +106,8 @@ def test_parameters_that_there_are_none_of(args: tuple[Any, ...], name: str, hin
 
 
 def test_options_are_those_of_a_task() -> None:
-    assert set(JobOptions.__struct_fields__) == _OPTIONS
+    """Whatever a new job may say, and how long ``call`` waits."""
+    assert set(JobOptions.__annotations__) == {*NewJob.__struct_fields__, "wait"} - {"task", "args", "sections", "id"}
 
 
 @pytest.mark.parametrize(

@@ -640,7 +640,7 @@ class TestDefinition:
             ),
             (
                 lambda app: app.task(max_retries=3),
-                "unknown option 'max_retries'; there are: name, queue, retry, ",
+                "unknown option 'max_retries'; there are: queue, priority, ",
             ),
             (lambda app: app.task(_nothing, delay=3), r"'delay' \(single jobs have it: task.options\(delay=…\)\)"),
             (

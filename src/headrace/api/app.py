@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from headrace.api.awaited import awaited
 from headrace.api.batch import BatchTask
@@ -18,7 +16,7 @@ from headrace.api.client import AnyId, Client
 from headrace.api.connection import connect
 from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
-from headrace.api.options import JobOptions
+from headrace.api.options import BatchOptions, JobOptions, TaskOptions, known
 from headrace.api.stopper import Stopper, no_loop
 from headrace.api.task import Task
 from headrace.api.why import Why
@@ -31,7 +29,7 @@ from headrace.limits.policies import Policies
 from headrace.payloads.codec import JsonSerde
 from headrace.schedules.book import Schedules
 from headrace.schedules.planner import Pace
-from headrace.schedules.spec import Cron, Every, check_job, define, template_of
+from headrace.schedules.spec import Cron, CronOptions, Every, EveryOptions, check_job, define, template_of
 from headrace.seam.records import JobKey
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
@@ -39,7 +37,6 @@ from headrace.worker.executors import ProcessExecutor, ThreadExecutor
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware
-from headrace.worker.retry import RetryPolicy, exponential
 from headrace.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -94,63 +91,16 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        result_ttl: Duration | None = None,
-        priority: int = 0,
-        expires: Duration | None = None,
-        overflow: str | None = None,
-        when_full: str = "raise",
-        executor: str | None = None,
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        result_ttl: Duration | None = None,
-        priority: int = 0,
-        expires: Duration | None = None,
-        overflow: str | None = None,
-        when_full: str = "raise",
-        executor: str | None = None,
-        **unknown: Any,
-    ) -> Any:
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Register a function as a task. Async functions run on the worker's loop, plain ones in a thread
         (``executor="process"``: in a process). A first parameter annotated ``Job`` gets the job itself."""
-        _refuse_unknown(unknown, App.task)
-        options = JobOptions(
-            queue=queue,
-            priority=priority,
-            expires=expires,
-            timeout=timeout,
-            result_ttl=result_ttl,
-            overflow=overflow,
-            when_full=when_full,
-        )
-        if executor not in (None, "thread", "process"):
+        known(options, TaskOptions, "@app.task: ")
+        if (executor := options.get("executor")) not in (None, "thread", "process"):
             raise ConfigError(f"executor: expected 'thread' or 'process', got {executor!r}")
 
         def register(function: Callable[..., Any]) -> Task[Any, Any]:
-            task: Task[Any, Any] = Task(
-                self,
-                function,
-                options,
-                name=_name_of(function) if name is None else name,
-                retry=retry or exponential(),
-                executor=executor,
-            )
+            task: Task[Any, Any] = Task(self, function, _name_of(function, options.get("name")), options)
             self._add(task)
             return task
 
@@ -160,59 +110,17 @@ class App:
     def batch(self, function: Callable[[list[Job[T]]], Awaitable[Any]], /) -> BatchTask[T]: ...
     @overload
     def batch(
-        self,
-        function: None = None,
-        /,
-        *,
-        queue: str = "default",
-        size: int = 100,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        result_ttl: Duration | None = None,
-        priority: int = 0,
-        expires: Duration | None = None,
-        overflow: str | None = None,
-        when_full: str = "raise",
+        self, function: None = None, /, **options: Unpack[BatchOptions]
     ) -> Callable[[Callable[[list[Job[T]]], Awaitable[Any]]], BatchTask[T]]: ...
     def batch(
-        self,
-        function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None,
-        /,
-        *,
-        queue: str = "default",
-        size: int = 100,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        result_ttl: Duration | None = None,
-        priority: int = 0,
-        expires: Duration | None = None,
-        overflow: str | None = None,
-        when_full: str = "raise",
-        **unknown: Any,
+        self, function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None, /, **options: Unpack[BatchOptions]
     ) -> Any:
-        """Register an async handler of many jobs at once: as many as are there, ``size`` at most."""
-        _refuse_unknown(unknown, App.batch)
-        options = JobOptions(
-            queue=queue,
-            priority=priority,
-            expires=expires,
-            timeout=timeout,
-            result_ttl=result_ttl,
-            overflow=overflow,
-            when_full=when_full,
-        )
+        """Register an async handler of many jobs at once: as many as are there, ``size`` at most, which is 100 by
+        default."""
+        known(options, BatchOptions, "@app.batch: ")
 
         def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
-            batch: BatchTask[Any] = BatchTask(
-                self,
-                function,
-                options,
-                name=_name_of(function) if name is None else name,
-                size=size,
-                retry=retry or exponential(),
-            )
+            batch: BatchTask[Any] = BatchTask(self, function, _name_of(function, options.get("name")), options)
             self._add(batch)
             return batch
 
@@ -223,12 +131,12 @@ class App:
             raise ConfigError(f"a task named {task.name!r} is registered already; give one of them another name=")
         self.tasks[task.name] = task
 
-    def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Any) -> str:
+    def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Unpack[EveryOptions]) -> str:
         """Declare a schedule: the job of a task, or one with arguments as by ``task.job(…)``, at equal intervals. Every
         worker that starts puts it in the store, where it is kept once; options as for ``Every``. Its name."""
         return self._declare(Every, interval, job, options)
 
-    def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Any) -> str:
+    def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Unpack[CronOptions]) -> str:
         """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, ``tz`` among them."""
         return self._declare(Cron, expression, job, options)
 
@@ -302,7 +210,7 @@ class App:
         return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
     @awaited()
-    async def enqueue_named(self, task: str, args: dict[str, Any], **options: Any) -> Handle[Any]:
+    async def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
         found = self.tasks.get(task) if isinstance(task, str) else None
         if found is None:
@@ -449,18 +357,9 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-def _refuse_unknown(given: Mapping[str, Any], decorator: Callable[..., Any]) -> None:
-    """Options of a decorator that it does not have."""
-    for name in given:
-        known = [p.name for p in inspect.signature(decorator).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        close = get_close_matches(name, known, 1)
-        meant = f" (did you mean {close[0]!r}?)" if close else ""
-        if name in JobOptions.__struct_fields__:
-            meant = f" (single jobs have it: task.options({name}=…))"
-        raise ConfigError(f"@app.{decorator.__name__}: unknown option {name!r}{meant}; there are: {', '.join(known)}")
-
-
-def _name_of(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any], given: str | None) -> str:
+    if given is not None:
+        return given
     module = getattr(function, "__module__", "")
     qualname = getattr(function, "__qualname__", "")
     if not qualname or "<lambda>" in qualname:

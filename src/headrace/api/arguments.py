@@ -11,14 +11,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.inspect import CollectionType, CustomType, DictType, TupleType, Type, type_info
 
+from headrace.api.options import JobOptions
 from headrace.core.functions import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import ENCODABLE, JsonSerde
-from headrace.types import OUTCOMES, NewJob
+from headrace.types import OUTCOMES
 from headrace.worker.job import Job
 
-_OPTIONS = {*NewJob.__struct_fields__, "wait"} - {"task", "args", "sections", "id"}
-"""What ``task.options(…)`` takes."""
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -87,7 +86,7 @@ class Arguments:
         for name in given:
             if name in self._names:
                 continue
-            if name in _OPTIONS:
+            if name in JobOptions.__annotations__:
                 hint = f"; it is an option: task.options({name}=…).enqueue(…)"
             elif close := get_close_matches(name, self._names, 1):
                 hint = f"; did you mean {close[0]!r}?"

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
-from headrace.api.options import JobOptions
-from headrace.core.durations import micros
+from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
 from headrace.core.functions import check_handler, is_async, written
-from headrace.core.names import check_name, check_queue
+from headrace.core.names import check_name
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.large import decode
 from headrace.seam.records import Leased
 from headrace.text import shown
-from headrace.types import NewJob
+from headrace.types import Duration, Encoded, NewJob
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose_many
-from headrace.worker.retry import RetryPolicy
+from headrace.worker.retry import RetryPolicy, exponential
 
 T = TypeVar("T")
 
@@ -52,12 +51,10 @@ class BatchTask(Generic[T]):
         self,
         owner: Owner,
         function: Callable[[list[Job[T]]], Awaitable[Any]],
-        options: JobOptions,
-        *,
         name: str,
-        size: int,
-        retry: RetryPolicy,
+        options: BatchOptions,
     ) -> None:
+        size, retry = options.get("size", 100), options.get("retry") or exponential()
         if callable(function):
             check_handler(function, f"batch task {name}")
         if not is_async(function):
@@ -68,12 +65,12 @@ class BatchTask(Generic[T]):
             raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
         self.function = function
         self.name = check_name(name, "task")
-        self.queue = check_queue(options.queue)
-        self.overflow = options.overflow
-        owner.client.packer.priority(options.priority)
-        options.check(name)
+        self._options: NewJobOptions = shared(options, name)
+        self._wait: Duration | None = "30s"
+        self.queue = self._options.get("queue", "default")
+        self.overflow = self._options.get("overflow")
+        owner.client.packer.priority(self._options.get("priority", 0))
         self._owner = owner
-        self._options = options
         self._size = size
         self._retry = retry
         self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
@@ -81,15 +78,17 @@ class BatchTask(Generic[T]):
     def __repr__(self) -> str:
         return f"BatchTask({self.name!r}, queue={self.queue!r}, size={self._size})"
 
-    def options(self, **changes: Any) -> BatchTask[T]:
+    def options(self, **options: Unpack[JobOptions]) -> BatchTask[T]:
         """The same task with other options for the jobs that are made from it; see ``Task.options``."""
         other: BatchTask[T] = object.__new__(BatchTask)
         other.__dict__.update(self.__dict__)
-        other._options = self._options.changed(changes)
+        other._options, other._wait = changed(self._options, self._wait, options, f"batch task {self.name}: ")
         return other
 
-    def job(self, payload: T, **options: Any) -> NewJob:
+    def job(self, payload: T, **options: Unpack[JobOptions]) -> NewJob:
         """A job for this handler."""
+        if options:
+            return self.options(**options).job(payload)
         try:
             body = self._payloads.encode(payload)
             self._payloads.decode(body)
@@ -97,19 +96,19 @@ class BatchTask(Generic[T]):
             raise InvalidJob(f"batch task {self.name}: {error}") from error
         packer = self._owner.client.packer
         cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
-        return self._options.changed(options).job(self.name, cell, packer.new_id())
+        return NewJob(task=self.name, args=Encoded(cell), id=packer.new_id(), **self._options)
 
     @awaited("SyncApp(app).enqueue_many([task.job(…)])")
-    async def enqueue(self, payload: T, **options: Any) -> Handle[Any]:
+    async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
     @awaited()
-    async def call(self, payload: T, **options: Any) -> Any:
+    async def call(self, payload: T, **options: Unpack[JobOptions]) -> Any:
         """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
-        client, wait = self._owner.client, self._options.changed(options).wait
-        cell = await client.call(self.job(payload, **options), wait)
+        task, client = self.options(**options), self._owner.client
+        cell = await client.call(task.job(payload), task._wait)
         return await decode(client.packer.envelope, cell, _NOTHING, "result")
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
@@ -120,8 +119,8 @@ class BatchTask(Generic[T]):
             load=self._load,
             retry=self._retry,
             result_serde=_NOTHING,
-            result_ttl=micros(settings.result_ttl if given.result_ttl is None else given.result_ttl),
-            timeout=None if given.timeout is None else micros(given.timeout),
+            result_ttl=length(given, "result_ttl", settings.result_ttl),
+            timeout=length(given, "timeout", None),
             batch=compose_many(middleware, self.function),
             batch_size=self._size,
         )

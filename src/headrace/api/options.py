@@ -1,80 +1,119 @@
-"""How single jobs of a task differ from each other."""
+"""The options that users give to tasks, to single jobs and to jobs of a queue, each with its type."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
-
-import msgspec
-from msgspec import Struct
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, cast
 
 from headrace.core.durations import micros
 from headrace.core.names import check_queue
 from headrace.errors import ConfigError
 from headrace.text import shown
-from headrace.types import Duration, Encoded, NewJob
+from headrace.types import Duration
+from headrace.worker.retry import RetryPolicy
 
 
-class JobOptions(Struct, frozen=True, kw_only=True):
-    """What a task says of its jobs, and ``task.options(…)`` changes."""
+class SharedOptions(TypedDict, total=False):
+    """What a task says of all its jobs, and a single job may say differently; ``NewJob`` explains each."""
 
     queue: str
-    key: str | None = None
-    tenant: str = ""
-    group: str | None = None
-    priority: int = 0
-    run_at: datetime | None = None
-    delay: Duration | None = None
-    max_attempts: int | None = None
-    timeout: Duration | None = None
-    expires: Duration | None = None
-    result_ttl: Duration | None = None
-    headers: Mapping[str, str] | None = None
-    on_failed: str = "run"
-    overflow: str | None = None
-    when_full: str = "raise"
-    wait: Duration | None = "30s"
-    """How long ``call`` waits for the result."""
+    priority: int
+    timeout: Duration | None
+    expires: Duration | None
+    result_ttl: Duration | None
+    overflow: str | None
+    when_full: Literal["raise", "block"]
 
-    def check(self, task: str) -> None:
-        """Refuse what no job of the task could have, when it is made and not when it is used."""
-        if self.overflow is not None:
-            check_queue(self.overflow, f"task {task}: overflow")
-            if self.overflow == self.queue:
-                raise ConfigError(f"task {task}: overflow: expected another queue than its own, got {self.overflow!r}")
-        if self.when_full not in ("raise", "block"):
-            raise ConfigError(f"task {task}: when_full: expected 'raise' or 'block', got {shown(self.when_full)}")
-        for what in ("timeout", "result_ttl", "delay", "expires"):
-            if (given := getattr(self, what)) is not None:
-                micros(given, f"task {task}: {what}")
 
-    def changed(self, changes: Mapping[str, Any]) -> JobOptions:
-        """The same with changes."""
-        if unknown := changes.keys() - set(self.__struct_fields__):
-            known = ", ".join(self.__struct_fields__)
-            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; there are: {known}")
-        return msgspec.structs.replace(self, **changes)
+class NewJobOptions(SharedOptions, total=False):
+    """What a single job may say, whatever its task."""
 
-    def job(self, task: str, cell: bytes, job_id: bytes) -> NewJob:
-        """A job with these options."""
-        return NewJob(
-            task=task,
-            queue=self.queue,
-            args=Encoded(cell),
-            key=self.key,
-            tenant=self.tenant,
-            group=self.group,
-            priority=self.priority,
-            run_at=self.run_at,
-            delay=self.delay,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            expires=self.expires,
-            result_ttl=self.result_ttl,
-            headers=self.headers,
-            on_failed=self.on_failed,
-            overflow=self.overflow,
-            when_full=self.when_full,
-            id=job_id,
-        )
+    key: str | None
+    tenant: str
+    group: str | None
+    run_at: datetime | None
+    delay: Duration | None
+    max_attempts: int | None
+    headers: Mapping[str, str] | None
+    on_failed: Literal["run", "return"]
+
+
+class JobOptions(NewJobOptions, total=False):
+    """What ``task.options(…)`` takes."""
+
+    wait: Duration | None
+
+
+class BatchOptions(SharedOptions, total=False):
+    """What ``@app.batch(…)`` takes."""
+
+    name: str | None
+    retry: RetryPolicy | None
+    size: int
+
+
+class TaskOptions(SharedOptions, total=False):
+    """What ``@app.task(…)`` takes."""
+
+    name: str | None
+    retry: RetryPolicy | None
+    executor: Literal["thread", "process"] | None
+
+
+class QueueOptions(TypedDict, total=False):
+    """What ``queue.enqueue(…)`` takes."""
+
+    priority: int
+    result_ttl: Duration | None
+    tenant: str
+    group: str | None
+    delay: Duration | None
+    max_attempts: int | None
+    headers: Mapping[str, str] | None
+    on_failed: Literal["run", "return"]
+
+
+_Changed = tuple[NewJobOptions, Duration | None]
+
+
+def known(given: Mapping[str, Any], kind: type, where: str) -> None:
+    """Refuse options that ``kind`` does not have: a type checker says so earlier, but not everybody runs one."""
+    names = list(kind.__annotations__)
+    for name in given:
+        if name in names:
+            continue
+        close = get_close_matches(name, names, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        if kind is not JobOptions and name in JobOptions.__annotations__:
+            meant = f" (single jobs have it: task.options({name}=…))"
+        raise ConfigError(f"{where}unknown option {name!r}{meant}; there are: {', '.join(names)}")
+
+
+def shared(given: Mapping[str, Any], task: str) -> NewJobOptions:
+    """Those of the options of a task that are about its jobs; refuses what no job of it could have."""
+    options = cast(NewJobOptions, {name: given[name] for name in SharedOptions.__annotations__ if name in given})
+    check_queue(options.get("queue", "default"))
+    if (overflow := options.get("overflow")) is not None:
+        check_queue(overflow, f"task {task}: overflow")
+        if overflow == options.get("queue", "default"):
+            raise ConfigError(f"task {task}: overflow: expected another queue than its own, got {overflow!r}")
+    if (full := options.get("when_full", "raise")) not in ("raise", "block"):
+        raise ConfigError(f"task {task}: when_full: expected 'raise' or 'block', got {shown(full)}")
+    for what in ("timeout", "result_ttl", "expires"):
+        length(options, what, None, f"task {task}: ")
+    return options
+
+
+def length(options: Mapping[str, Any], name: str, default: Duration | None, where: str = "") -> Any:
+    """An option that is a length of time, in microseconds; None where neither it nor the default is given."""
+    given = default if (said := options.get(name)) is None else said
+    return None if given is None else micros(given, f"{where}{name}")
+
+
+def changed(options: NewJobOptions, wait: Duration | None, changes: JobOptions, where: str) -> _Changed:
+    """The options of a task with changes, and how long ``call`` then waits for a result."""
+    known(changes, JobOptions, where)
+    wait = changes.pop("wait", wait)
+    return cast(NewJobOptions, {**options, **changes}), wait

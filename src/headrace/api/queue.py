@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Generic, TypeVar, get_args
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar, Unpack, get_args
 
 import msgspec
 
@@ -16,6 +16,7 @@ from headrace.api.awaited import awaited
 from headrace.api.client import Client
 from headrace.api.connection import connect
 from headrace.api.endings import failed, raise_unless_completed
+from headrace.api.options import QueueOptions, known, length
 from headrace.api.stopper import Stopper, no_loop
 from headrace.core.config import Settings
 from headrace.core.durations import micros
@@ -232,48 +233,23 @@ class Queue(Generic[P, R]):
     # -- producing
 
     @awaited()
-    async def enqueue(
-        self,
-        id: str,
-        payload: P,
-        *,
-        max_attempts: int | None = None,
-        result_ttl: Duration | None = None,
-        delay: Duration | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        group: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        on_failed: str = "run",
-    ) -> Queued | Duplicate | Completed[R]:
+    async def enqueue(self, id: str, payload: P, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
-        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, options)
         return self._answer(await self.client.enqueue(job))
 
     @awaited()
     async def enqueue_and_wait(
-        self,
-        id: str,
-        payload: P,
-        *,
-        timeout: Duration | None = "30s",
-        max_attempts: int | None = None,
-        result_ttl: Duration | None = None,
-        delay: Duration | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        group: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        on_failed: str = "run",
+        self, id: str, payload: P, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
     ) -> R:
         """Store a job, or join the one that has the id, and wait for its result. Raises ``WaitTimeout`` (the job goes
         on), ``JobFailed``, ``JobCancelled`` or ``ResultExpired``."""
         if timeout is not None:
             micros(timeout, "timeout")
-        if result_ttl is not None and not micros(result_ttl, "result_ttl"):
+        if length(options, "result_ttl", None) == 0:
             raise InvalidJob("result_ttl: expected more than 0, got 0, which keeps no result to wait for")
-        job = await self._job(id, payload, max_attempts, result_ttl, delay, priority, tenant, group, headers, on_failed)
+        job = await self._job(id, payload, options)
         cell = await self.client.call(job, timeout)
         return await decode(self.client.packer.envelope, cell, self._results, "result")
 
@@ -328,38 +304,15 @@ class Queue(Generic[P, R]):
             log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
             self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
 
-    async def _job(
-        self,
-        id: str,
-        payload: P,
-        max_attempts: int | None,
-        result_ttl: Duration | None,
-        delay: Duration | None,
-        priority: int,
-        tenant: str,
-        group: str | None,
-        headers: Mapping[str, str] | None,
-        on_failed: str,
-    ) -> NewJob:
+    async def _job(self, id: str, payload: P, options: QueueOptions) -> NewJob:
+        known(options, QueueOptions, f"queue {self.name!r}: ")
         try:
             body = self.client.packer.encode(payload, self._payloads, "payload")
             cell = await seal(self.client.packer.envelope, body, self._payloads.kind, "payload")
         except CodecError as error:
             raise CodecError(f"queue {self.name!r}, id {shown(id)}: payload: {error}") from error
-        return NewJob(
-            task=self.name,
-            queue=self.name,
-            args=Encoded(cell),
-            key=check_name(id, "id", empty=True),
-            max_attempts=max_attempts,
-            result_ttl=result_ttl,
-            delay=delay,
-            priority=priority,
-            tenant=tenant,
-            group=group,
-            headers=headers,
-            on_failed=on_failed,
-        )
+        key = check_name(id, "id", empty=True)
+        return NewJob(task=self.name, queue=self.name, args=Encoded(cell), key=key, **options)
 
     def _answer(self, inserted: Inserted) -> Queued | Duplicate | Completed[R]:
         match inserted.status:

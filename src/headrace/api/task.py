@@ -6,27 +6,27 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from headrace.api.arguments import Arguments
 from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
-from headrace.api.options import JobOptions
+from headrace.api.options import JobOptions, NewJobOptions, TaskOptions, changed, length, shared
 from headrace.core.durations import micros
 from headrace.core.functions import check_handler, is_async
-from headrace.core.names import check_name, check_queue
+from headrace.core.names import check_name
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.large import LARGE, decode
 from headrace.seam.records import Leased
 from headrace.text import shown
-from headrace.types import OUTCOMES, Done, NewJob, Outcome
+from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose
-from headrace.worker.retry import RetryPolicy
+from headrace.worker.retry import RetryPolicy, exponential
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,34 +47,26 @@ class Task(Generic[P, R]):
     '10m'
     """
 
-    def __init__(
-        self,
-        owner: Owner,
-        function: Callable[..., Any],
-        options: JobOptions,
-        *,
-        name: str,
-        retry: RetryPolicy,
-        executor: str | None,
-    ) -> None:
+    def __init__(self, owner: Owner, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         if not callable(function):
             raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
         check_handler(function, f"task {name}")
         self.function = function
         self.name = check_name(name, "task")
-        self.queue = check_queue(options.queue)
-        self.overflow = options.overflow
+        self._options: NewJobOptions = shared(options, name)
+        self._wait: Duration | None = "30s"
+        self.queue = self._options.get("queue", "default")
+        self.overflow = self._options.get("overflow")
         self._owner = owner
-        self._options = options
-        self._retry = retry
-        self._executor = executor
+        self._retry = retry = options.get("retry") or exponential()
+        self._executor = executor = options.get("executor")
         self._arguments = Arguments(function, name)
         self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
         """How results of this task are stored."""
         update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
         if not isinstance(retry, RetryPolicy):
             raise ConfigError(f"task {name}: retry: expected a RetryPolicy like exponential(5), got {shown(retry)}")
-        owner.client.packer.priority(options.priority)
+        owner.client.packer.priority(self._options.get("priority", 0))
         if executor == "process":
             function_path(function)
             if self._arguments.takes_job:
@@ -83,7 +75,6 @@ class Task(Generic[P, R]):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
             )
-        options.check(name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function itself, without any queue. One that takes a job first needs one: call ``.function``."""
@@ -94,15 +85,11 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
 
-    def options(self, **changes: Any) -> Task[P, R]:
-        """The same task with other options for the jobs that are made from it.
-
-        ``queue``, ``key``, ``tenant``, ``priority``, ``run_at``, ``delay``, ``max_attempts``, ``timeout``,
-        ``expires``, ``result_ttl``, ``headers``, ``on_failed``, ``wait``.
-        """
+    def options(self, **options: Unpack[JobOptions]) -> Task[P, R]:
+        """The same task with other options for the jobs that are made from it: those of ``NewJob``, and ``wait``."""
         other: Task[P, R] = object.__new__(Task)
         other.__dict__.update(self.__dict__)
-        other._options = self._options.changed(changes)
+        other._options, other._wait = changed(self._options, self._wait, options, f"task {self.name}: ")
         return other
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -113,7 +100,8 @@ class Task(Generic[P, R]):
         return self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
 
     def _made(self, cell: bytes) -> NewJob:
-        return self._options.job(self.name, cell, self._owner.client.packer.new_id())
+        job_id = self._owner.client.packer.new_id()
+        return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
 
     @awaited("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -126,10 +114,10 @@ class Task(Generic[P, R]):
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
-        if self._options.wait is not None:
-            micros(self._options.wait, "wait")
+        if self._wait is not None:
+            micros(self._wait, "wait")
         cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
-        answer = await client.call(self._made(cell), self._options.wait)
+        answer = await client.call(self._made(cell), self._wait)
         return await decode(client.packer.envelope, answer, self.results, "result")
 
     # -- for the worker
@@ -143,10 +131,8 @@ class Task(Generic[P, R]):
             "task": self.name,
             "retry": self._retry,
             "result_serde": self.results,
-            "result_ttl": micros(
-                settings.result_ttl if self._options.result_ttl is None else self._options.result_ttl, "result_ttl"
-            ),
-            "timeout": None if self._options.timeout is None else micros(self._options.timeout, "timeout"),
+            "result_ttl": length(self._options, "result_ttl", settings.result_ttl),
+            "timeout": length(self._options, "timeout", None),
             "threaded": executor == "thread" and not is_async(self.function),
         }
         split, takes_job = self._arguments.split, self._arguments.takes_job

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -104,6 +104,21 @@ class TenantInfo(Struct, frozen=True, kw_only=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
+class Rules(TypedDict, total=False):
+    """What ``policies.set`` takes; None takes a rule away."""
+
+    running: int | None
+    rate: str | None
+    tenant_running: int | None
+    tenant_rate: str | None
+    task_rates: Mapping[str, str] | None
+    holders: int | None
+    chunk: int | None
+    ageing: Duration | None
+    group_running: int | None
+    depth: int | None
+
+
 class Policies:
     """The policies of the queues of a store. They live there: every worker keeps to a change from its next claim on.
 
@@ -127,7 +142,7 @@ class Policies:
         """Those of the app, if it has any: what else is named may be a typing error."""
         self._doubted: set[str] = set()
 
-    async def set(self, queue: str, **rules: Any) -> PolicyInfo:
+    async def set(self, queue: str, **rules: Unpack[Rules]) -> PolicyInfo:
         """Change rules of a queue; those that are not named stay, None takes one away.
 
         ``running`` jobs at once, and no more than ``rate`` started (``"100/s"``, ``"5/10m"``, ``"100/s, burst 20"``);

@@ -7,7 +7,7 @@ from binascii import crc32
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -20,7 +20,17 @@ from headrace.schedules.missed import Stretch, split
 from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
 from headrace.schedules.planner import tell_ticks, warn_if_late
 from headrace.schedules.reading import Timetable, aware, slots
-from headrace.schedules.spec import Cron, Every, ScheduleInfo, changed, check_job, define, spec_of, template_of
+from headrace.schedules.spec import (
+    Cron,
+    Every,
+    ScheduleChanges,
+    ScheduleInfo,
+    changed,
+    check_job,
+    define,
+    spec_of,
+    template_of,
+)
 from headrace.seam.instants import to_datetime
 from headrace.seam.protocol import TickStore
 from headrace.seam.records import Cancel, Row, Selector
@@ -116,7 +126,7 @@ class Schedules(Timetable):
         when = look_at(schedule, definition, slot, self._ahead)
         return {"definition": definition.pack(), "slot": slot, "look_at": when}
 
-    async def update(self, name: str, **changes: Any) -> ScheduleInfo:
+    async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> ScheduleInfo:
         """Change single things of a schedule: ``every`` or ``cron`` and ``tz``, or any option of ``Every`` and
         ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no
         function sets its pace any more."""
@@ -134,7 +144,7 @@ class Schedules(Timetable):
                 return await self.get(name)
         raise self._contended(name)
 
-    def _wanted_pace(self, name: str, changes: dict[str, Any]) -> bool | None:
+    def _wanted_pace(self, name: str, changes: ScheduleChanges) -> bool | None:
         """Whether the schedule is paced from now on; None: as before. Raises ``ConfigError``."""
         paced = changes.pop("paced", None)
         if paced is not None and not isinstance(paced, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -67,6 +67,42 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     """After so many slots have fired the schedule is over."""
     rank: int = 0
     """When many schedules are behind, those of lower rank are planned first."""
+
+
+class SharedOptions(TypedDict, total=False):
+    """What may be said of any schedule, and changed later; ``ScheduleOptions`` explains each."""
+
+    jitter: float | None
+    misfire: Literal["once", "skip", "all"] | None
+    max_age: Duration
+    grace: Duration
+    overlap: Literal["allow", "skip", "queue", "cancel"]
+    delivery: Literal["exactly_once", "at_most_once"]
+    start: datetime | None
+    end: datetime | None
+    max_runs: int | None
+    rank: int
+
+
+class EveryOptions(SharedOptions, total=False):
+    """What ``app.every`` takes."""
+
+    name: str | None
+
+
+class CronOptions(EveryOptions, total=False):
+    """What ``app.cron`` takes."""
+
+    tz: str
+
+
+class ScheduleChanges(SharedOptions, total=False):
+    """What ``schedules.update`` takes."""
+
+    every: Duration
+    cron: str
+    tz: str
+    paced: bool
 
 
 class Every(ScheduleOptions, frozen=True):
