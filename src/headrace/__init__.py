@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from headrace.worker.middleware import Middleware, Next
     from headrace.worker.retry import (
         RetryPolicy,
-        doubling_to_an_hour,
         exponential,
-        for_ever,
-        half_minute_to_ten,
+        forever,
+        gentle,
         immediate,
         never,
+        persistent,
     )
 
 __all__ = [
@@ -101,12 +101,12 @@ __all__ = [
     "WhyCode",
     "connect",
     "content_id",
-    "doubling_to_an_hour",
     "exponential",
-    "for_ever",
-    "half_minute_to_ten",
+    "forever",
+    "gentle",
     "immediate",
     "never",
+    "persistent",
 ]
 
 _HOMES = {
@@ -164,10 +164,10 @@ _HOMES = {
     "WhyCode": "headrace.api.why",
     "connect": "headrace.api.connection",
     "content_id": "headrace.payloads.content",
-    "doubling_to_an_hour": "headrace.worker.retry",
+    "persistent": "headrace.worker.retry",
     "exponential": "headrace.worker.retry",
-    "for_ever": "headrace.worker.retry",
-    "half_minute_to_ten": "headrace.worker.retry",
+    "forever": "headrace.worker.retry",
+    "gentle": "headrace.worker.retry",
     "immediate": "headrace.worker.retry",
     "never": "headrace.worker.retry",
 }

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 
-from headrace import RetryPolicy, doubling_to_an_hour, exponential, for_ever, half_minute_to_ten, immediate, never
+from headrace import RetryPolicy, exponential, forever, gentle, immediate, never, persistent
 from headrace.errors import ConfigError
 from tests.core.given import given
 
@@ -18,8 +18,8 @@ SECOND = 1_000_000
     ("policy", "seconds"),
     [
         (exponential(jitter=False), [1, 2, 4, 8, 16]),
-        (doubling_to_an_hour(jitter=False), [2, 4, 8, 16, 32]),
-        (half_minute_to_ten(jitter=False), [30, 60, 120, 240, 480, 600, 600]),
+        (persistent(jitter=False), [2, 4, 8, 16, 32]),
+        (gentle(jitter=False), [30, 60, 120, 240, 480, 600, 600]),
         (immediate(), [0, 0, 0]),
         (exponential(base="10s", factor=3, cap="1m", jitter=False), [10, 30, 60, 60]),
         (exponential(base="2h", cap="1h", jitter=False), [3_600, 3_600]),
@@ -32,9 +32,9 @@ def test_presets(policy: RetryPolicy, seconds: list[int]) -> None:
 
 
 def test_attempts() -> None:
-    assert [p.max_attempts for p in (exponential(), doubling_to_an_hour(), half_minute_to_ten())] == [5, 20, 5]
+    assert [p.max_attempts for p in (exponential(), persistent(), gentle())] == [5, 20, 5]
     assert [p.max_attempts for p in (immediate(), never())] == [3, 1]
-    assert for_ever().max_attempts > 10**9
+    assert forever().max_attempts > 10**9
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2**32), st.integers(0, 10**12), st.integers(0, 10**12))

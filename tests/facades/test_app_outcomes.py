@@ -27,8 +27,8 @@ from headrace import (
     Retry,
     Sections,
     exponential,
-    for_ever,
-    half_minute_to_ten,
+    forever,
+    gentle,
     immediate,
     never,
 )
@@ -468,7 +468,7 @@ class TestFailures:
 class TestRetries:
     async def test_policy(self, store: Store) -> None:
         """003-7, decision 22: 30, 60, 120 … seconds, and then the dead letters."""
-        world = Scripted(store, retry=half_minute_to_ten(4, jitter=False))
+        world = Scripted(store, retry=gentle(4, jitter=False))
         world.answers.extend(ValueError(n) for n in range(4))
         handle = await world.task.enqueue()
         waits = []
@@ -498,7 +498,7 @@ class TestRetries:
         assert (info.state, info.reason) == (JobState.FAILED, "not retryable")
 
     async def test_for_ever(self, store: Store) -> None:
-        world = Scripted(store, retry=for_ever(base=0))
+        world = Scripted(store, retry=forever(base=0))
         info = await world.run(*[ValueError(n) for n in range(50)])
         assert (info.state, info.attempt) == (JobState.COMPLETED, 50)
 

@@ -32,7 +32,7 @@ from headrace import (
     connect,
     content_id,
     exponential,
-    for_ever,
+    forever,
     immediate,
     never,
 )
@@ -939,7 +939,7 @@ class TestRetryPolicies:
     async def test_lengths(self) -> None:
         await refused(BAD_LENGTHS, lambda value: exponential(base=value), "base")
         await refused(BAD_LENGTHS, lambda value: exponential(cap=value), "cap")
-        await refused(BAD_LENGTHS, lambda value: for_ever(base=value), "base")
+        await refused(BAD_LENGTHS, lambda value: forever(base=value), "base")
 
     async def test_factors(self) -> None:
         await refused([0, 0.5, -2, math.nan, math.inf, "2", None], lambda value: exponential(factor=value), "factor")

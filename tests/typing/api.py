@@ -67,12 +67,12 @@ from headrace import (
     WhyCode,
     connect,
     content_id,
-    doubling_to_an_hour,
     exponential,
-    for_ever,
-    half_minute_to_ten,
+    forever,
+    gentle,
     immediate,
     never,
+    persistent,
 )
 from headrace.errors import HeadraceError, JobFailed, LeaseLost, QueueFull
 
@@ -97,9 +97,9 @@ def names() -> None:
     assert_type(exponential(3, base="1s", cap=timedelta(hours=1), retry_on=(OSError,)), RetryPolicy)
     assert_type(immediate(), RetryPolicy)
     assert_type(never(), RetryPolicy)
-    assert_type(for_ever(base="1s"), RetryPolicy)
-    assert_type(doubling_to_an_hour(20, jitter=False), RetryPolicy)
-    assert_type(half_minute_to_ten(), RetryPolicy)
+    assert_type(forever(base="1s"), RetryPolicy)
+    assert_type(persistent(20, jitter=False), RetryPolicy)
+    assert_type(gentle(), RetryPolicy)
     connect(5)  # type: ignore[arg-type]
     exponential("3")  # type: ignore[arg-type]
     exponential(retry_on=(5,))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from headrace.errors import ConfigError
 from headrace.text import shown
 from headrace.types import Duration
 
-_FOR_EVER = 2**31
+_FOREVER = 2**31
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -112,13 +112,13 @@ def exponential(
     )
 
 
-def doubling_to_an_hour(max_attempts: int = 20, *, jitter: bool = True) -> RetryPolicy:
+def persistent(max_attempts: int = 20, *, jitter: bool = True) -> RetryPolicy:
     """2, 4, 8 … at most 3,600 seconds.
 
     >>> from random import Random
-    >>> from headrace import App, doubling_to_an_hour
+    >>> from headrace import App, persistent
     >>> app = App("memory://")
-    >>> policy = doubling_to_an_hour(jitter=False)
+    >>> policy = persistent(jitter=False)
     >>> @app.task(retry=policy)
     ... def publish(post: int) -> None: ...
     >>> [policy.delay(n, Random()) // 1_000_000 for n in (1, 2, 3, 19)]
@@ -127,13 +127,13 @@ def doubling_to_an_hour(max_attempts: int = 20, *, jitter: bool = True) -> Retry
     return exponential(max_attempts, base="2s", cap="1h", jitter=jitter)
 
 
-def half_minute_to_ten(max_attempts: int = 5, *, jitter: bool = True) -> RetryPolicy:
+def gentle(max_attempts: int = 5, *, jitter: bool = True) -> RetryPolicy:
     """30, 60, 120 … at most 600 seconds: for services that need a while to recover.
 
     >>> from random import Random
-    >>> from headrace import App, half_minute_to_ten
+    >>> from headrace import App, gentle
     >>> app = App("memory://")
-    >>> policy = half_minute_to_ten(8, jitter=False)
+    >>> policy = gentle(8, jitter=False)
     >>> @app.task(retry=policy)
     ... def publish(post: int) -> None: ...
     >>> [policy.delay(n, Random()) // 1_000_000 for n in (1, 2, 3, 7)]
@@ -169,15 +169,15 @@ def never() -> RetryPolicy:
     return exponential(1)
 
 
-def for_ever(*, base: Duration = "1s", cap: Duration = "1h") -> RetryPolicy:
+def forever(*, base: Duration = "1s", cap: Duration = "1h") -> RetryPolicy:
     """Never give up.
 
     >>> from random import Random
-    >>> from headrace import App, for_ever
+    >>> from headrace import App, forever
     >>> app = App("memory://")
-    >>> @app.task(retry=for_ever(cap="10m"))
+    >>> @app.task(retry=forever(cap="10m"))
     ... def publish(post: int) -> None: ...
-    >>> for_ever(cap="10m").delay(1_000_000, Random()) <= 600_000_000
+    >>> forever(cap="10m").delay(1_000_000, Random()) <= 600_000_000
     True
     """
-    return exponential(_FOR_EVER, base=base, cap=cap)
+    return exponential(_FOREVER, base=base, cap=cap)
