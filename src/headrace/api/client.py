@@ -17,7 +17,6 @@ from headrace.api.endings import raise_unless_completed
 from headrace.api.info import DETAILS, JobInfo, job_info
 from headrace.api.waiter import Waiter
 from headrace.api.why import Circumstances, Why, explain
-from headrace.core.backoff import Backoff
 from headrace.core.batcher import Batcher
 from headrace.core.checks import AnyId as AnyId
 from headrace.core.checks import (
@@ -36,6 +35,7 @@ from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
 from headrace.core.ids import IdMaker, seeded_by_system
 from headrace.core.names import check_name
+from headrace.core.patience import Patience
 from headrace.core.slow import timed
 from headrace.core.tasks import Tasks
 from headrace.errors import (
@@ -128,6 +128,7 @@ class Client:
 
     def _prepare(self) -> None:
         self._rng = self._given_rng or seeded_by_system()
+        self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6)
         self.packer = Packer(self.settings.payloads, self._backend.limits, IdMaker(self.clock, self._rng))
 
     @property
@@ -189,17 +190,9 @@ class Client:
                 max_batch=self._backend.limits.max_batch,
                 max_bytes=_MAX_BYTES,
                 weigh=_weight,
-                patience=micros(self.settings.patience) / 1e6,
+                patience=self._patience.seconds,
                 apart=lambda row: row.queue,
                 name="headrace-insert",
-            )
-            self._changes: Batcher[tuple[Selector, Change], list[Altered]] = Batcher(
-                self._alter_each,
-                self._tasks,
-                self._rng,
-                max_batch=1,
-                patience=micros(self.settings.patience) / 1e6,
-                name="headrace-alter",
             )
             self._loop, self._pid, self._inside = loop, os.getpid(), 0
 
@@ -212,18 +205,8 @@ class Client:
 
     async def _open_patiently(self) -> None:
         """Open for an enqueue, which waits for a store that is away."""
-        if self._loop is asyncio.get_running_loop() and self._pid == os.getpid():
-            return None
-        backoff = Backoff(self._rng)
-        deadline = asyncio.get_running_loop().time() + micros(self.settings.patience) / 1e6
-        while True:
-            try:
-                return await self.open()
-            except Unavailable as error:
-                pause = backoff.pause()
-                if isinstance(error, ConfigError) or asyncio.get_running_loop().time() + pause > deadline:
-                    raise
-                await asyncio.sleep(pause)
+        if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+            await self._patience.repeat(self.open, final=ConfigError)
 
     async def _leave_old_loop(self) -> None:
         if self._loop is None:
@@ -304,7 +287,7 @@ class Client:
         rows = [self.packer.pack(job) for job in given]
         answers: list[Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
-            found = await self._inserts.send(chunk)
+            found = await self._insert_patiently(chunk)
             full = any(answer.status is InsertStatus.FULL for answer in found)
             if self.observers or full:
                 for row, answer in zip(chunk, found, strict=True):
@@ -321,7 +304,7 @@ class Client:
     ) -> list[Inserted]:
         """The answers to jobs of which some were refused, when they have found room. Raises ``QueueFull``, which tells
         of those that were stored ``before`` and those to be stored ``after`` too."""
-        gate = Gate(self._inserts.send, self._rng, micros(self.settings.patience) / 1e6, self._closed)
+        gate = Gate(self._insert_patiently, self._rng, self._patience.seconds, self._closed)
         refused = admission.refused
         why = await gate.pass_through(admission)
         for i in refused:
@@ -330,6 +313,10 @@ class Client:
         if admission.refused:
             raise admission.error(before, after, why)
         return admission.answers
+
+    async def _insert_patiently(self, rows: list[Row]) -> list[Inserted]:
+        """Past the batcher: the rows are a whole batch already."""
+        return await self._patience.repeat(lambda: self._insert_rows(rows))
 
     async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
         return await timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
@@ -513,17 +500,17 @@ class Client:
 
     async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
         await self.open()
-        send = self._changes.send if again else self._alter_each
-        [altered] = await send([(sel, change)])
+
+        async def alter() -> list[Altered]:
+            return await self._backend.alter(sel, change, self.clock.stamp())
+
+        altered = await (self._patience.repeat(alter) if again else alter())
         if self.observers and isinstance(change, Cancel):
             for one in altered:
                 if one.changed and one.after is JobState.CANCELLED:
                     news = Event(EventKind.CANCELLED, one.id, one.queue, key=one.key, detail=change.reason)
                     self.observers.tell(news)
         return altered
-
-    async def _alter_each(self, wishes: list[tuple[Selector, Change]]) -> list[list[Altered]]:
-        return [await self._backend.alter(sel, change, self.clock.stamp()) for sel, change in wishes]
 
     async def pause(self, queue: str, lasts: Duration | None = None) -> None:
         """No worker claims from the queue for so long, or until it is resumed; jobs that run go on."""

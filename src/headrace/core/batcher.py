@@ -209,22 +209,6 @@ class Batcher(Generic[T, R]):
             _fail([entry for entry in self._aside[part] if entry[2] < last], error)
             self._aside[part] = [entry for entry in self._aside[part] if entry[2] >= last]
 
-    async def send(self, items: list[T]) -> Sequence[R]:
-        """Send a batch that is whole already, with the same patience, past the buffer."""
-        backoff = Backoff(self._rng)
-        loop = asyncio.get_running_loop()
-        deadline = None if self._patience is None else loop.time() + self._patience
-        while True:
-            try:
-                return await self._send(items)
-            except StoreFull:
-                raise
-            except Unavailable:
-                pause = backoff.pause()
-                if deadline is not None and loop.time() + pause > deadline:
-                    raise
-                await asyncio.sleep(pause)
-
 
 def _fail(batch: list[_Entry[T, R]], error: Exception) -> None:
     for _, future, _ in batch:
