@@ -279,8 +279,8 @@ class Client:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
         All jobs are checked before the first is stored. Each chunk is stored whole or not at all, but for jobs that a
-        queue has no room for: ``QueueFull`` tells which. Repeating the call with the same jobs (and ids) after an error
-        stores nothing twice.
+        queue has no room for: ``QueueFull`` tells which. On Valkey a chunk for very many queues, tenants or groups is
+        stored in pieces. Repeating the call with the same jobs (and ids) after an error stores nothing twice.
         """
         given = check_jobs(jobs)
         await self._open_patiently()
