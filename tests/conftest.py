@@ -43,7 +43,7 @@ SAMPLED = {
 others. ``make test-all`` takes all; so does who names a file. What a run leaves out is more of the same: other pairs of
 statements, other crash points, other seeds, other bad values and names, other pairs of handler and store, a store on
 one more kind of server."""
-PATIENCE = 120
+PATIENCE = 600
 """In seconds: who asks for more is long, and starts before the others, so that nobody waits for it in the end."""
 
 

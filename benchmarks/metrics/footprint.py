@@ -6,8 +6,6 @@ from benchmarks.metrics.metric import Bench, Figure, Metric
 from benchmarks.systems.system import System
 
 MB = 1_000_000
-_PACE = 20_000
-"""Small jobs to begin with: only a worker that gets through many takes more than it has slots for."""
 _MORE = 2_000
 """Wide jobs beyond the slots: more than are ever prefetched."""
 
@@ -28,7 +26,6 @@ class Footprint(Metric):
     def run(self, bench: Bench, system: System) -> dict[str, float]:
         python, slots = bench.python(system), bench.sizes.slots
         with bench.stage(system) as stage:
-            stage.play(python, system.name, "fill", count=_PACE)
             stage.play(python, system.name, "fill", count=slots + _MORE, size=bench.sizes.wide, task="hold")
             answer = stage.play(python, system.name, "footprint", core=bench.cores.measured, slots=slots)
         return {

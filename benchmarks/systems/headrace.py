@@ -19,6 +19,9 @@ from benchmarks.systems.system import WARM, Answer, System, needed
 
 QUEUE, ASIDE = "bench", "aside"
 
+_VERY_FAST = 1e6
+"""Jobs a second."""
+
 
 class Headrace(System):
     """What holds for every backend; a subclass says where the store is."""
@@ -198,16 +201,15 @@ class Headrace(System):
 
     async def _fill_up(self, bench: Bench, slots: int, prefetch: int) -> int:
         """Wait until the worker runs and holds what it may; how many jobs it holds that it does not run."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while bench.held < slots:
                 await asyncio.sleep(0.05)
-        for _ in range(40):
-            prefetched = await bench.running() - slots
-            if prefetched >= prefetch:
-                return prefetched
-            await asyncio.sleep(0.05)
-        if prefetched < prefetch // 2:  # a worker that is not that fast prefetches somewhat less, but not so much less
-            raise RuntimeError(f"only {prefetched} of {prefetch} jobs were prefetched: this measures something else")
+            assert bench.app.worker is not None
+            claimer = bench.app.worker._claimer
+            claimer._pace = _VERY_FAST  # it prefetches as much as it may, however slow this machine is
+            claimer.wake()
+            while (prefetched := await bench.running() - slots) < prefetch:
+                await asyncio.sleep(0.05)
         return prefetched
 
     def solo(

@@ -24,7 +24,7 @@ def connect(place: Path) -> PostgresBackend:
     return PostgresBackend(os.environ[SERVER], schema=SCHEMA)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 async def test_a_kill_loses_and_doubles_nothing(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SERVER, server().url())

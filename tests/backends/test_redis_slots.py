@@ -20,7 +20,7 @@ from headrace.types import JobState
 from tests.valkey import server
 from tests.valkey_cluster import cluster as shared
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.asyncio
 
 T = TypeVar("T")
 MINUTE = 60_000_000

@@ -61,7 +61,7 @@ def test_memory_keeps_the_laws(first: int) -> None:
     watch(MemoryBackend(), range(first, first + 8))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", SUITES)
 def test_so_does_every_other_store(suite: type[BackendConformance], tmp_path: Path) -> None:
     watch(suite().connect(tmp_path), range(4), 10)

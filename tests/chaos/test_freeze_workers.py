@@ -8,7 +8,7 @@ from chaos.stores import SERVERS
 from chaos import freeze_workers
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", SERVERS)
 async def test_a_worker_that_stood_still_past_its_leases_changes_nothing_and_is_told(
     store: str, tmp_path: Path

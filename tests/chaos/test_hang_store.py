@@ -7,7 +7,7 @@ import pytest
 from chaos import hang_store
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("store", "way"), [("postgres", "stop"), ("postgres", "lock"), ("valkey", "pause"), ("sqlite", "lock")]
 )

@@ -11,7 +11,7 @@ from chaos import kill_holders
 SMALL: dict[str, Any] = {"tenants": 50, "processes": 3, "seed": 7, "lease": 1.5, "budget": 200}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", STORES)
 async def test_killed_holders_keep_their_tenants_until_their_leases_run_out(store: str, tmp_path: Path) -> None:
     outcome = await kill_holders.run(tmp_path, backend=store, jobs=1_200, kills=4, **SMALL)
@@ -19,7 +19,7 @@ async def test_killed_holders_keep_their_tenants_until_their_leases_run_out(stor
     assert outcome.reached["kills"] == 4
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_it_is_seen_when_nobody_holds_tenants_back(tmp_path: Path) -> None:
     none: dict[str, Any] = {"rules": {"running": 500}}
     outcome = await kill_holders.run(tmp_path, backend="sqlite", jobs=600, kills=1, **SMALL, **none)

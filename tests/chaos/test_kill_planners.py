@@ -8,7 +8,7 @@ from chaos.stores import STORES
 from chaos import kill_planners
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", STORES)
 async def test_killed_planners_leave_no_slot_out_and_fire_none_twice(store: str, tmp_path: Path) -> None:
     """C26: SIGKILL of workers that plan schedules. How late they are is for the full run on a quiet machine."""

@@ -8,7 +8,7 @@ from chaos.stores import SERVERS
 from chaos import kill_server
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", SERVERS)
 async def test_workers_and_producers_find_back_to_a_server_that_was_killed(store: str, tmp_path: Path) -> None:
     """C03: SIGKILL of every process of the server under load; nobody else is started again."""

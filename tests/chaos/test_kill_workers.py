@@ -8,7 +8,7 @@ from chaos.stores import STORES
 from chaos import kill_workers
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", STORES)
 async def test_killed_workers_lose_nothing_and_stale_ones_change_nothing(store: str, tmp_path: Path) -> None:
     """C01, C35: SIGKILL of random workers under load."""

@@ -7,7 +7,7 @@ import pytest
 from chaos import passing_errors
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_errors_that_pass_cost_no_work_and_end_no_worker(tmp_path: Path) -> None:
     """C12, C16: alone and under a supervisor."""
     outcome = await passing_errors.run(

@@ -8,7 +8,7 @@ from chaos.stores import STORES
 from chaos import poison
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("store", STORES)
 async def test_jobs_that_kill_their_worker_are_set_aside_and_no_other(store: str, tmp_path: Path) -> None:
     """C09: blame falls on the killer alone, and a payload that cannot be read kills nobody."""

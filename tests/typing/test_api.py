@@ -13,7 +13,6 @@ import headrace
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("pins", ["api.py", "bind.py", "options.py", "tasks.py"])
 def test_the_public_api_is_typed_as_pinned(pins: str) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", f"tests/typing/{pins}"]
