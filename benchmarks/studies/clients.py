@@ -28,8 +28,8 @@ from servers.valkey import Valkey
 
 from benchmarks.machine import Cores, facts, on_core
 from benchmarks.results import HOME, aligned, shown
-from headrace.backends.redis.line import connect
-from headrace.backends.redis.place import Address, parse
+from headrace.backends.redis.connection import connect
+from headrace.backends.redis.endpoint import Address, parse
 
 OUTPUT = HOME / "clients.jsonl"
 LOOPS: dict[str, Callable[[Any], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}

@@ -90,7 +90,7 @@ async def test_a_claim_and_an_insert_cost_the_same_beside_any_number_of_prioriti
 
 
 async def stores_blank(store: RedisBackend) -> None:
-    await store._lines.call(store._base, "FLUSHALL")
+    await store._connections.call(store._base, "FLUSHALL")
 
 
 @pytest.mark.parametrize("delay", [0, HOUR])
@@ -288,7 +288,7 @@ async def test_rates_of_other_tasks_cost_a_claim_nothing(store: RedisBackend, ra
         await store.insert([row(n, task=task) for n in range(10)], T0)
         claiming = await cost(lambda: store.claim(Claim("w1", ("q",), 5, LEASE), T0))
         inserting = await cost(lambda: store.insert([row(100, task=task)], T0))  # noqa: B023
-        found.append((claiming, inserting, await store._lines.call(BASE, "HSTRLEN", f"{BASE}:P", 1)))
+        found.append((claiming, inserting, await store._connections.call(BASE, "HSTRLEN", f"{BASE}:P", 1)))
         [state] = await store.policies.find(["q"], T0)
         assert state.policy.task_rates == rates
     few, many = found

@@ -62,7 +62,7 @@ async def test_every_operation(steady: Sentinel) -> None:
 
 
 async def test_a_name_that_the_sentinels_do_not_know(steady: Sentinel) -> None:
-    with pytest.raises(ConfigError, match=r"the sentinels know no primary 'others': look at master in the URL"):
+    with pytest.raises(ConfigError, match=r"the sentinels know no primary 'others': check master in the URL"):
         async with opened(steady.url().replace("master=jobs", "master=others")):
             pass
 

@@ -16,7 +16,7 @@ from headrace.backends.redis import ClusterBackend, parse
 from headrace.backends.redis.cluster import renewing
 from headrace.backends.redis.cluster.fleet import tags
 from headrace.backends.redis.cluster.part import Part
-from headrace.backends.redis.lines import SLOTS, slot_of
+from headrace.backends.redis.connections import SLOTS, slot_of
 from headrace.backends.redis.timetable import Alteration
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.policy import Policy
@@ -283,7 +283,7 @@ async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_
     for queue in governed:
         part = store.fleet.part_of(queue)
         await part.policies.save(Policy(queue=queue, tenant_running=9))
-        await part._lines.call(part.base, "DEL", f"{part.base}:g:{queue}")
+        await part._connections.call(part.base, "DEL", f"{part.base}:g:{queue}")
     topics = [f"queue:{HERE}", f"queue:{THERE}"]
     async with asyncio.timeout(PATIENCE):
         async with store.hints.listen(topics) as hints:
@@ -416,7 +416,7 @@ async def test_what_is_sent_after_a_replica_has_taken_over_arrives_though_its_nu
         await store.insert([row(number, queue=HERE)], T0)
         await store.alter(Selector(ids=[job_id(number)]), Move(THERE), T0)
     await asyncio.to_thread(own.failover, own.owner(slot_of(source.base)), kill=False)
-    await persist(lambda: store._lines.call(source.base, "DEL", f"{source.base}:tn"))
+    await persist(lambda: store._connections.call(source.base, "DEL", f"{source.base}:tn"))
     await persist(lambda: store.insert([row(4, queue=HERE)], T0))
     await persist(lambda: store.alter(Selector(ids=[job_id(4)]), Move(THERE), T0))
     jobs = (await persist(lambda: store.claim(Claim("w1", (THERE,), 10, LEASE), T0))).jobs
@@ -428,7 +428,7 @@ async def test_a_carrier_of_what_a_replica_lacks_drops_nothing_that_came_since(s
     await store.insert([row(1, queue=HERE), row(2, queue=HERE)], T0)
     await depart(store)
     late = await target.receive(source.number, await source.outbox(target.number))
-    await store._lines.call(source.base, "DEL", f"{source.base}:t:{target.number}")
+    await store._connections.call(source.base, "DEL", f"{source.base}:t:{target.number}")
     await source.move(Selector(ids=[job_id(2)]), Move(THERE), target.number, T0)
     await source.outbox(target.number, late)
     await store.reap(Reap(), T0)
@@ -523,7 +523,7 @@ async def test_a_job_that_has_left_is_remembered_for_an_hour_and_seen_no_more(st
     source, _ = parts(store)
     await store.insert([row(n, queue=HERE) for n in range(1, 4)], T0)
     await store.alter(Selector(queue=HERE), Move(THERE), T0)
-    call, base = store._lines.call, source.base
+    call, base = store._connections.call, source.base
     assert await call(base, "EXISTS", f"{base}:a", f"{base}:j", f"{base}:s") == 0
     assert await call(base, "ZCARD", f"{base}:m") == 3
     assert 3_500 < await call(base, "TTL", f"{base}:m") <= 3_600

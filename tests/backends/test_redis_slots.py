@@ -12,7 +12,7 @@ from servers.valkey_cluster import ValkeyCluster
 
 from headrace.api.connection import open_backend
 from headrace.backends.redis import ClusterBackend, RedisBackend, parse
-from headrace.backends.redis.lines import slot_of
+from headrace.backends.redis.connections import slot_of
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.records import Beat, Claim, InsertStatus, Reap, Selector, Settlement
 from headrace.testing.conformance.base import row, settle

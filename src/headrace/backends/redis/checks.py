@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headrace.backends.redis.endpoint import Endpoint
 from headrace.backends.redis.opening import read_info
-from headrace.backends.redis.place import Place
 from headrace.backends.redis.translate import Refused
 
 SETTINGS = ("appendfsync", "save")
@@ -43,12 +43,12 @@ class Fact(NamedTuple):
     advice: str = ""
 
 
-def transport(place: Place) -> list[Fact]:
+def transport(endpoint: Endpoint) -> list[Fact]:
     """What others may hear on the way to the servers that the URL names."""
-    if not any(map(place.in_clear, place.addresses)):
+    if not any(map(endpoint.in_clear, endpoint.addresses)):
         return []
     what = "plaintext=yes: what is sent to another machine goes in clear, the password too"
-    return [Fact("warn", "transport", what, f"write {place.twin} if the server speaks TLS")]
+    return [Fact("warn", "transport", what, f"write {endpoint.twin} if the server speaks TLS")]
 
 
 async def facts(

@@ -6,7 +6,7 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys", "dead")
@@ -83,15 +83,15 @@ DIGESTS = {script.digest.encode(): name for name, script in SCRIPTS.items()}
 """Names of scripts, as the server knows them."""
 
 
-async def run(lines: Lines, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:
+async def run(connections: Connections, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:
     """Run a script on the keys that begin with ``base``."""
     script = SCRIPTS[name]
     try:
         try:
-            return await lines.call(base, "EVALSHA", script.digest, 1, base, *args)
+            return await connections.call(base, "EVALSHA", script.digest, 1, base, *args)
         except Refused as error:
             if error.code != "NOSCRIPT":
                 raise
-        return await lines.call(base, "EVAL", script.text, 1, base, *args)
+        return await connections.call(base, "EVAL", script.text, 1, base, *args)
     except Refused as error:
         raise translated(error, where, base=base) from error

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from headrace.backends.listing import claiming_from
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.rows import CODES, STATES
@@ -109,8 +109,8 @@ class Shard:
 
     limits = Limits(max_batch=1_000, durable=_DURABLE)
 
-    def __init__(self, lines: Lines, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
-        self._lines = lines
+    def __init__(self, connections: Connections, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
+        self._connections = connections
         self._base = base
         self._where = where
         self._away = away
@@ -119,7 +119,7 @@ class Shard:
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
     async def _run(self, name: str, *args: Any) -> Any:
-        return await run(self._lines, self._where, name, self._base, args)
+        return await run(self._connections, self._where, name, self._base, args)
 
     # -- writing
 
@@ -383,7 +383,7 @@ class Shard:
 
     async def _now(self) -> int:
         try:
-            seconds, micros = await self._lines.call(self._base, "TIME")
+            seconds, micros = await self._connections.call(self._base, "TIME")
         except Refused as error:
             raise translated(error, self._where, base=self._base) from error
         return int(seconds) * 1_000_000 + int(micros)

@@ -9,10 +9,10 @@ from headrace.backends.redis.cluster import altering, claiming, reading, renewin
 from headrace.backends.redis.cluster.fleet import Fleet
 from headrace.backends.redis.cluster.policies import ClusterPolicies
 from headrace.backends.redis.cluster.ticks import ClusterTicks
+from headrace.backends.redis.connections import ClusterConnections
+from headrace.backends.redis.endpoint import Endpoint
 from headrace.backends.redis.hints import Listener
-from headrace.backends.redis.lines import ClusterLines
 from headrace.backends.redis.opening import check_cluster
-from headrace.backends.redis.place import Place
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
@@ -54,17 +54,17 @@ class ClusterBackend:
     limits = Shard.limits
 
     def __init__(
-        self, place: Place, *, prefix: str = "headrace", listen: bool = True, shards: int | None = None
+        self, endpoint: Endpoint, *, prefix: str = "headrace", listen: bool = True, shards: int | None = None
     ) -> None:
-        self._place = place
+        self._endpoint = endpoint
         self._prefix = prefix
         self._listen = listen
         self._shards = shards
-        self._lines = ClusterLines(place)
+        self._connections = ClusterConnections(endpoint)
         self._fleet: Fleet | None = None
         self.ticks = ClusterTicks(lambda: self.fleet)
         self.policies = ClusterPolicies(lambda: self.fleet)
-        self._hints = Listener(self._lines, prefix, self._base_of, place.where) if listen else None
+        self._hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
 
     @property
     def hints(self) -> Listener | None:
@@ -74,39 +74,43 @@ class ClusterBackend:
     def fleet(self) -> Fleet:
         """Its shards; there are none before it is opened."""
         if self._fleet is None:
-            raise Unavailable(f"{self._place.where}: the connections are closed")
+            raise Unavailable(f"{self._endpoint.where}: the connections are closed")
         return self._fleet
 
     def _base_of(self, queue: str) -> str:
         return self.fleet.part_of(queue).base
 
     def sibling(self) -> ClusterBackend:
-        return type(self)(self._place, prefix=self._prefix, listen=self._listen, shards=self._shards)
+        return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen, shards=self._shards)
 
     async def open(self) -> None:
-        self._lines.open()
+        self._connections.open()
         try:
-            count = await check_cluster(self._lines, f"{self._prefix}{{meta}}", self._place, self._shards, SHARDS)
+            count = await check_cluster(
+                self._connections, f"{self._prefix}{{meta}}", self._endpoint, self._shards, SHARDS
+            )
         except BaseException:
             await self.close()
             raise
-        self._lines.known_good()
+        self._connections.known_good()
         if self._fleet is None:
-            self._fleet = Fleet(self._lines, self._prefix, count, self._place.where)
+            self._fleet = Fleet(self._connections, self._prefix, count, self._endpoint.where)
 
     async def checks(self, kept: int = 0) -> list[Fact]:
         """What is worth knowing of each server that has slots, for those who look after it; ``kept`` is how many bytes
         of ended jobs retention may keep in all."""
-        owners = await self._lines.owners()
+        owners = await self._connections.owners()
         try:
-            found = [(address, await facts(line.call, kept // len(owners), DIGESTS)) for address, line in owners]
+            found = [
+                (address, await facts(connection.call, kept // len(owners), DIGESTS)) for address, connection in owners
+            ]
         except Refused as error:
-            raise translated(error, self._place.where) from error
+            raise translated(error, self._endpoint.where) from error
         each = [fact._replace(what=f"{address}: {fact.what}") for address, of in found for fact in of]
-        return transport(self._place) + each
+        return transport(self._endpoint) + each
 
     async def close(self) -> None:
-        await self._lines.close()
+        await self._connections.close()
 
     # -- writing
 
@@ -116,7 +120,7 @@ class ClusterBackend:
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await claiming.claim(self.fleet, req, at)
         if self._hints is not None:
-            self._hints.fed(req, claimed)
+            self._hints.claimed(req, claimed)
         return claimed
 
     async def turn(
@@ -124,7 +128,7 @@ class ClusterBackend:
     ) -> tuple[list[JobState | None], Claimed]:
         states, claimed = await settling.turn(self.fleet, batch, req, at)
         if self._hints is not None:
-            self._hints.fed(req, claimed)
+            self._hints.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from headrace.backends.redis.cluster.part import HERE, LEAVING, UNKNOWN, Part
 from headrace.backends.redis.cluster.transfer import Relay
-from headrace.backends.redis.lines import SLOTS, Lines, slot_of
+from headrace.backends.redis.connections import SLOTS, Connections, slot_of
 from headrace.errors import Unavailable
 from headrace.seam.records import JobId, JobKey, Leased
 
@@ -44,9 +44,9 @@ def tags(count: int) -> tuple[str, ...]:
 class Fleet:
     """A queue's jobs are all in one shard, which follows from its name."""
 
-    def __init__(self, lines: Lines, prefix: str, count: int, where: str) -> None:
+    def __init__(self, connections: Connections, prefix: str, count: int, where: str) -> None:
         self.parts = [
-            Part(lines, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
+            Part(connections, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
             for number, tag in enumerate(tags(count))
         ]
         self.relay = Relay(self.parts)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.redis import rows as shapes
 from headrace.backends.redis.blob import encode
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.rows import CODES
 from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
 from headrace.seam.records import (
@@ -123,8 +123,8 @@ class Outlived(NamedTuple):
 class Part(Shard):
     """The shard ``number`` of several."""
 
-    def __init__(self, lines: Lines, base: str, where: str, number: int, away: shapes.Away) -> None:
-        super().__init__(lines, base, where, away)
+    def __init__(self, connections: Connections, base: str, where: str, number: int, away: shapes.Away) -> None:
+        super().__init__(connections, base, where, away)
         self.number = number
         self.base = base
 

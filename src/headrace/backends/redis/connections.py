@@ -1,4 +1,4 @@
-"""The lines to where a store is: made when needed, dropped when broken."""
+"""The connections to where a store is: made when needed, dropped when broken."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from binascii import crc_hqx
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from headrace.backends.redis.keeper import Keeper
-from headrace.backends.redis.line import Line, connect
-from headrace.backends.redis.place import Address, Mode, Place
+from headrace.backends.redis.connection import Connection, connect
+from headrace.backends.redis.endpoint import Address, Endpoint, Mode
+from headrace.backends.redis.reconnecting import Reconnecting
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
@@ -23,7 +23,7 @@ _HOPS = 5
 """How often a call follows a slot to another server."""
 
 
-class Lines(Protocol):
+class Connections(Protocol):
     """Ways to the servers that hold a store."""
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
@@ -31,16 +31,16 @@ class Lines(Protocol):
         :class:`Refused` for what only the caller can judge."""
         ...
 
-    async def single(self, key: str, *, limit: float) -> Line:
-        """A further line to the server that holds ``key``, for the caller alone."""
+    async def single(self, key: str, *, limit: float) -> Connection:
+        """A further connection to the server that holds ``key``, for the caller alone."""
         ...
 
-    async def beside(self, line: Line) -> Line:
-        """The line for all to the server that a further one leads to."""
+    async def beside(self, connection: Connection) -> Connection:
+        """The connection for all to the server that a further one leads to."""
         ...
 
     def open(self) -> None:
-        """From now on lines are made when they are needed."""
+        """From now on connections are made when they are needed."""
         ...
 
     def known_good(self) -> None:
@@ -52,12 +52,12 @@ class Lines(Protocol):
         ...
 
 
-class ServerLines:
+class ServerConnections:
     """One server; or that one, of those which sentinels watch, that is the primary at the moment."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._kept = Keeper(lambda: self.single("", limit=LIMIT))
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._kept = Reconnecting(lambda: self.single("", limit=LIMIT))
         self._open = False
         self._good = False
 
@@ -65,67 +65,67 @@ class ServerLines:
         self._open = True
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
-        line = self._kept.line
-        if line is None or not line.usable:
-            line = await self._kept.get()
+        connection = self._kept.connection
+        if connection is None or not connection.usable:
+            connection = await self._kept.get()
         try:
-            return await line.call(*args)
+            return await connection.call(*args)
         except asyncio.CancelledError:
-            line.doubt()
+            connection.doubt()
             raise
         except Refused as error:
             if "READONLY" in str(error):
-                line.end("the server has become a replica")
+                connection.end("the server has become a replica")
             raise
 
     def known_good(self) -> None:
         self._good = True
 
-    async def single(self, key: str, *, limit: float) -> Line:
+    async def single(self, key: str, *, limit: float) -> Connection:
         if not self._open:
-            raise _closed(self._place)
+            raise _closed(self._endpoint)
         try:
-            [address] = self._place.addresses if self._place.mode is Mode.ONE else [await self._primary()]
-            line = await connect(self._place, address, limit=limit)
+            [address] = self._endpoint.addresses if self._endpoint.mode is Mode.ONE else [await self._primary()]
+            connection = await connect(self._endpoint, address, limit=limit)
             try:
-                await self._check_role(line)
+                await self._check_role(connection)
             except BaseException:
-                await line.close()
+                await connection.close()
                 raise
         except ConfigError as error:
             raise _doubtful(error) if self._good else error from None
-        return line
+        return connection
 
-    async def _check_role(self, line: Line) -> None:
+    async def _check_role(self, connection: Connection) -> None:
         """Nothing is read from a replica: it may be behind."""
         try:
-            said = await line.call("INFO", "replication")
+            said = await connection.call("INFO", "replication")
         except Refused as error:
-            raise translated(error, self._place.where) from error
+            raise translated(error, self._endpoint.where) from error
         if b"role:slave" in said:
             raise Unavailable(
-                f"{self._place.where} is a replica just now: the URL must name the primary, or its sentinels"
+                f"{self._endpoint.where} is a replica just now: the URL must name the primary, or its sentinels"
             )
 
-    async def beside(self, line: Line) -> Line:
+    async def beside(self, connection: Connection) -> Connection:
         return await self._kept.get()
 
     async def _primary(self) -> Address:
         """What the first sentinel says that answers."""
         problem: Exception | None = None
-        for address in self._place.addresses:
-            there = self._place.sentinel(address)
+        for address in self._endpoint.addresses:
+            there = self._endpoint.sentinel(address)
             try:
-                line = await connect(there, address, limit=LIMIT)
+                connection = await connect(there, address, limit=LIMIT)
                 try:
-                    found = await line.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._place.master)
+                    found = await connection.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.master)
                 finally:
-                    await line.close()
+                    await connection.close()
             except (Unavailable, Refused) as error:
                 problem = translated(error, there.where, login=there.login)
                 if "unknown command" in str(error):
                     problem = ConfigError(
-                        f"{self._place.where}: {address} is no sentinel: its URL begins with redis://"
+                        f"{self._endpoint.where}: {address} is no sentinel: its URL begins with redis://"
                     )
                 continue
             if found is not None:
@@ -133,7 +133,8 @@ class ServerLines:
                 return Address(host.decode(), int(port))
         if problem is None:
             raise ConfigError(
-                f"{self._place.where}: the sentinels know no primary {self._place.master!r}: look at master in the URL"
+                f"{self._endpoint.where}: the sentinels know no primary {self._endpoint.master!r}: "
+                "check master in the URL"
             )
         raise problem
 
@@ -142,18 +143,18 @@ class ServerLines:
         await self._kept.close()
 
 
-class ClusterLines:
+class ClusterConnections:
     """The servers of a cluster, each with its slots. A slot that has moved is followed. One that is moving is not: its
     keys are then here and there, and a script would take those that it does not find for missing."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self._ranges: list[tuple[int, int, Address]] = []
         """First and last slot, and whose they are."""
         self._moved: dict[int, Address] = {}
         """Slots of which a server has said since whose they are."""
-        self._kept: dict[Address, Keeper] = {}
-        self._singles: WeakKeyDictionary[Line, Address] = WeakKeyDictionary()
+        self._kept: dict[Address, Reconnecting] = {}
+        self._singles: WeakKeyDictionary[Connection, Address] = WeakKeyDictionary()
         self._learning = asyncio.Lock()
         self._good = False
         self._turn = 0
@@ -167,18 +168,18 @@ class ClusterLines:
         tried: set[Address] = set()
         for _ in range(_HOPS):
             address = self._owner(slot) or await self._learn(slot)
-            line: Line | None = None
+            connection: Connection | None = None
             try:
-                line = await self._line(address)
-                return await line.call(*args)
+                connection = await self._connection(address)
+                return await connection.call(*args)
             except asyncio.CancelledError:
                 self._forget(address)
-                if line is not None:
-                    line.doubt()
+                if connection is not None:
+                    connection.doubt()
                 raise
             except Unavailable:
                 self._forget(address)
-                if line is not None or address in tried:
+                if connection is not None or address in tried:
                     raise
                 tried.add(address)
             except Refused as error:
@@ -190,34 +191,34 @@ class ClusterLines:
                         raise
                     case _:
                         raise
-        raise Unavailable(f"{self._place.where} cannot serve just now: slot {slot} goes from server to server")
+        raise Unavailable(f"{self._endpoint.where} cannot serve just now: slot {slot} goes from server to server")
 
-    async def _line(self, address: Address) -> Line:
+    async def _connection(self, address: Address) -> Connection:
         if address not in self._kept:
-            self._kept[address] = Keeper(lambda: self._connect(address, LIMIT))
+            self._kept[address] = Reconnecting(lambda: self._connect(address, LIMIT))
         return await self._kept[address].get()
 
-    async def _connect(self, address: Address, limit: float) -> Line:
+    async def _connect(self, address: Address, limit: float) -> Connection:
         if not self._open:
-            raise _closed(self._place)
+            raise _closed(self._endpoint)
         try:
-            return await connect(self._place, address, limit=limit)
+            return await connect(self._endpoint, address, limit=limit)
         except ConfigError as error:
             raise _doubtful(error) if self._good else error from None
 
     def known_good(self) -> None:
         self._good = True
 
-    async def single(self, key: str, *, limit: float) -> Line:
+    async def single(self, key: str, *, limit: float) -> Connection:
         slot = slot_of(key)
         self._forget(self._owner(slot))
         address = await self._learn(slot)
-        line = await self._connect(address, limit)
-        self._singles[line] = address
-        return line
+        connection = await self._connect(address, limit)
+        self._singles[connection] = address
+        return connection
 
-    async def beside(self, line: Line) -> Line:
-        return await self._line(self._singles[line])
+    async def beside(self, connection: Connection) -> Connection:
+        return await self._connection(self._singles[connection])
 
     def _owner(self, slot: int) -> Address | None:
         if slot in self._moved:
@@ -229,23 +230,23 @@ class ClusterLines:
         self._ranges = [one for one in self._ranges if one[2] != address]
         self._moved = {slot: owner for slot, owner in self._moved.items() if owner != address}
 
-    async def owners(self) -> list[tuple[Address, Line]]:
-        """Every server that has slots, and the line to it."""
+    async def owners(self) -> list[tuple[Address, Connection]]:
+        """Every server that has slots, and the connection to it."""
         self._ranges, self._moved = [], {}
         await self._learn(0)
         addresses = dict.fromkeys(address for _, _, address in self._ranges)
-        return [(address, await self._line(address)) for address in addresses]
+        return [(address, await self._connection(address)) for address in addresses]
 
     async def _learn(self, slot: int) -> Address:
         """Whose the slot is, by the first server that says so; those first that nothing speaks against, and each time
         another one, as one may be out of date."""
         async with self._learning:
             self._turn += 1
-            problem: Exception = Unavailable(f"{self._place.where} cannot serve just now: nobody has slot {slot}")
+            problem: Exception = Unavailable(f"{self._endpoint.where} cannot serve just now: nobody has slot {slot}")
             there = list(dict.fromkeys(address for _, _, address in self._ranges))
             turn = self._turn % len(there) if there else 0
             there = there[turn:] + there[:turn]
-            others = (*self._place.addresses, *self._kept)
+            others = (*self._endpoint.addresses, *self._kept)
             turn = self._turn % len(others)
             for asked in dict.fromkeys((*there, *others[turn:], *others[:turn])):
                 if (owner := self._owner(slot)) is not None:
@@ -262,23 +263,23 @@ class ClusterLines:
                 ]
             if (owner := self._owner(slot)) is not None:
                 return owner
-            raise translated(problem, self._place.where)
+            raise translated(problem, self._endpoint.where)
 
     async def _ask(self, address: Address) -> Any:
         """What a server knows of the slots. It has little time: all wait for this, and others know it too."""
-        line: Line | None = None
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(_ANSWER):
-                line = await self._line(address)
-                return await line.call("CLUSTER", "SLOTS")
+                connection = await self._connection(address)
+                return await connection.call("CLUSTER", "SLOTS")
         except TimeoutError:
-            if line is not None:
-                line.doubt()
-            raise Unavailable(f"{self._place.where} cannot serve just now: no answer from {address}") from None
+            if connection is not None:
+                connection.doubt()
+            raise Unavailable(f"{self._endpoint.where} cannot serve just now: no answer from {address}") from None
 
     def _no_cluster(self) -> ConfigError:
         return ConfigError(
-            f"{self._place.where}: expected a cluster, got a single server: its URL begins with redis://"
+            f"{self._endpoint.where}: expected a cluster, got a single server: its URL begins with redis://"
         )
 
     async def close(self) -> None:
@@ -287,8 +288,8 @@ class ClusterLines:
             await kept.close()
 
 
-def _closed(place: Place) -> Unavailable:
-    return Unavailable(f"{place.where}: the connections are closed")
+def _closed(endpoint: Endpoint) -> Unavailable:
+    return Unavailable(f"{endpoint.where}: the connections are closed")
 
 
 def _doubtful(error: ConfigError) -> NotLetIn:

@@ -51,7 +51,7 @@ class Tls(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """One or several servers, and how to log in."""
 
     where: str
@@ -73,7 +73,7 @@ class Place:
     secret: str = "the password"
     """What stands for it in the URL."""
 
-    def sentinel(self, address: Address) -> Place:
+    def sentinel(self, address: Address) -> Endpoint:
         """One of the same servers, to log in there as at a sentinel."""
         user, password = self.watcher or (None, None)
         where = f"{self.where}: the sentinel {address}"
@@ -122,7 +122,7 @@ def _check_key(tls: Tls, where: str) -> None:
             )
 
 
-def parse(url: str, options: dict[str, str], where: str) -> Place:
+def parse(url: str, options: dict[str, str], where: str) -> Endpoint:
     """Read a URL; what is known of ``options`` is taken out of it.
 
     >>> parse("redis+cluster://a:7000,b:7000", {}, "there").addresses
@@ -131,15 +131,15 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
     scheme, _, rest = url.partition("://")
     family, _, kind = scheme.partition("+")
     secure = family in ("rediss", "valkeys")
-    login, at, place = rest.partition("?")[0].rpartition("@")
+    login, at, servers = rest.partition("?")[0].rpartition("@")
     user, colon, password = login.partition(":")
     if at and not (colon and password):
         raise ConfigError(f"{where}: expected user:password@ or :password@ before the host, got no password")
-    hosts, _, path = place.partition("/")
+    hosts, _, path = servers.partition("/")
     if kind == "unix":
         if secure or hosts or not path:
             raise ConfigError(f"expected {family}+unix:///path/of/the/socket, got {where}")
-        return Place(
+        return Endpoint(
             where, (Address("", 0, "/" + unquote(path)),), Mode.ONE, _text(user, where),
             _text(password, where) if at else None,
             _database(options.pop("database", ""), where),
@@ -164,7 +164,7 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
         if name is not None and not secret:
             raise ConfigError(f"{where}: sentinel_user: expected sentinel_password beside it")
         watcher = (name, secret) if secret else None
-    return Place(
+    return Endpoint(
         where, addresses, mode, _text(user, where), _text(password, where) if at else None, database, master, watcher,
         _tls(options, where) if secure else None, not secure and _switch(options, "plaintext", "no", where),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import hiredis
 
-from headrace.backends.redis.place import Address, Place
+from headrace.backends.redis.endpoint import Address, Endpoint
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
@@ -32,12 +32,12 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 _pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """Requests leave in the order of the calls, and answers come in that order: none can be taken for another's,
     whoever stops waiting for his. Nothing is ever sent twice: whether to repeat is for others to decide.
 
     A server that owes an answer and says nothing for ``limit`` seconds counts as vanished: all who wait are told so,
-    and the connection is ended. A large request has time on top, so that it gets through a thin line.
+    and the connection is ended. A large request has time on top, so that it gets through a slow network.
     """
 
     _transport: asyncio.Transport
@@ -144,12 +144,12 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        line = transport.get_extra_info("socket")
-        if line is not None and line.family != getattr(socket, "AF_UNIX", None):
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:
                 if hasattr(socket, name):
-                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -183,70 +183,74 @@ class Line(asyncio.Protocol):
         self.end(why if self._heard_at else why + self._unheard)
 
 
-async def connect(place: Place, address: Address, *, limit: float) -> Line:
+async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Connection:
     """A new connection, logged in; raises what the core understands."""
     loop = asyncio.get_running_loop()
-    where = place.where
-    if place.in_clear(address) and not place.plaintext:
+    where = endpoint.where
+    if endpoint.in_clear(address) and not endpoint.plaintext:
         raise ConfigError(
-            f"{where}: expected TLS on the way to another machine, {address}: write {place.twin} if the server speaks "
-            "it. Where nobody can listen in, plaintext=yes in the URL does without"
+            f"{where}: expected TLS on the way to another machine, {address}. Write {endpoint.twin} if the server "
+            "speaks TLS; on a network where nobody can listen in, add plaintext=yes to the URL"
         )
-    unheard = "" if place.tls or address.path else f". If it speaks TLS, its URL begins with {place.twin}"
+    unheard = "" if endpoint.tls or address.path else f". If it speaks TLS, its URL begins with {endpoint.twin}"
     try:
         async with asyncio.timeout(_CONNECT):
             if address.path is not None:
-                _, line = await loop.create_unix_connection(lambda: Line(where, limit, unheard), address.path)
+                _, connection = await loop.create_unix_connection(
+                    lambda: Connection(where, limit, unheard), address.path
+                )
             else:
-                _, line = await loop.create_connection(
-                    lambda: Line(where, limit, unheard), address.host, address.port, ssl=place.tls_context
+                _, connection = await loop.create_connection(
+                    lambda: Connection(where, limit, unheard), address.host, address.port, ssl=endpoint.tls_context
                 )
             try:
-                await line.stay()
-                await _log_in(line, place)
+                await connection.stay()
+                await _log_in(connection, endpoint)
             except Unavailable as error:
-                if place.tls is not None:
-                    raise _no_tls(line, place, error) from None
+                if endpoint.tls is not None:
+                    raise _no_tls(connection, endpoint, error) from None
                 raise
             except BaseException:
-                await line.close()
+                await connection.close()
                 raise
     except TimeoutError:
         raise Unavailable(
-            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(place)}"
+            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(endpoint)}"
         ) from None
     except SSLError as error:
         told = translated(error, where)
         if any(sign in str(error) for sign in _NOT_TLS):
-            told = ConfigError(f"{told}{_no_tls_there(place)}")
+            told = ConfigError(f"{told}{_no_tls_there(endpoint)}")
         raise told from error
     except Exception as error:
-        raise translated(error, where, login=place.login) from error
-    return line
+        raise translated(error, where, login=endpoint.login) from error
+    return connection
 
 
-async def _log_in(line: Line, place: Place) -> None:
-    if place.password is not None:
+async def _log_in(connection: Connection, endpoint: Endpoint) -> None:
+    if endpoint.password is not None:
         try:
-            await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
+            await connection.call("AUTH", *([] if endpoint.user is None else [endpoint.user]), endpoint.password)
         except Refused as error:
             if "without any password configured" in str(error):
-                raise NotLetIn(f"{place.where} asks for no password: leave {place.secret} out of the URL") from None
+                raise NotLetIn(
+                    f"{endpoint.where} asks for no password: leave {endpoint.secret} out of the URL"
+                ) from None
             if error.code == "ERR":  # what follows may repeat what was sent
                 raise Refused("AUTH was not understood, or is not asked for here") from None
             raise
-    if place.database:
-        await line.call("SELECT", place.database)
-    if place.tls is not None:
-        await line.call("PING")
+    if endpoint.database:
+        await connection.call("SELECT", endpoint.database)
+    if endpoint.tls is not None:
+        await connection.call("PING")
 
 
-def _no_tls_there(place: Place) -> str:
-    return f". If it speaks no TLS, its URL begins with {place.twin}" if place.tls is not None else ""
+def _no_tls_there(endpoint: Endpoint) -> str:
+    return f". If it speaks no TLS, its URL begins with {endpoint.twin}" if endpoint.tls is not None else ""
 
 
-def _no_tls(line: Line, place: Place, error: Unavailable) -> Exception:
+def _no_tls(connection: Connection, endpoint: Endpoint, error: Unavailable) -> Exception:
     """A server that wants to see a certificate says so only once it is spoken to; or it just hangs up."""
-    if line.refused_by_tls:
+    if connection.refused_by_tls:
         return ConfigError(f"{error}. Look at ca, cert, key and verify in the URL")
     return Unavailable(f"{error}. Does the server ask for a certificate? cert and key in the URL name one")
