@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import redis
 
-from headrace.backends.redis.blob import JOB
+from headrace.backends.redis.job_layout import JOB
 from headrace.backends.sqlite import SqliteBackend
 from headrace.seam.policy import Policy
 from headrace.seam.protocol import Backend

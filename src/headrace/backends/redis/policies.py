@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.backends.redis.blob import encode
+from headrace.backends.redis.job_layout import encode
 from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 

@@ -10,15 +10,15 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.backends.listing import claiming_from
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
+from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import CODES, STATES
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
-from headrace.backends.redis.rows import CODES, STATES
+from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
-from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import BackendError, StoreFull
 from headrace.seam.policy import STORE
@@ -109,7 +109,9 @@ class Shard:
 
     limits = Limits(max_batch=1_000, durable=_DURABLE)
 
-    def __init__(self, connections: Connections, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
+    def __init__(
+        self, connections: Connections, base: str, where: str, away: marshalling.Away = marshalling.nowhere
+    ) -> None:
         self._connections = connections
         self._base = base
         self._where = where
@@ -125,7 +127,7 @@ class Shard:
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         """Of what may be much work for the server some at a time."""
-        shapes.checked(rows)
+        marshalling.checked(rows)
         answers: list[Inserted] = []
         for piece in pieces(rows):
             try:
@@ -140,7 +142,7 @@ class Shard:
         return answers
 
     async def _insert(self, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
-        names, heads, *parts, bodies = shapes.insert_args(rows)
+        names, heads, *parts, bodies = marshalling.insert_args(rows)
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
         for place, status, job_id, state, attempt, result in found:
@@ -191,7 +193,7 @@ class Shard:
 
     async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
         """What a claim brought; jobs that cannot be read are set aside."""
-        claimed, unreadable = shapes.claimed(answer, req.want)
+        claimed, unreadable = marshalling.claimed(answer, req.want)
         if not unreadable:
             return claimed
         log.error("jobs could not be read, and go to the dead letters: %s", [job.hex() for job in unreadable])
@@ -210,7 +212,7 @@ class Shard:
         settled: list[JobState | None] = []
         answer: list[Any] = []
         while not answer:
-            rest = shapes.finish_args(batch[len(settled) :], self._away)
+            rest = marshalling.finish_args(batch[len(settled) :], self._away)
             answers, *answer = await self._run("turn", at_arg(at), *claim_args(first), *rest)
             settled += _settled(answers)
         claimed = await self._claimed(answer[0], first, at)
@@ -220,7 +222,7 @@ class Shard:
         """Of what is much work for the server some at a time."""
         settled: list[JobState | None] = []
         while len(settled) < len(batch):
-            rest = shapes.finish_args(batch[len(settled) :], self._away)
+            rest = marshalling.finish_args(batch[len(settled) :], self._away)
             settled += _settled(await self._run("finish", at_arg(at), *rest))
         return settled
 
@@ -242,7 +244,7 @@ class Shard:
             beat.ttl,
             beat.lease_for,
             int(beat.leaving),
-            shapes.leases_arg(beat.leases),
+            marshalling.leases_arg(beat.leases),
             beat.gap,
             beat.at_work,
             CENSUS if beat.census else 0,
@@ -253,7 +255,7 @@ class Shard:
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         told, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
-        return shapes.reaped(told, shapes.names(queues))
+        return marshalling.reaped(told, marshalling.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
@@ -276,8 +278,8 @@ class Shard:
                 "alter", at, named, ids, keys, packed, _kind(change), text, number, applies,
                 sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
-            names = shapes.names(queues)
-            found += [shapes.altered(answer, names) for answer in answers]
+            names = marshalling.names(queues)
+            found += [marshalling.altered(answer, names) for answer in answers]
             if not upto or len(found) >= sel.limit:
                 return found
             above = upto
@@ -320,8 +322,8 @@ class Shard:
             int("result" in want),
             int(not want.isdisjoint(SECTIONS)),
         )
-        queues = shapes.names(flat)
-        found = [None if answer is None else shapes.record(answer, queues, int(now), want) for answer in answers]
+        queues = marshalling.names(flat)
+        found = [None if answer is None else marshalling.record(answer, queues, int(now), want) for answer in answers]
         by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
         return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
 
@@ -330,8 +332,8 @@ class Shard:
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
         now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
-        queues = shapes.names(flat)
-        records = [shapes.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
+        queues = marshalling.names(flat)
+        records = [marshalling.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
         if len(answers) > limit:
             return Page(records, records[-1].id.hex())
         return Page(records, downto.hex() or None)

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import merge
 from typing import Any, NamedTuple
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis import timetable
-from headrace.backends.redis.blob import encode
-from headrace.backends.redis.timetable import TICK_BYTES, Alteration, Planned, Stored
+from headrace.backends.redis import marshalling, schedule_layout
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.schedule_layout import TICK_BYTES, Alteration, Planned, Stored
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 
@@ -50,7 +49,7 @@ class First(NamedTuple):
 class ShardTicks:
     """The operations of a :class:`~headrace.seam.protocol.TickStore`, and what they are made of."""
 
-    def __init__(self, run: Callable[..., Awaitable[Any]], away: shapes.Away = shapes.nowhere) -> None:
+    def __init__(self, run: Callable[..., Awaitable[Any]], away: marshalling.Away = marshalling.nowhere) -> None:
         self._run = run
         self._away = away
 
@@ -62,7 +61,7 @@ class ShardTicks:
         if not batch:
             return []
         name = "drop" if all(one.wanted is None for one in batch) else "save"
-        return [done == 1 for done in await self._run(name, _at(at), *timetable.save_args(batch))]
+        return [done == 1 for done in await self._run(name, _at(at), *schedule_layout.save_args(batch))]
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
         return [one.schedule for one in (await self.search(sel, after, limit)).stored]
@@ -86,7 +85,7 @@ class ShardTicks:
         wanted = [False if value is None else value for value in (sel.tenant, sel.queue)]
         named = b"" if names is None else encode(names)
         flat, upto, moving = await self._run("find", named, above, encode(wanted), limit, LOOK)
-        return Found(timetable.unpack_schedules(flat), upto.decode(), bool(moving))
+        return Found(schedule_layout.unpack_schedules(flat), upto.decode(), bool(moving))
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
         found = await self.look(req, at)
@@ -95,17 +94,19 @@ class ShardTicks:
     async def look(self, req: Look, at: Stamp) -> Due:
         """The same, with more about it."""
         now, flat, next_in = await self._run("due", _at(at), req.limit, req.shard, req.shards)
-        return Due(int(now), timetable.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
+        return Due(int(now), schedule_layout.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
         found: Outcomes = []
         for piece in _in_pieces(batch):
-            found += timetable.outcomes(await self._run("plan", _at(at), *timetable.plan_args(piece, self._away)))
+            found += schedule_layout.outcomes(
+                await self._run("plan", _at(at), *schedule_layout.plan_args(piece, self._away))
+            )
         return found
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
         found = await self._run("history", uid, "" if before is None else before, limit)
-        return [timetable.unpack_tick(packed) for packed in found]
+        return [schedule_layout.unpack_tick(packed) for packed in found]
 
     async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
         await self.keep(batch)
@@ -114,7 +115,7 @@ class ShardTicks:
         """Keep notes; those whose ticks are not here."""
         if not batch:
             return []
-        return [batch[number - 1] for number in await self._run("note", *timetable.note_args(batch))]
+        return [batch[number - 1] for number in await self._run("note", *schedule_layout.note_args(batch))]
 
     # -- sweep
 
@@ -128,7 +129,7 @@ class ShardTicks:
     async def first(self, count: int, at: Stamp) -> First:
         """Those that were planned first."""
         now, total, flat = await self._run("planned", _at(at), count)
-        return First(int(now), total, timetable.unpack_planned(flat))
+        return First(int(now), total, schedule_layout.unpack_planned(flat))
 
     async def forget(self, ticks: Sequence[Planned]) -> int:
         """Remove those of them that are as they were; how many went."""
@@ -143,7 +144,7 @@ class ShardTicks:
         shard."""
         found, leaving = await self._run("whose", encode(names))
         known = {
-            name: timetable.unpack_schedule(name.encode(), packed, b"")
+            name: schedule_layout.unpack_schedule(name.encode(), packed, b"")
             for name, packed in zip(names, found, strict=True)
             if packed is not None
         }

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
-from headrace.backends.redis.cluster.fleet import Fleet
 from headrace.backends.redis.cluster.policies import ClusterPolicies
+from headrace.backends.redis.cluster.shards import Shards
 from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.connections import ClusterConnections
 from headrace.backends.redis.endpoint import Endpoint
@@ -59,11 +59,11 @@ class ClusterBackend:
         self._endpoint = endpoint
         self._prefix = prefix
         self._listen = listen
-        self._shards = shards
+        self._count = shards
         self._connections = ClusterConnections(endpoint)
-        self._fleet: Fleet | None = None
-        self.ticks = ClusterTicks(lambda: self.fleet)
-        self.policies = ClusterPolicies(lambda: self.fleet)
+        self._shards: Shards | None = None
+        self.ticks = ClusterTicks(lambda: self.shards)
+        self.policies = ClusterPolicies(lambda: self.shards)
         self._hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
 
     @property
@@ -71,30 +71,30 @@ class ClusterBackend:
         return self._hints
 
     @property
-    def fleet(self) -> Fleet:
+    def shards(self) -> Shards:
         """Its shards; there are none before it is opened."""
-        if self._fleet is None:
+        if self._shards is None:
             raise Unavailable(f"{self._endpoint.where}: the connections are closed")
-        return self._fleet
+        return self._shards
 
     def _base_of(self, queue: str) -> str:
-        return self.fleet.part_of(queue).base
+        return self.shards.shard_of(queue).base
 
     def sibling(self) -> ClusterBackend:
-        return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen, shards=self._shards)
+        return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen, shards=self._count)
 
     async def open(self) -> None:
         self._connections.open()
         try:
             count = await check_cluster(
-                self._connections, f"{self._prefix}{{meta}}", self._endpoint, self._shards, SHARDS
+                self._connections, f"{self._prefix}{{meta}}", self._endpoint, self._count, SHARDS
             )
         except BaseException:
             await self.close()
             raise
         self._connections.known_good()
-        if self._fleet is None:
-            self._fleet = Fleet(self._connections, self._prefix, count, self._endpoint.where)
+        if self._shards is None:
+            self._shards = Shards(self._connections, self._prefix, count, self._endpoint.where)
 
     async def checks(self, kept: int = 0) -> list[Fact]:
         """What is worth knowing of each server that has slots, for those who look after it; ``kept`` is how many bytes
@@ -115,10 +115,10 @@ class ClusterBackend:
     # -- writing
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        return await storing.insert(self.fleet, rows, at) if rows else []
+        return await storing.insert(self.shards, rows, at) if rows else []
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        claimed = await claiming.claim(self.fleet, req, at)
+        claimed = await claiming.claim(self.shards, req, at)
         if self._hints is not None:
             self._hints.claimed(req, claimed)
         return claimed
@@ -126,38 +126,38 @@ class ClusterBackend:
     async def turn(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await settling.turn(self.fleet, batch, req, at)
+        states, claimed = await settling.turn(self.shards, batch, req, at)
         if self._hints is not None:
             self._hints.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        states = await settling.finish(self.fleet, batch, at)
+        states = await settling.finish(self.shards, batch, at)
         if self._hints is not None:
             self._hints.settled()
         return states
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        return await renewing.renew(self.fleet, beat, at)
+        return await renewing.renew(self.shards, beat, at)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        return await upkeep.reap(self.fleet, req, at)
+        return await upkeep.reap(self.shards, req, at)
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        return await altering.alter(self.fleet, sel, change, at)
+        return await altering.alter(self.shards, sel, change, at)
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        return await upkeep.sweep(self.fleet, clause, at)
+        return await upkeep.sweep(self.shards, clause, at)
 
     # -- reading
 
     async def fetch(
         self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
     ) -> list[Record | None]:
-        return await reading.fetch(self.fleet, names, want, at) if names else []
+        return await reading.fetch(self.shards, names, want, at) if names else []
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        return await reading.scan(self.fleet, sel, after, limit, at)
+        return await reading.scan(self.shards, sel, after, limit, at)
 
     async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
-        return await reading.stats(self.fleet, at, queues)
+        return await reading.stats(self.shards, at, queues)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.fleet import Fleet, attempt
-from headrace.backends.redis.cluster.part import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.backends.redis.cluster.shard import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.backends.redis.cluster.shards import Shards, attempt
 from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
 from headrace.seam.policy import FOREVER
@@ -39,25 +39,25 @@ class Plan(NamedTuple):
     """Shards that give nothing, but have jobs of which nobody is told: those who wait for them have to be."""
 
 
-async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
+async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:
     """Look at all shards first, then take from each what comes before what the others have."""
     queues: dict[int, list[str]] = {}
     for queue in dict.fromkeys(req.queues):
-        queues.setdefault(fleet.number_of(queue), []).append(queue)
+        queues.setdefault(shards.number_of(queue), []).append(queue)
     if len(queues) == 1:
         [number] = queues
-        claimed = await fleet.parts[number].claim(req, at)
-        fleet.leased(claimed.jobs, number)
+        claimed = await shards.all[number].claim(req, at)
+        shards.leased(claimed.jobs, number)
         return claimed
     if not queues or req.limit <= 0:
         return Claimed([])
-    looks, made, problem = await _look(fleet, req, queues, at)
+    looks, made, problem = await _look(shards, req, queues, at)
     if not looks and problem is not None:
         raise problem
     if any(look.governed for look in looks.values()):
-        claimed, failed = await _share_out(fleet, req, looks.values(), at)
+        claimed, failed = await _share_out(shards, req, looks.values(), at)
     else:
-        claimed, failed = await _take(fleet, req, queues, made, at)
+        claimed, failed = await _take(shards, req, queues, made, at)
     if problem is None and failed is None:
         return claimed
     found = bool(claimed.jobs or claimed.expired)
@@ -66,7 +66,7 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
 
 
 async def _share_out(
-    fleet: Fleet, req: Claim, looks: Collection[Peeked], at: Stamp
+    shards: Shards, req: Claim, looks: Collection[Peeked], at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
     """Each governed queue gives its share, and all others together."""
     governed: frozenset[str] = frozenset().union(*(look.governed for look in looks))
@@ -74,18 +74,18 @@ async def _share_out(
     problems: list[Unavailable] = []
 
     async def take(part: Claim) -> Shared:
-        numbers = {fleet.number_of(queue) for queue in part.queues}
+        numbers = {shards.number_of(queue) for queue in part.queues}
         if len(numbers) > 1:
-            shared, failed = await _take_plain(fleet, part, at)
+            shared, failed = await _take_plain(shards, part, at)
             problems.extend([failed] if failed is not None else [])
             return shared
         [number] = numbers
         try:
-            claimed, room = await fleet.parts[number].take(part, at)
+            claimed, room = await shards.all[number].take(part, at)
         except Unavailable as problem:
             problems.append(problem)
             return Shared(Claimed([]), part.max_bytes)
-        fleet.leased(claimed.jobs, number)
+        shards.leased(claimed.jobs, number)
         return Shared(claimed, room)
 
     ends = [look.resumes_in for look in looks if look.resumes_in is not None]
@@ -95,23 +95,23 @@ async def _share_out(
     return claimed, problems[0] if problems else None
 
 
-async def _take_plain(fleet: Fleet, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
+async def _take_plain(shards: Shards, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
     queues: dict[int, list[str]] = {}
     for queue in req.queues:
-        queues.setdefault(fleet.number_of(queue), []).append(queue)
-    _, made, problem = await _look(fleet, req, queues, at)
-    claimed, failed = await _take(fleet, req, queues, made, at)
+        queues.setdefault(shards.number_of(queue), []).append(queue)
+    _, made, problem = await _look(shards, req, queues, at)
+    claimed, failed = await _take(shards, req, queues, made, at)
     room = req.max_bytes - sum(met.size for of in made.shares.values() for met in of)
     return Shared(claimed, room), problem or failed
 
 
 async def _look(
-    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
+    shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
 ) -> tuple[dict[int, Peeked], Plan, Unavailable | None]:
     """At the first jobs of each shard, and deeper where these come before those of the others; which of them could be
     looked at."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
-    answers = await attempt(fleet.parts[number].peek(near, names, at) for number, names in queues.items())
+    answers = await attempt(shards.all[number].peek(near, names, at) for number, names in queues.items())
     looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
     problem = next((answer for answer in answers if isinstance(answer, Unavailable)), None)
     made = plan(looks, req)
@@ -119,7 +119,7 @@ async def _look(
     while made.cut_at is not None and made.cut_at not in deep:
         number = made.cut_at
         deep.add(number)
-        [again] = await attempt([fleet.parts[number].peek(req, queues[number], at)])
+        [again] = await attempt([shards.all[number].peek(req, queues[number], at)])
         if isinstance(again, Unavailable):
             problem = again
             del looks[number]
@@ -160,18 +160,16 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
 
 
 async def _take(
-    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
+    shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
     numbers = [*made.shares, *made.quiet]
     claims = await attempt(
-        fleet.parts[number].claim(
-            replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at
-        )
+        shards.all[number].claim(replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at)
         for number in numbers
     )
-    ends = await attempt(fleet.parts[number].expire(ids, at) for number, ids in made.expired.items())
+    ends = await attempt(shards.all[number].expire(ids, at) for number, ids in made.expired.items())
     choices = await attempt(
-        fleet.parts[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
+        shards.all[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
     )
     jobs: list[Leased] = []
     expired: list[Reaped] = []
@@ -180,7 +178,7 @@ async def _take(
         if isinstance(claimed, Unavailable):
             problem = claimed
             continue
-        fleet.leased(claimed.jobs, number)
+        shards.leased(claimed.jobs, number)
         jobs += claimed.jobs
         expired += claimed.expired
     for cancelled in ends:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from headrace.backends.redis.cluster.fleet import Fleet, every
-from headrace.backends.redis.cluster.part import Ended, EndedJob
+from headrace.backends.redis.cluster.shard import Ended, EndedJob
+from headrace.backends.redis.cluster.shards import Shards, every
 from headrace.backends.shares import condemn, gives
 from headrace.seam.records import Stamp, SweepClause
 
 
 async def condemn_heaviest(
-    fleet: Fleet, looks: Sequence[Ended], clause: SweepClause, bound: str, excess: int, at: Stamp
+    shards: Shards, looks: Sequence[Ended], clause: SweepClause, bound: str, excess: int, at: Stamp
 ) -> tuple[dict[int, list[EndedJob]], bool]:
     """What goes in each shard, and whether there is more of it.
 
     A tenant that is not among those that hold most in some shard counts there for nothing: it gives less.
     """
     held: Counter[bytes] = Counter()
-    for told in await every(part.heaviest(bound, clause.limit) for part in fleet.parts):
+    for told in await every(shard.heaviest(bound, clause.limit) for shard in shards.all):
         held.update(dict(told))
     heaviest = held.most_common(clause.limit + 1)
     gifts = gives(bound, [each for _, each in heaviest], excess, clause.limit)
@@ -27,7 +27,7 @@ async def condemn_heaviest(
     lines: dict[bytes | None, list[tuple[EndedJob, int]]] = {
         None: [(job, number) for number, look in enumerate(looks) for job in look.jobs]
     }
-    for number, found in enumerate(await every(part.give(bound, wanted, clause, at) for part in fleet.parts)):
+    for number, found in enumerate(await every(shard.give(bound, wanted, clause, at) for shard in shards.all)):
         for tenant, job in found:
             lines.setdefault(tenant, []).append((job, number))
 

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.fleet import Fleet, attempt
+from headrace.backends.redis.cluster.shards import Shards, attempt
 from headrace.errors import Unavailable
 from headrace.seam.records import Beat, JobId, Renewed, Stamp
 
@@ -17,19 +17,21 @@ _LEAST = 0.4
 """Seconds that it has however short the leases are."""
 
 
-async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
+async def renew(shards: Shards, beat: Beat, at: Stamp) -> Renewed:
     """All shards list the worker, as each must have had its beats before it may reap there; those of its leases extend
     them. A lease is lost when no shard has it, and busy while one that may have it is away or late: nobody waits for
     that one, since the leases of the others would run out."""
-    everywhere = range(len(fleet.parts))
+    everywhere = range(len(shards.all))
     asked: dict[int, list[Lease]] = {number: [] for number in everywhere}
     for lease in beat.leases:
-        seen = fleet.last_seen(lease[0])
+        seen = shards.last_seen(lease[0])
         for number in everywhere if seen is None else (seen,):
             asked[number].append(lease)
-    found = _Found(fleet)
+    found = _Found(shards)
     await found.ask(beat, asked, at)
-    missing = [lease for lease in beat.leases if lease not in found.kept and fleet.leased_in(*lease) not in found.there]
+    missing = [
+        lease for lease in beat.leases if lease not in found.kept and shards.leased_in(*lease) not in found.there
+    ]
     again = {
         number: left
         for number in everywhere
@@ -38,7 +40,7 @@ async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
     if again:
         await found.ask(beat, again, at)
     gone = [lease for lease in beat.leases if lease not in found.kept]
-    lost = [lease for lease in gone if not found.away or fleet.leased_in(*lease) in found.there]
+    lost = [lease for lease in gone if not found.away or shards.leased_in(*lease) in found.there]
     paused = [queue for queue in beat.queues if queue in found.paused]
     busy = [lease for lease in gone if lease not in lost]
     return Renewed(lost, found.cancels, paused, busy, list(found.held), found.overdue, bool(found.away))
@@ -47,8 +49,8 @@ async def renew(fleet: Fleet, beat: Beat, at: Stamp) -> Renewed:
 class _Found:
     """What the shards have said."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
         self.kept: set[Lease] = set()
         self.cancels: list[JobId] = []
         self.held: dict[tuple[JobId, int, bool], None] = {}
@@ -70,7 +72,7 @@ class _Found:
                 continue
             self.there.add(number)
             here = set(leases) - set(answer.lost)
-            self._fleet.saw((job_id for job_id, _ in here), number)
+            self._shards.saw((job_id for job_id, _ in here), number)
             self.kept |= here
             self.cancels += [job_id for job_id in answer.cancels if job_id not in self.cancels]
             self.paused.update(answer.paused)
@@ -83,8 +85,8 @@ class _Found:
         limit = max(_LEAST, beat.lease_for / 1e6 / _PART)
         try:
             async with asyncio.timeout(limit):
-                return await self._fleet.parts[number].renew(beat, at)
+                return await self._shards.all[number].renew(beat, at)
         except TimeoutError:
             raise Unavailable(
-                f"{self._fleet.where} cannot serve just now: no answer from shard {number} in {limit:.2g} s"
+                f"{self._shards.where} cannot serve just now: no answer from shard {number} in {limit:.2g} s"
             ) from None

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.fleet import Fleet, attempt, checked, every, shorten
+from headrace.backends.redis.cluster.shards import Shards, attempt, checked, every, shorten
+from headrace.backends.redis.schedule_layout import Alteration, Past, Stored
 from headrace.backends.redis.ticks import Found, Outcomes
-from headrace.backends.redis.timetable import Alteration, Past, Stored
 from headrace.errors import Unavailable
 from headrace.seam.records import Stamp
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
@@ -39,15 +39,15 @@ class Spot(NamedTuple):
 class ClusterTicks:
     """The operations of a :class:`~headrace.seam.protocol.TickStore`."""
 
-    def __init__(self, fleet: Callable[[], Fleet]) -> None:
-        self._fleet_now = fleet
+    def __init__(self, shards: Callable[[], Shards]) -> None:
+        self._open_shards = shards
         self._seen: dict[str, Spot] = {}
         self._ledgers: dict[bytes, int] = {}
         """Of a schedule: the shard that had a tick of it."""
 
     @property
-    def _fleet(self) -> Fleet:
-        return self._fleet_now()
+    def _shards(self) -> Shards:
+        return self._open_shards()
 
     def _saw(self, number: int, found: Iterable[Stored]) -> None:
         for one, past in found:
@@ -78,7 +78,7 @@ class ClusterTicks:
                 continue
             number, alteration = self._alteration(change, spot)
             groups.setdefault(number, []).append((place, alteration))
-        calls = [self._fleet.parts[number].ticks.change([one for _, one in of], at) for number, of in groups.items()]
+        calls = [self._shards.all[number].ticks.change([one for _, one in of], at) for number, of in groups.items()]
         routes: set[tuple[int, int]] = set()
         made: list[str] = []
         for (number, of), done in zip(groups.items(), await every(calls), strict=True):
@@ -89,7 +89,7 @@ class ClusterTicks:
                     routes.add((number, alteration.to))
                 elif is_done and not alteration.expect:
                     made.append(alteration.name)
-        await self._fleet.relay.carry(routes)
+        await self._shards.relay.carry(routes)
         return await self._settle(made, batch, answers) if made else answers
 
     def _alteration(self, change: Save | Drop, spot: Spot | None) -> tuple[int, Alteration]:
@@ -98,7 +98,7 @@ class ClusterTicks:
             assert spot is not None
             return spot.number, Alteration(change.name, change.expect)
         wanted = change.schedule
-        target = self._fleet.number_of(wanted.queue)
+        target = self._shards.number_of(wanted.queue)
         if spot is None:
             return target, Alteration(wanted.name, 0, wanted)
         if spot.number == target:
@@ -118,26 +118,26 @@ class ClusterTicks:
         oldest stays."""
         found, leaving = await self._ask_all(names)
         if leaving:
-            await self._fleet.relay.carry_waiting(leaving.keys(), range(len(self._fleet.parts)))
+            await self._shards.relay.carry_waiting(leaving.keys(), range(len(self._shards.all)))
             found, leaving = await self._ask_all(names)
         for of in leaving.values():
             if missing := [name for name in of if name not in found]:
                 raise Unavailable(
-                    f"{self._fleet.where} cannot serve just now: schedule {shown(missing[0])} is on its way to a queue "
-                    "of a server that is away"
+                    f"{self._shards.where} cannot serve just now: schedule {shown(missing[0])} is moving to a queue "
+                    "on a server that is away"
                 )
         spots: dict[str, Spot] = {}
         for name, several in found.items():
             (number, (one, past)), *others = sorted(several, key=lambda of: _age(of[1].schedule))
             spots[name] = Spot(number, one.uid, one.version, past)
             for where, other in others:
-                await self._fleet.parts[where].ticks.save([Drop(name, other.schedule.version)])
+                await self._shards.all[where].ticks.save([Drop(name, other.schedule.version)])
         return spots
 
     async def _ask_all(self, names: Sequence[str]) -> tuple[dict[str, list[tuple[int, Stored]]], dict[int, list[str]]]:
         found: dict[str, list[tuple[int, Stored]]] = {}
         leaving: dict[int, list[str]] = {}
-        answers = await every(part.ticks.whose(names) for part in self._fleet.parts)
+        answers = await every(shard.ticks.whose(names) for shard in self._shards.all)
         for number, (here, going) in enumerate(answers):
             for name, stored in here.items():
                 found.setdefault(name, []).append((number, stored))
@@ -150,7 +150,7 @@ class ClusterTicks:
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
         found = await self._search(sel, after, limit)
         if moving := [number for number, one in found.items() if one.moving]:
-            await self._fleet.relay.carry_waiting(moving, range(len(self._fleet.parts)))
+            await self._shards.relay.carry_waiting(moving, range(len(self._shards.all)))
             found = await self._search(sel, after, limit)
         by_name: dict[str, Schedule] = {}
         for number, one in found.items():
@@ -160,12 +160,12 @@ class ClusterTicks:
         return [by_name[name] for name in sorted(by_name)[:limit]]
 
     async def _search(self, sel: ScheduleSelector, after: str | None, limit: int) -> dict[int, Found]:
-        answers = await every(part.ticks.search(sel, after, limit) for part in self._fleet.parts)
+        answers = await every(shard.ticks.search(sel, after, limit) for shard in self._shards.all)
         return dict(enumerate(answers))
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
         """What the shards have that are there."""
-        answers = await attempt(part.ticks.look(req, at) for part in self._fleet.parts)
+        answers = await attempt(shard.ticks.look(req, at) for shard in self._shards.all)
         now: int | None = None
         schedules: list[Schedule] = []
         coming: list[int] = []
@@ -179,7 +179,7 @@ class ClusterTicks:
             schedules += [one.schedule for one in look.stored]
             coming += [] if look.next_in is None else [look.next_in]
         if now is None:
-            raise problem or Unavailable(f"{self._fleet.where} has no shards")
+            raise problem or Unavailable(f"{self._shards.where} has no shards")
         schedules.sort(key=lambda one: (one.rank, one.look_at, one.name))
         short = len(schedules) < req.limit
         return Looked(now, schedules[: req.limit], min(coming, default=None) if short else None)
@@ -198,7 +198,7 @@ class ClusterTicks:
             if spot is not None and spot.uid == plan.uid and not isinstance(slots, Unavailable):
                 groups.setdefault(spot.number, []).append(place)
                 plans.setdefault(spot.number, []).append(_left(plan, slots))
-        answers = await attempt(self._fleet.parts[number].ticks.plan(of, at) for number, of in plans.items())
+        answers = await attempt(self._shards.all[number].ticks.plan(of, at) for number, of in plans.items())
         found: Outcomes = [None] * len(batch)
         problem = next((slots for slots in known if isinstance(slots, Unavailable)), None)
         routes: set[tuple[int, int]] = set()
@@ -209,9 +209,9 @@ class ClusterTicks:
             for place, outcomes in zip(of, told, strict=True):
                 if outcomes is not None:
                     found[place] = list(_with_known(batch[place], checked(known[place]), outcomes))
-                    targets = {self._fleet.number_of(tick.row.queue) for tick in batch[place].ticks if tick.row}
+                    targets = {self._shards.number_of(tick.row.queue) for tick in batch[place].ticks if tick.row}
                     routes |= {(number, target) for target in targets - {number}}
-        await self._fleet.relay.carry(routes)
+        await self._shards.relay.carry(routes)
         if problem is not None:
             raise problem
         return found
@@ -235,14 +235,14 @@ class ClusterTicks:
         if spot is None or not spot.past or not plan.ticks:
             return set()
         slots = [tick.slot for tick in plan.ticks]
-        return set().union(*await every(self._fleet.parts[n].ticks.known(plan.uid, slots) for n in spot.past))
+        return set().union(*await every(self._shards.all[n].ticks.known(plan.uid, slots) for n in spot.past))
 
     # -- history, note
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
         """All are asked: the ticks of one that has moved are in several shards. What was missed in one may have been
         made up for in another."""
-        answers = await every(part.ticks.history(uid, before, limit) for part in self._fleet.parts)
+        answers = await every(shard.ticks.history(uid, before, limit) for shard in self._shards.all)
         by_slot: dict[int, Tick] = {}
         for tick in chain.from_iterable(answers):
             by_slot[tick.slot] = max(tick, by_slot.get(tick.slot, tick), key=_finality)
@@ -258,12 +258,12 @@ class ClusterTicks:
                 missing.append(note)
             else:
                 groups.setdefault(number, []).append(note)
-        for left in await every(self._fleet.parts[number].ticks.keep(of) for number, of in groups.items()):
+        for left in await every(self._shards.all[number].ticks.keep(of) for number, of in groups.items()):
             missing += left
         if missing:
-            parts = self._fleet.parts
-            for part, left in zip(parts, await every(part.ticks.keep(missing) for part in parts), strict=True):
-                self._ledgers.update((note.uid, part.number) for note in missing if note not in left)
+            asked = self._shards.all
+            for shard, left in zip(asked, await every(shard.ticks.keep(missing) for shard in asked), strict=True):
+                self._ledgers.update((note.uid, shard.number) for note in missing if note not in left)
 
 
 def _name(change: Save | Drop) -> str:

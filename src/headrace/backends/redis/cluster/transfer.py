@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from headrace.backends.redis.cluster.part import Part
+from headrace.backends.redis.cluster.shard import ClusterShard
 from headrace.errors import BackendError, Unavailable
 from headrace.seam.records import Reap
 
@@ -30,8 +30,8 @@ Route = tuple[int, int]
 class Relay:
     """Carries entries."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
+    def __init__(self, shards: Sequence[ClusterShard]) -> None:
+        self._shards = shards
         self._busy: dict[Route, asyncio.Lock] = {}
 
     async def carry(self, routes: Iterable[Route], patience: float | None = PATIENCE) -> set[Route]:
@@ -54,12 +54,12 @@ class Relay:
 
     async def _waiting(self, source: int) -> list[Route]:
         try:
-            return [(source, target) for target in (await self._parts[source].overdue(Reap(limit=0), None)).targets]
+            return [(source, target) for target in (await self._shards[source].overdue(Reap(limit=0), None)).targets]
         except Unavailable:
             return []
 
     async def _carry(self, route: Route) -> bool:
-        source, target = (self._parts[number] for number in route)
+        source, target = (self._shards[number] for number in route)
         async with self._busy.setdefault(route, asyncio.Lock()):
             try:
                 upto = b""

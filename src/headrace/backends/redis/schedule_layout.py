@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
+from headrace.backends.redis import marshalling
+from headrace.backends.redis.job_layout import encode
 from headrace.seam.records import JobId, Row
 from headrace.seam.ticks import Overlap, Plan, Schedule, Tick, TickNote, TickOutcome
 
@@ -133,7 +133,7 @@ def _kind(one: Alteration) -> int:
     return _KEEP if one.to is None else _MOVE
 
 
-def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
+def plan_args(batch: Sequence[Plan], away: marshalling.Away) -> list[Any]:
     """The arguments of a plan, but for the time; ``away`` tells the number of another shard that a queue belongs to."""
     here: list[Row] = []
     gone: list[Row] = []
@@ -151,9 +151,9 @@ def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
                 rows.append(tick.row)
                 number = -len(rows) if leaves else len(rows)
             ticks.append(_NEW.pack(tick.slot, tick.run_at, number, tick.count, _OVERLAPS[tick.overlap]))
-    queues, heads, keys, inboxes, tenants, groups, bodies = shapes.insert_args(here)
+    queues, heads, keys, inboxes, tenants, groups, bodies = marshalling.insert_args(here)
     entries: list[bytes] = []
-    targets = shapes.entries(gone, away, entries)
+    targets = marshalling.entries(gone, away, entries)
     return [
         encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, groups,
         heads, encode(targets), len(bodies), *bodies, *entries,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
+from headrace.backends.redis.job_layout import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
 from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
+from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
-from headrace.backends.redis.rows import CODES
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import CODES
 from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
 from headrace.seam.records import (
     Altered,
@@ -120,10 +120,10 @@ class Outlived(NamedTuple):
     """… and whether there are others that may go."""
 
 
-class Part(Shard):
+class ClusterShard(Shard):
     """The shard ``number`` of several."""
 
-    def __init__(self, connections: Connections, base: str, where: str, number: int, away: shapes.Away) -> None:
+    def __init__(self, connections: Connections, base: str, where: str, number: int, away: marshalling.Away) -> None:
         super().__init__(connections, base, where, away)
         self.number = number
         self.base = base
@@ -154,7 +154,7 @@ class Part(Shard):
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those that are due and have expired."""
         told, queues = await self._run("expire", at_arg(at), b"".join(ids))
-        return shapes.reaped(told, shapes.names(queues))
+        return marshalling.reaped(told, marshalling.names(queues))
 
     # -- reap, sweep
 
@@ -170,7 +170,7 @@ class Part(Shard):
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
             share.leases, share.place, share.places,
         )  # fmt: skip
-        return shapes.reaped(told, shapes.names(queues))
+        return marshalling.reaped(told, marshalling.names(queues))
 
     async def ended(self, clause: SweepClause, at: Stamp) -> Ended:
         """What a sweep would find."""

@@ -8,7 +8,7 @@ from binascii import crc_hqx
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from headrace.backends.redis.cluster.part import HERE, LEAVING, UNKNOWN, Part
+from headrace.backends.redis.cluster.shard import HERE, LEAVING, UNKNOWN, ClusterShard
 from headrace.backends.redis.cluster.transfer import Relay
 from headrace.backends.redis.connections import SLOTS, Connections, slot_of
 from headrace.errors import Unavailable
@@ -41,15 +41,15 @@ def tags(count: int) -> tuple[str, ...]:
     return tuple(found[shard] for shard in range(count))
 
 
-class Fleet:
+class Shards:
     """A queue's jobs are all in one shard, which follows from its name."""
 
     def __init__(self, connections: Connections, prefix: str, count: int, where: str) -> None:
-        self.parts = [
-            Part(connections, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
+        self.all = [
+            ClusterShard(connections, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
             for number, tag in enumerate(tags(count))
         ]
-        self.relay = Relay(self.parts)
+        self.relay = Relay(self.all)
         self.where = where
         self._seen: dict[JobId, int] = {}
         self._leased: dict[JobId, tuple[int, int]] = {}
@@ -57,11 +57,11 @@ class Fleet:
 
     def number_of(self, queue: str) -> int:
         """The shard of a queue."""
-        return crc_hqx(queue.encode(), 0) % len(self.parts)
+        return crc_hqx(queue.encode(), 0) % len(self.all)
 
-    def part_of(self, queue: str) -> Part:
+    def shard_of(self, queue: str) -> ClusterShard:
         """The same, itself."""
-        return self.parts[self.number_of(queue)]
+        return self.all[self.number_of(queue)]
 
     # -- what is remembered
 
@@ -120,7 +120,7 @@ class Fleet:
         for _ in range(_ROUNDS):
             here, leaving, left = await self._ask_all(missing)
             if leaving:
-                await self.relay.carry_waiting(set(leaving.values()), range(len(self.parts)))
+                await self.relay.carry_waiting(set(leaving.values()), range(len(self.all)))
                 here, leaving, left = await self._ask_all(missing)
                 here = leaving | here
             found |= here
@@ -144,17 +144,17 @@ class Fleet:
         leaving: dict[JobId, int] = {}
         left: dict[JobId, set[tuple[int, int]]] = {}
         problem: Unavailable | None = None
-        for part, answer in zip(self.parts, await attempt(p.locate(names, ()) for p in self.parts), strict=True):
+        for shard, answer in zip(self.all, await attempt(shard.locate(names, ()) for shard in self.all), strict=True):
             if isinstance(answer, Unavailable):
                 problem = answer
                 continue
             for name, told in zip(names, answer[0], strict=True):
                 if told == HERE:
-                    found[name] = part.number
+                    found[name] = shard.number
                 elif told == LEAVING:
-                    leaving[name] = part.number
+                    leaving[name] = shard.number
                 elif told != UNKNOWN:
-                    left.setdefault(name, set()).add((part.number, told))
+                    left.setdefault(name, set()).add((shard.number, told))
         if problem is not None and len(found) < len(names):
             raise problem
         return found, {name: number for name, number in leaving.items() if name not in found}, left
@@ -183,7 +183,7 @@ class Fleet:
         groups: dict[int, list[JobKey]] = {}
         for key in keys:
             groups.setdefault(self.number_of(key.queue), []).append(key)
-        calls = [self.parts[number].locate((), of) for number, of in groups.items()]
+        calls = [self.all[number].locate((), of) for number, of in groups.items()]
         found: dict[JobKey, JobId] = {}
         for (number, of), (_, holders) in zip(groups.items(), await every(calls), strict=True):
             self.saw(filter(None, holders), number)
@@ -192,7 +192,7 @@ class Fleet:
 
     async def bring(self, keys: Iterable[JobKey]) -> None:
         """Carry what is on its way to the queues of these keys: a job has no key until it has arrived."""
-        await self.relay.carry_waiting(range(len(self.parts)), {self.number_of(key.queue) for key in keys})
+        await self.relay.carry_waiting(range(len(self.all)), {self.number_of(key.queue) for key in keys})
 
 
 def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
@@ -204,12 +204,12 @@ def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
 class _Away:
     """Of a queue: its shard, where that is not this one."""
 
-    def __init__(self, fleet: Fleet, here: int) -> None:
-        self._fleet = fleet
+    def __init__(self, shards: Shards, here: int) -> None:
+        self._shards = shards
         self._here = here
 
     def __call__(self, queue: str) -> int | None:
-        number = self._fleet.number_of(queue)
+        number = self._shards.number_of(queue)
         return None if number == self._here else number
 
 
