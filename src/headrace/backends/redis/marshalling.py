@@ -30,7 +30,7 @@ CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _ASKED = frozenset((1, 3))
 """The cancellation of a running job was asked for, by somebody or by a plan; see ``jobs.lua``."""
-_PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
+_SECTION_NUMBERS = {name: number for number, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
 _LEASE = Struct(">16sQ")
@@ -58,8 +58,7 @@ def weight(row: Row) -> int:
 def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
     """Queue names, heads, keys, inboxes, tenants, groups, and the body of each row."""
     checked(rows)
-    places = {row.queue: None for row in rows}
-    names = list(places)
+    names = list(dict.fromkeys(row.queue for row in rows))
     numbers = {name: number for number, name in enumerate(names, start=1)}
     heads = b"".join(
         [
@@ -180,7 +179,7 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
             if s.cells and not s.cells.keys() <= _SECTIONS:
                 raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {tuple(s.cells)}")
-            cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
+            cells = [(_SECTION_NUMBERS[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
                 (
                     i,

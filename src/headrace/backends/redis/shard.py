@@ -145,13 +145,13 @@ class Shard:
         names, heads, *parts, bodies = marshalling.insert_args(rows)
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
-        for place, status, job_id, state, attempt, result in found:
+        for number, status, job_id, state, attempt, result in found:
             if status in _FULL:
-                room = Room(STORE if status == _STORE_FULL else rows[place - 1].queue, int(result), attempt)
-                answers[place - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+                room = Room(STORE if status == _STORE_FULL else rows[number - 1].queue, int(result), attempt)
+                answers[number - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
             else:
                 known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-                answers[place - 1] = LEFT if state < 0 else known
+                answers[number - 1] = LEFT if state < 0 else known
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:

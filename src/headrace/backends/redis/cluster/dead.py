@@ -24,15 +24,15 @@ async def condemn_heaviest(
     heaviest = held.most_common(clause.limit + 1)
     gifts = gives(bound, [each for _, each in heaviest], excess, clause.limit)
     wanted = [(tenant, gift) for (tenant, _), gift in zip(heaviest, gifts, strict=False)]
-    lines: dict[bytes | None, list[tuple[EndedJob, int]]] = {
+    by_tenant: dict[bytes | None, list[tuple[EndedJob, int]]] = {
         None: [(job, number) for number, look in enumerate(looks) for job in look.jobs]
     }
     for number, found in enumerate(await every(shard.give(bound, wanted, clause, at) for shard in shards.all)):
         for tenant, job in found:
-            lines.setdefault(tenant, []).append((job, number))
+            by_tenant.setdefault(tenant, []).append((job, number))
 
     def oldest(tenant: bytes | None) -> Iterator[tuple[tuple[EndedJob, int], int]]:
-        return (((job, number), job.size) for job, number in sorted(lines.get(tenant, ())))
+        return (((job, number), job.size) for job, number in sorted(by_tenant.get(tenant, ())))
 
     condemned = condemn(bound, excess, clause.limit, heaviest, oldest)
     doomed: dict[int, list[EndedJob]] = {}

@@ -13,7 +13,7 @@ from headrace.seam.records import Claim, Claimed, JobId, Settlement, Stamp
 from headrace.types import JobState
 
 Settled = dict[int, JobState]
-"""By its place in the batch: what was not fenced off."""
+"""By its index in the batch: what was not fenced off."""
 
 
 async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list[JobState | None]:
@@ -29,8 +29,8 @@ async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list
     problem = await _finish_at(shards, batch, asked, settled, at)
     fenced = {
         s.id
-        for place, s in enumerate(batch)
-        if place not in settled and s.id in asked and shards.leased_in(s.id, s.epoch) != asked[s.id]
+        for index, s in enumerate(batch)
+        if index not in settled and s.id in asked and shards.leased_in(s.id, s.epoch) != asked[s.id]
     }
     if fenced and problem is None:
         located = await shards.locate(fenced)
@@ -38,7 +38,7 @@ async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list
         problem = await _finish_at(shards, batch, moved, settled, at)
     if problem is not None:
         raise problem
-    return [settled.get(place) for place in range(len(batch))]
+    return [settled.get(index) for index in range(len(batch))]
 
 
 async def turn(
@@ -77,22 +77,22 @@ async def _finish_at(
     shards: Shards, batch: Sequence[Settlement], where: dict[JobId, int], settled: Settled, at: Stamp
 ) -> Unavailable | None:
     groups: dict[int, list[int]] = {}
-    for place, settlement in enumerate(batch):
-        if place not in settled and settlement.id in where:
-            groups.setdefault(where[settlement.id], []).append(place)
+    for index, settlement in enumerate(batch):
+        if index not in settled and settlement.id in where:
+            groups.setdefault(where[settlement.id], []).append(index)
     answers = await attempt(
-        shards.all[number].finish([batch[place] for place in places], at) for number, places in groups.items()
+        shards.all[number].finish([batch[index] for index in indexes], at) for number, indexes in groups.items()
     )
     problem: Unavailable | None = None
     routes: dict[Route, list[JobId]] = {}
-    for (number, places), states in zip(groups.items(), answers, strict=True):
+    for (number, indexes), states in zip(groups.items(), answers, strict=True):
         if isinstance(states, Unavailable):
             problem = states
             continue
-        for place, state in zip(places, states, strict=True):
+        for index, state in zip(indexes, states, strict=True):
             if state is not None:
-                settled[place] = state
-                _add_routes(shards, batch[place], number, routes)
+                settled[index] = state
+                _add_routes(shards, batch[index], number, routes)
     for route in await shards.relay.carry(routes):
         shards.saw(routes[route], route[1])
     return problem

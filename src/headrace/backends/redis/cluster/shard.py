@@ -84,10 +84,10 @@ class Share(NamedTuple):
 
     leases: int
     cancellable: int
-    place: int
-    """Of its first job among all that are taken back …"""
-    places: int
-    """… and how many these are."""
+    first: int
+    """The position of its first job among all that are taken back …"""
+    total: int
+    """… and how many jobs these are."""
 
 
 class EndedJob(NamedTuple):
@@ -168,7 +168,7 @@ class ClusterShard(Shard):
         """A share of a reap."""
         told, queues = await self._run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
-            share.leases, share.place, share.places,
+            share.leases, share.first, share.total,
         )  # fmt: skip
         return marshalling.reaped(told, marshalling.names(queues))
 
@@ -218,8 +218,8 @@ class ClusterShard(Shard):
 
     async def move(self, sel: Selector, change: Move, to: int | None, at: Stamp) -> list[Altered]:
         """Move to a queue of the shard ``to``; None: refuse."""
-        place = -1 if to is None else 0 if to == self.number else to + 1
-        return await self._alter(sel, change, at, change.queue, place)
+        target = -1 if to is None else 0 if to == self.number else to + 1
+        return await self._alter(sel, change, at, change.queue, target)
 
     # -- where jobs are
 

@@ -19,24 +19,24 @@ async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserte
     detours = _detours(shards, rows)
     if detours:
         await _mark(shards, rows, detours, answers, at)
-    await _put(shards, rows, (place for place in range(len(rows)) if place not in answers), answers, at)
-    if left := [place for place, answer in answers.items() if answer is LEFT]:
+    await _put(shards, rows, (index for index in range(len(rows)) if index not in answers), answers, at)
+    if left := [index for index, answer in answers.items() if answer is LEFT]:
         await _put_again(shards, rows, left, answers, at)
     if detours:
         await _unmark(shards, rows, detours, answers)
-    full = [rows[place] for place, answer in answers.items() if answer.status is InsertStatus.FULL]
-    shards.admitted(rows[place].id for place, answer in answers.items() if answer.status is not InsertStatus.FULL)
+    full = [rows[index] for index, answer in answers.items() if answer.status is InsertStatus.FULL]
+    shards.admitted(rows[index].id for index, answer in answers.items() if answer.status is not InsertStatus.FULL)
     shards.refused((row.id, shards.number_of(row.queue)) for row in full)
-    return [answers[place] for place in range(len(rows))]
+    return [answers[index] for index in range(len(rows))]
 
 
 def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
-    """The places of jobs that found no room in another shard, and the numbers of these."""
+    """The indexes of jobs that found no room in another shard, and the numbers of these."""
     found: dict[int, int] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         home = shards.refused_in(row.id)
         if home is not None and home != shards.number_of(row.queue):
-            found[place] = home
+            found[index] = home
     return found
 
 
@@ -46,15 +46,15 @@ async def _mark(
     """Whoever enqueues these jobs again asks where they found no room: that shard is to know that they are elsewhere.
     Those that it has by now, as another has stored them, are known."""
     groups: dict[int, list[JobId]] = {}
-    for place, home in detours.items():
-        groups.setdefault(home, []).append(rows[place].id)
+    for index, home in detours.items():
+        groups.setdefault(home, []).append(rows[index].id)
     there = await every(shards.all[home].mark(ids) for home, ids in groups.items())
     known = {job_id for ids in there for job_id in ids}
-    places = [place for place in detours if rows[place].id in known]
-    records = await reading.fetch(shards, [rows[place].id for place in places], frozenset(), at)
-    for place, record in zip(places, records, strict=True):
+    indexes = [index for index in detours if rows[index].id in known]
+    records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
+    for index, record in zip(indexes, records, strict=True):
         if record is not None:
-            answers[place] = _same(record)
+            answers[index] = _same(record)
 
 
 async def _unmark(
@@ -62,9 +62,9 @@ async def _unmark(
 ) -> None:
     """Those that were not stored there either are nowhere."""
     groups: dict[int, list[JobId]] = {}
-    for place, home in detours.items():
-        if answers[place].status not in (InsertStatus.NEW, InsertStatus.SAME):
-            groups.setdefault(home, []).append(rows[place].id)
+    for index, home in detours.items():
+        if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME):
+            groups.setdefault(home, []).append(rows[index].id)
     await every(shards.all[home].unmark(ids) for home, ids in groups.items())
 
 
@@ -73,12 +73,12 @@ def _same(record: Record) -> Inserted:
 
 
 async def _put(
-    shards: Shards, rows: Sequence[Row], places: Iterable[int], answers: dict[int, Inserted], at: Stamp
+    shards: Shards, rows: Sequence[Row], indexes: Iterable[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
     groups: dict[int, list[int]] = {}
-    for place in places:
-        groups.setdefault(shards.number_of(rows[place].queue), []).append(place)
-    calls = [shards.all[number].insert([rows[place] for place in of], at) for number, of in groups.items()]
+    for index in indexes:
+        groups.setdefault(shards.number_of(rows[index].queue), []).append(index)
+    calls = [shards.all[number].insert([rows[index] for index in of], at) for number, of in groups.items()]
     try:
         found = await every(calls)
     except StoreFull as error:
@@ -94,15 +94,15 @@ async def _put(
 
 
 async def _put_again(
-    shards: Shards, rows: Sequence[Row], places: Sequence[int], answers: dict[int, Inserted], at: Stamp
+    shards: Shards, rows: Sequence[Row], indexes: Sequence[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
     """Of jobs that have left their shard: those that are nowhere any more are new."""
-    records = await reading.fetch(shards, [rows[place].id for place in places], frozenset(), at)
+    records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
     gone: list[int] = []
-    for place, record in zip(places, records, strict=True):
+    for index, record in zip(indexes, records, strict=True):
         if record is None:
-            gone.append(place)
+            gone.append(index)
         else:
-            answers[place] = _same(record)
-    await every(shards.shard_of(rows[place].queue).unmark([rows[place].id]) for place in gone)
+            answers[index] = _same(record)
+    await every(shards.shard_of(rows[index].queue).unmark([rows[index].id]) for index in gone)
     await _put(shards, rows, gone, answers, at)

@@ -27,7 +27,7 @@ _REMEMBERED = 100_000
 """Schedules of which a process remembers the shard."""
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """Where a schedule is, and where earlier ticks of it are."""
 
     number: int
@@ -41,7 +41,7 @@ class ClusterTicks:
 
     def __init__(self, shards: Callable[[], Shards]) -> None:
         self._open_shards = shards
-        self._seen: dict[str, Spot] = {}
+        self._seen: dict[str, Location] = {}
         self._ledgers: dict[bytes, int] = {}
         """Of a schedule: the shard that had a tick of it."""
 
@@ -51,7 +51,7 @@ class ClusterTicks:
 
     def _saw(self, number: int, found: Iterable[Stored]) -> None:
         for one, past in found:
-            self._seen[one.name] = Spot(number, one.uid, one.version, past)
+            self._seen[one.name] = Location(number, one.uid, one.version, past)
             self._ledgers[one.uid] = number
         shorten(self._seen, _REMEMBERED)
         shorten(self._ledgers, _REMEMBERED)
@@ -66,24 +66,24 @@ class ClusterTicks:
         return answers
 
     async def _save(self, batch: Sequence[Save | Drop], at: Stamp) -> list[bool]:
-        spots = await self._find_out([_name(change) for change in batch])
+        locations = await self._find_out([_name(change) for change in batch])
         answers = [False] * len(batch)
         groups: dict[int, list[tuple[int, Alteration]]] = {}
-        for place, change in enumerate(batch):
-            spot = spots.get(_name(change))
-            if change.expect != (0 if spot is None else spot.version):
+        for index, change in enumerate(batch):
+            location = locations.get(_name(change))
+            if change.expect != (0 if location is None else location.version):
                 continue
-            if spot is None and isinstance(change, Drop):
-                answers[place] = True
+            if location is None and isinstance(change, Drop):
+                answers[index] = True
                 continue
-            number, alteration = self._alteration(change, spot)
-            groups.setdefault(number, []).append((place, alteration))
+            number, alteration = self._alteration(change, location)
+            groups.setdefault(number, []).append((index, alteration))
         calls = [self._shards.all[number].ticks.change([one for _, one in of], at) for number, of in groups.items()]
         routes: set[tuple[int, int]] = set()
         made: list[str] = []
         for (number, of), done in zip(groups.items(), await every(calls), strict=True):
-            for (place, alteration), is_done in zip(of, done, strict=True):
-                answers[place] = is_done
+            for (index, alteration), is_done in zip(of, done, strict=True):
+                answers[index] = is_done
                 self._seen.pop(alteration.name, None)
                 if is_done and alteration.to is not None:
                     routes.add((number, alteration.to))
@@ -92,28 +92,28 @@ class ClusterTicks:
         await self._shards.relay.carry(routes)
         return await self._settle(made, batch, answers) if made else answers
 
-    def _alteration(self, change: Save | Drop, spot: Spot | None) -> tuple[int, Alteration]:
+    def _alteration(self, change: Save | Drop, location: Location | None) -> tuple[int, Alteration]:
         """Which shard does what."""
         if isinstance(change, Drop):
-            assert spot is not None
-            return spot.number, Alteration(change.name, change.expect)
+            assert location is not None
+            return location.number, Alteration(change.name, change.expect)
         wanted = change.schedule
         target = self._shards.number_of(wanted.queue)
-        if spot is None:
+        if location is None:
             return target, Alteration(wanted.name, 0, wanted)
-        if spot.number == target:
-            return target, Alteration(wanted.name, change.expect, wanted, spot.past)
-        past = tuple(sorted({*spot.past, spot.number} - {target}))
-        return spot.number, Alteration(wanted.name, change.expect, wanted, past, target)
+        if location.number == target:
+            return target, Alteration(wanted.name, change.expect, wanted, location.past)
+        past = tuple(sorted({*location.past, location.number} - {target}))
+        return location.number, Alteration(wanted.name, change.expect, wanted, past, target)
 
     async def _settle(self, made: Sequence[str], batch: Sequence[Save | Drop], answers: Sequence[bool]) -> list[bool]:
         """Two may have made a schedule of one name at once, in two shards: one of them stays."""
-        spots = await self._find_out(made)
+        locations = await self._find_out(made)
         uids = {change.schedule.name: change.schedule.uid for change in batch if isinstance(change, Save)}
-        lost = {name for name in made if name in spots and spots[name].uid != uids[name]}
+        lost = {name for name in made if name in locations and locations[name].uid != uids[name]}
         return [done and _name(change) not in lost for change, done in zip(batch, answers, strict=True)]
 
-    async def _find_out(self, names: Sequence[str]) -> dict[str, Spot]:
+    async def _find_out(self, names: Sequence[str]) -> dict[str, Location]:
         """Where the schedules of these names are. Those that are on their way are helped; of several of one name the
         oldest stays."""
         found, leaving = await self._ask_all(names)
@@ -126,13 +126,13 @@ class ClusterTicks:
                     f"{self._shards.where} cannot serve just now: schedule {shown(missing[0])} is moving to a queue "
                     "on a server that is away"
                 )
-        spots: dict[str, Spot] = {}
+        locations: dict[str, Location] = {}
         for name, several in found.items():
             (number, (one, past)), *others = sorted(several, key=lambda of: _age(of[1].schedule))
-            spots[name] = Spot(number, one.uid, one.version, past)
+            locations[name] = Location(number, one.uid, one.version, past)
             for where, other in others:
                 await self._shards.all[where].ticks.save([Drop(name, other.schedule.version)])
-        return spots
+        return locations
 
     async def _ask_all(self, names: Sequence[str]) -> tuple[dict[str, list[tuple[int, Stored]]], dict[int, list[str]]]:
         found: dict[str, list[tuple[int, Stored]]] = {}
@@ -189,15 +189,15 @@ class ClusterTicks:
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
         """Each in the shard of its schedule. Slots that have fired in another are left out; a plan for which that one
         cannot be asked is not carried out."""
-        spots = await self._spots(batch)
-        known = await attempt(self._planned_before(plan, spots.get(plan.name)) for plan in batch)
+        locations = await self._locations(batch)
+        known = await attempt(self._planned_before(plan, locations.get(plan.name)) for plan in batch)
         groups: dict[int, list[int]] = {}
         plans: dict[int, list[Plan]] = {}
-        for place, (plan, slots) in enumerate(zip(batch, known, strict=True)):
-            spot = spots.get(plan.name)
-            if spot is not None and spot.uid == plan.uid and not isinstance(slots, Unavailable):
-                groups.setdefault(spot.number, []).append(place)
-                plans.setdefault(spot.number, []).append(_left(plan, slots))
+        for index, (plan, slots) in enumerate(zip(batch, known, strict=True)):
+            location = locations.get(plan.name)
+            if location is not None and location.uid == plan.uid and not isinstance(slots, Unavailable):
+                groups.setdefault(location.number, []).append(index)
+                plans.setdefault(location.number, []).append(_left(plan, slots))
         answers = await attempt(self._shards.all[number].ticks.plan(of, at) for number, of in plans.items())
         found: Outcomes = [None] * len(batch)
         problem = next((slots for slots in known if isinstance(slots, Unavailable)), None)
@@ -206,36 +206,36 @@ class ClusterTicks:
             if isinstance(told, Unavailable):
                 problem = told
                 continue
-            for place, outcomes in zip(of, told, strict=True):
+            for index, outcomes in zip(of, told, strict=True):
                 if outcomes is not None:
-                    found[place] = list(_with_known(batch[place], checked(known[place]), outcomes))
-                    targets = {self._shards.number_of(tick.row.queue) for tick in batch[place].ticks if tick.row}
+                    found[index] = list(_with_known(batch[index], checked(known[index]), outcomes))
+                    targets = {self._shards.number_of(tick.row.queue) for tick in batch[index].ticks if tick.row}
                     routes |= {(number, target) for target in targets - {number}}
         await self._shards.relay.carry(routes)
         if problem is not None:
             raise problem
         return found
 
-    async def _spots(self, batch: Sequence[Plan]) -> dict[str, Spot]:
+    async def _locations(self, batch: Sequence[Plan]) -> dict[str, Location]:
         """Of each schedule as it was when its plan was made: if it went elsewhere since, the plan is out of date."""
-        spots: dict[str, Spot] = {}
+        locations: dict[str, Location] = {}
         unknown: list[str] = []
         for plan in batch:
-            spot = self._seen.get(plan.name)
-            if spot is None or spot.uid != plan.uid or spot.version != plan.version:
+            location = self._seen.get(plan.name)
+            if location is None or location.uid != plan.uid or location.version != plan.version:
                 unknown.append(plan.name)
             else:
-                spots[plan.name] = spot
+                locations[plan.name] = location
         if unknown:
-            spots |= await self._find_out(list(dict.fromkeys(unknown)))
-        return spots
+            locations |= await self._find_out(list(dict.fromkeys(unknown)))
+        return locations
 
-    async def _planned_before(self, plan: Plan, spot: Spot | None) -> set[int]:
+    async def _planned_before(self, plan: Plan, location: Location | None) -> set[int]:
         """The slots of a plan that have fired in another shard."""
-        if spot is None or not spot.past or not plan.ticks:
+        if location is None or not location.past or not plan.ticks:
             return set()
         slots = [tick.slot for tick in plan.ticks]
-        return set().union(*await every(self._shards.all[n].ticks.known(plan.uid, slots) for n in spot.past))
+        return set().union(*await every(self._shards.all[n].ticks.known(plan.uid, slots) for n in location.past))
 
     # -- history, note
 

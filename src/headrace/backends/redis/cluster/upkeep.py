@@ -29,9 +29,8 @@ async def reap(shards: Shards, req: Reap, at: Stamp) -> list[Reaped]:
     for problem in chain(looks, answers):
         if isinstance(problem, Unavailable) and not reaped:
             raise problem
-    places = {lease: place for place, lease in enumerate(_oldest(seen))}
-    last = len(places)
-    return sorted(reaped, key=lambda one: places.get(one.id, last))
+    order = {lease: index for index, lease in enumerate(_oldest(seen))}
+    return sorted(reaped, key=lambda one: order.get(one.id, len(order)))
 
 
 def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
@@ -41,14 +40,14 @@ def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
 def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
     """What each shard takes back."""
     first = sorted((end, number) for number, look in looks.items() for end, _ in look.leases)[: req.limit]
-    left, place = req.limit - len(first), 0
+    left, taken = req.limit - len(first), 0
     shares: dict[int, Share] = {}
     for number, look in looks.items():
         leases = sum(owner == number for _, owner in first)
         cancellable = min(left, look.cancellable)
         if leases or cancellable or look.others:
-            shares[number] = Share(leases, cancellable, place, len(first))
-        left, place = left - cancellable, place + leases
+            shares[number] = Share(leases, cancellable, taken, len(first))
+        left, taken = left - cancellable, taken + leases
     return shares
 
 
