@@ -11,13 +11,13 @@ from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys", "dead")
 _TURNS = ("rates", "lanes", "awake", "turns")
-_PLACES = ("order", "policies", "ready", *_TURNS, "places", "groups")
-_ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
+_INDEX = ("order", "policies", "ready", *_TURNS, "index", "groups")
+_ALL = (*_JOBS, *_INDEX, "aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
-_CLAIM = ("recall", "govern", "pick", "visits", "walk", "basket", "chances", "claim", "claim_op")
+_CLAIM = ("recall", "govern", "pick", "visits", "walk", "batch", "chances", "claim", "claim_op")
 _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
-    "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
+    "insert": (*_JOBS, *_INDEX, "aside", "tenants", "insert", "settle", "insert_op"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
     "finish": ("goes_on", *_ALL, "insert", "send", "cells", "finish", "finish_main"),
     "turn": ("goes_on", *_ALL, "insert", "send", "cells", "finish", *_CLAIM, "turn_main"),

@@ -26,23 +26,23 @@ local function open_awake(self)
     end
 
     -- Of those who are awake and have been given something: to be put where they belong.
-    function self.place_later(q, t)
-        q.places[t.n] = t
+    function self.move_later(q, t)
+        q.moved[t.n] = t
         self.note(t)
     end
 
-    function self.write_places(q)
-        local places = {}
-        for _, t in pairs(q.places) do
-            places[#places + 1], places[#places + 2] = number(t.count), awake_as(t)
+    function self.write_moved(q)
+        local moved = {}
+        for _, t in pairs(q.moved) do
+            moved[#moved + 1], moved[#moved + 2] = number(t.count), awake_as(t)
         end
-        many('ZADD', base .. ':A:' .. q.qid, places)
-        q.places = {}
+        many('ZADD', base .. ':A:' .. q.qid, moved)
+        q.moved = {}
     end
 
     function self.unlist(t)
         if t.status == AWAKE then
-            self.queue(t.qid).places[t.n] = nil
+            self.queue(t.qid).moved[t.n] = nil
             call('ZREM', base .. ':A:' .. t.qid, awake_as(t))
         elseif t.status == BOUND then
             for holder in pairs(t.holders) do

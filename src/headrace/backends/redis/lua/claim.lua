@@ -8,14 +8,14 @@ local NAMED = 64
 -- Lease up to ``most`` jobs of queues that are not governed; how many it were.
 local function take_plain(b, qids, most)
     local total, wanted, walk = 0, math.min(most, CHUNK), nil
-    while total < most and b.room > 0 and not b.tired() do
-        walk = walk or open_walk(qids, b.lines)
-        local piece, scores, places, steps = walk.piece(wanted)
+    while total < most and b.room > 0 and not b.is_spent() do
+        walk = walk or open_walk(qids, b.cursors)
+        local piece, scores, cursors, steps = walk.piece(wanted)
         b.step(steps)
         if #piece == 0 then
             break
         end
-        local taken, _, stale = b.take(piece, scores, places, most - total, 0)
+        local taken, _, stale = b.take(piece, scores, cursors, most - total, 0)
         b.flush()
         total = total + taken
         if stale then
@@ -131,7 +131,7 @@ end
 -- First an even share of each part, then what others left.
 local function claim(b, parts)
     local function take(part, most)
-        part.skipped = part.skipped or (part.governed and not part.visited and b.tired())
+        part.skipped = part.skipped or (part.governed and not part.visited and b.is_spent())
         if part.skipped then
             return 0
         end

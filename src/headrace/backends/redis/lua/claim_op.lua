@@ -41,7 +41,7 @@ end
 
 local function answer_claim(now, first)
     local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
-    local b = open_basket(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
+    local b = open_batch(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
     local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now, b)
     claim(b, parts)
     local ids = b.ids
@@ -81,7 +81,7 @@ local function answer_claim(now, first)
     if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
         errors = ask('HMGET', base .. ':e', ids)
     end
-    next_in = (b.room <= 0 or b.tired()) and 0 or next_in or -1
+    next_in = (b.room <= 0 or b.is_spent()) and 0 or next_in or -1
     return {
         ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, tell_expired(b.expired), number(b.room),
     }

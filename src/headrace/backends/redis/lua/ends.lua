@@ -18,7 +18,7 @@ local function finish(id, j, state, now, reason, held_until)
     save(id, j)
     call('ZADD', base .. ':d:' .. state, number(now), id)
     if state == FAILED then
-        dead.bury(id, number(now), j.size)
+        dead.add(id, number(now), j.size)
     end
     count(j.qid, state, 1)
     weigh(state, j.size)

@@ -103,7 +103,7 @@ local function finish_all(now, first)
         local n = #list
         list[n + 1], list[n + 2] = at, id
         if state == FAILED then
-            dead.bury(id, at, size)
+            dead.add(id, at, size)
         end
         list.bytes = list.bytes + size
         ended_of[state][qid] = (ended_of[state][qid] or 0) + 1

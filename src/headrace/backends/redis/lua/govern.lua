@@ -74,24 +74,24 @@ local function open_rule()
             if #ids == 0 then
                 break
             end
-            local lines, expected = {}, {}
+            local by_tenant, expected = {}, {}
             for i, job in ipairs(ask('HMGET', base .. ':j', ids)) do
                 local told, run_at = described(job), tonumber(flat[2 * i])
                 local t = turns().tenant(qid, told[3])
                 local name = priority and told[2] or 0
-                lines[t] = lines[t] or {}
-                lines[t][name] = lines[t][name] or {}
-                table.insert(lines[t][name], flat[2 * i])
-                table.insert(lines[t][name], priority and ids[i] or names[i] .. told[2])
+                by_tenant[t] = by_tenant[t] or {}
+                by_tenant[t][name] = by_tenant[t][name] or {}
+                table.insert(by_tenant[t][name], flat[2 * i])
+                table.insert(by_tenant[t][name], priority and ids[i] or names[i] .. told[2])
                 expected[t] = math.min(expected[t] or run_at, run_at)
                 bytes = bytes + #(job or '')
             end
-            for t, of in pairs(lines) do
-                for task, line in pairs(of) do
+            for t, of in pairs(by_tenant) do
+                for task, entries in pairs(of) do
                     if priority then
-                        turns().fill(t, task, priority, line)
+                        turns().fill(t, task, priority, entries)
                     else
-                        turns().fill_later(t, line)
+                        turns().fill_later(t, entries)
                     end
                 end
                 turns().expect(t, expected[t])

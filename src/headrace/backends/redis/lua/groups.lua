@@ -27,7 +27,7 @@ local function open_groups()
     end
 
     -- A job that is AVAILABLE stands in line, unless it is called.
-    local function stand_in_line(id, j, group)
+    local function wait(id, j, group)
         if call('ZSCORE', called_in(j.qid, group), id) then
             return false
         end
@@ -81,10 +81,10 @@ local function open_groups()
 
     -- Give the turns of a group to those who come first.
     local function call_group(qid, group)
-        local line, called = waiting_in(qid, group), called_in(qid, group)
+        local waiting, called = waiting_in(qid, group), called_in(qid, group)
         local turns = policy_of(qid)[RULE.group_running]
         local taken = call('ZCARD', called)
-        local first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+        local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
         while taken > turns or (taken > 0 and first[1]) do
             local id, run_at = last_called(called, turns == 1, taken > turns)
             if not id then
@@ -99,14 +99,14 @@ local function open_groups()
                 leave_ready(id, j)
             end
             call('ZREM', called, id)
-            call('ZADD', line, number(run_at), id)
+            call('ZADD', waiting, number(run_at), id)
             taken = taken - 1
-            first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+            first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
         end
         while taken < turns and first[1] do
             local id = first[1]
             local j = find(id)
-            call('ZREM', line, id)
+            call('ZREM', waiting, id)
             if j and not j.unreadable then
                 call('ZADD', called, number(j.run_at), id)
                 put_ready(id, j)
@@ -116,7 +116,7 @@ local function open_groups()
                 count(qid, AVAILABLE, -1)
                 set_aside(id, qid)
             end
-            first = taken < turns and call('ZRANGE', line, 0, 0, 'WITHSCORES') or {}
+            first = taken < turns and call('ZRANGE', waiting, 0, 0, 'WITHSCORES') or {}
         end
         if taken == 0 then
             call('ZREM', base .. ':i', qid .. ':' .. group)
@@ -162,7 +162,7 @@ local function open_groups()
 
     return {
         of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
-        stand_in_line = stand_in_line, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
+        wait = wait, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
         forget_member = forget_member,
     }
 end

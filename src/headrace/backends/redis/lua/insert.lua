@@ -64,9 +64,9 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
     for _, one in ipairs(grouped) do
         group_of_row[one[1]] = one[2]
     end
-    local answers, jobs, all, filed, dying, seen = {}, {}, {}, {}, {}, {}
+    local answers, jobs, all, plain_lists, dying, seen = {}, {}, {}, {}, {}, {}
     local last, last_text
-    local fresh_rows, standing = {}, {}
+    local fresh_rows, grouped_lists = {}, {}
     for i = 1, count_rows do
         local id, qid, key = ids[i], queues[i], keys[i]
         local fine = not only or only[i]
@@ -104,28 +104,28 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
             seen[id], fresh_rows[i] = true, true
             local run_at = run_ats[i]
             local later = run_at > now
-            local place = group and qid .. ':' .. group
+            local name = group and qid .. ':' .. group
                 or tenant and tenant.digits .. (later and '' or ':' .. priorities[i] .. ':' .. task) or later and qid or qid .. ':' .. priorities[i]
             local flags = (key and 1 or 0) + (group and 2 or 0)
             local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], flags, expiries[i])
             local at = #jobs
             jobs[at + 1], jobs[at + 2] = id, job .. bodies[first_body + i - 1]
             all[at + 1], all[at + 2] = 0, id
-            local lines = group and standing or filed
-            local line = lines[place]
-            if not line then
-                line = {
+            local lists = group and grouped_lists or plain_lists
+            local list = lists[name]
+            if not list then
+                list = {
                     qid = qid, priority = priorities[i], group = group, tenant = tenant, task = task, later = later, first = run_at,
                 }
-                lines[place] = line
+                lists[name] = list
             end
-            local n = #line
-            line.first, line.later = math.min(line.first, run_at), line.later or later
+            local n = #list
+            list.first, list.later = math.min(list.first, run_at), list.later or later
             if run_at ~= last then
                 last, last_text = run_at, number(run_at)
             end
-            line[n + 1] = last_text
-            line[n + 2] = (group or not later) and id or tenant and turns().later_as(priorities[i], id, task) or ready.coming_as(priorities[i], id)
+            list[n + 1] = last_text
+            list[n + 2] = (group or not later) and id or tenant and turns().later_as(priorities[i], id, task) or ready.coming_as(priorities[i], id)
             if expiries[i] > 0 then
                 dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
                 dying[#dying + 1] = id
@@ -143,36 +143,36 @@ local function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, f
     many('HSET', base .. ':j', jobs)
     many('ZADD', base .. ':a', all)
     many('ZADD', base .. ':y', dying)
-    for _, line in pairs(filed) do
-        if line.tenant and line.later then
-            turns().fill_later(line.tenant, line)
-            turns().expect(line.tenant, line.first)
-        elseif line.tenant then
-            turns().fill(line.tenant, line.task, line.priority, line)
-            turns().expect(line.tenant, line.first)
-        elseif line.later then
-            ready.fill_coming(line.qid, line, line.first)
+    for _, list in pairs(plain_lists) do
+        if list.tenant and list.later then
+            turns().fill_later(list.tenant, list)
+            turns().expect(list.tenant, list.first)
+        elseif list.tenant then
+            turns().fill(list.tenant, list.task, list.priority, list)
+            turns().expect(list.tenant, list.first)
+        elseif list.later then
+            ready.fill_coming(list.qid, list, list.first)
         else
-            ready.fill_level(line.qid, line.priority, line)
+            ready.fill_level(list.qid, list.priority, list)
         end
-        count(line.qid, AVAILABLE, #line / 2)
-        wake(line.qid, line.later and SIGNALS or #line / 2)
+        count(list.qid, AVAILABLE, #list / 2)
+        wake(list.qid, list.later and SIGNALS or #list / 2)
     end
-    for _, line in pairs(standing) do
-        local key = groups().waiting_in(line.qid, line.group)
+    for _, list in pairs(grouped_lists) do
+        local key = groups().waiting_in(list.qid, list.group)
         -- Of a governed queue each as it comes: who is called, if only for a moment, is expected by its tenant.
-        local step = governing and is_governed(line.qid) and 2 or #line
-        for first = 1, #line - step, step do
-            call('ZADD', key, line[first], line[first + 1])
-            groups().call(line.qid, line.group)
+        local step = governing and is_governed(list.qid) and 2 or #list
+        for first = 1, #list - step, step do
+            call('ZADD', key, list[first], list[first + 1])
+            groups().call(list.qid, list.group)
         end
-        many('ZADD', key, {unpack(line, #line - step + 1)})
-        call('ZADD', base .. ':i', 0, line.qid .. ':' .. line.group)
-        count(line.qid, AVAILABLE, #line / 2)
-        if line.later then
-            wake(line.qid, SIGNALS)
+        many('ZADD', key, {unpack(list, #list - step + 1)})
+        call('ZADD', base .. ':i', 0, list.qid .. ':' .. list.group)
+        count(list.qid, AVAILABLE, #list / 2)
+        if list.later then
+            wake(list.qid, SIGNALS)
         end
-        groups().call_later(line.qid, line.group)
+        groups().call_later(list.qid, list.group)
     end
     call_groups()
     return answers

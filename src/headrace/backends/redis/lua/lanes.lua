@@ -60,41 +60,41 @@ local function open_lanes(self)
     end
 
     -- Jobs come to a lane, of which the first is known, unless others have left it.
-    local function come_to(lane, line)
+    local function come_to(lane, entries)
         local at, id = lane.first_at, lane.first_id
         if not changed[lane.key] and lane.listed then
             at, id = struct.unpack('>I8c16', lane.listed)
         elseif changed[lane.key] and not id then
             return
         end
-        for i = 1, #line, 2 do
-            local run_at = tonumber(line[i])
-            if not id or run_at < at or (run_at == at and before(line[i + 1], id)) then
-                at, id = run_at, line[i + 1]
+        for i = 1, #entries, 2 do
+            local run_at = tonumber(entries[i])
+            if not id or run_at < at or (run_at == at and before(entries[i + 1], id)) then
+                at, id = run_at, entries[i + 1]
             end
         end
         self.first_is(lane, id, at)
     end
 
     -- Put jobs (instant, id, ...) that are due into a lane.
-    function self.fill(t, task, priority, line)
+    function self.fill(t, task, priority, entries)
         local lane = lane_of(t, task, priority)
-        come_to(lane, line)
+        come_to(lane, entries)
         t.view = nil
-        many('ZADD', lane.key, line)
-        t.due = t.due + #line / 2
+        many('ZADD', lane.key, entries)
+        t.due = t.due + #entries / 2
         self.note(t)
     end
 
     -- Jobs (instant, name, ...) that are to come.
-    function self.fill_later(t, line)
-        many('ZADD', later_of(t), line)
+    function self.fill_later(t, entries)
+        many('ZADD', later_of(t), entries)
         local ids = {}
-        for i = 1, #line, 2 do
-            ids[i], ids[i + 1] = line[i], string.sub(line[i + 1], 3, 18)
+        for i = 1, #entries, 2 do
+            ids[i], ids[i + 1] = entries[i], string.sub(entries[i + 1], 3, 18)
         end
         many('ZADD', base .. ':F:' .. t.qid, ids)
-        t.later = t.later + #line / 2
+        t.later = t.later + #entries / 2
         self.note(t)
     end
 
@@ -116,23 +116,23 @@ local function open_lanes(self)
             return false
         end
         local flat = call('ZRANGEBYSCORE', later_of(t), '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, RISING)
-        local gone, ids, lines = {}, {}, {}
+        local gone, ids, by_lane = {}, {}, {}
         for i = 1, #flat, 2 do
             local priority, id, task = struct.unpack('>I2', flat[i]) - 32768, string.sub(flat[i], 3, 18), string.sub(flat[i], 19)
             local name = priority .. ':' .. task
-            local line = lines[name]
-            if not line then
-                line = {priority = priority, task = task}
-                lines[name] = line
+            local entries = by_lane[name]
+            if not entries then
+                entries = {priority = priority, task = task}
+                by_lane[name] = entries
             end
-            line[#line + 1], line[#line + 2] = flat[i + 1], id
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], id
             gone[#gone + 1], ids[#ids + 1] = flat[i], id
         end
         many('ZREM', later_of(t), gone)
         many('ZREM', base .. ':F:' .. t.qid, ids)
         t.later = t.later - #ids
-        for _, line in pairs(lines) do
-            self.fill(t, line.task, line.priority, line)
+        for _, entries in pairs(by_lane) do
+            self.fill(t, entries.task, entries.priority, entries)
         end
         return #ids == RISING
     end
@@ -141,15 +141,15 @@ local function open_lanes(self)
     function self.demote(lane)
         local t = lane.tenant
         local flat = call('ZRANGEBYSCORE', lane.key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, RISING)
-        local gone, line = {}, {}
+        local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            line[#line + 1], line[#line + 2] = flat[i + 1], self.later_as(lane.priority, flat[i], lane.task)
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], self.later_as(lane.priority, flat[i], lane.task)
         end
         touch(lane)
         many('ZREM', lane.key, gone)
         t.due = t.due - #gone
-        self.fill_later(t, line)
+        self.fill_later(t, entries)
     end
 
     -- Whose row it is, by its body: the tenant, and the task.

@@ -7,7 +7,7 @@ local function leave(id, j, stays)
         if call('ZREM', base .. ':d:' .. j.state, id) == 1 and qid > 0 then
             count(qid, j.state, -1)
         end
-        dead.dig_up(dead.tenant_of(id), id, 0)
+        dead.remove(dead.tenant_of(id), id, 0)
         call('ZREM', base .. ':l', id)
         return
     end
@@ -30,7 +30,7 @@ local function leave(id, j, stays)
         call('ZREM', base .. ':d:' .. j.state, id)
         weigh(j.state, -j.size)
         if j.state == FAILED then
-            dead.dig_up(dead.tenant_of(id), id, j.size)
+            dead.remove(dead.tenant_of(id), id, j.size)
         end
     end
 end
@@ -43,7 +43,7 @@ local function make_ready(id, j)
     end
     local group = j.grouped and groups().of(id)
     if group then
-        if not groups().stand_in_line(id, j, group) then
+        if not groups().wait(id, j, group) then
             put_ready(id, j)
         end
         groups().call_later(j.qid, group)

@@ -67,7 +67,7 @@ local dying = call('EXISTS', base .. ':y') == 1
 local ids, priorities, run_ats, sizes, kinds = {}, {}, {}, {}, {}
 local walk, taken, full = open_walk(plain, {}), 0, false
 
-local function take(piece, scores, places)
+local function take(piece, scores, cursors)
     local states = ask('HMGET', base .. ':s', piece)
     local dies = dying and ask('ZMSCORE', base .. ':y', piece) or {}
     for i, id in ipairs(piece) do
@@ -86,16 +86,16 @@ local function take(piece, scores, places)
             taken, room = taken + 1, room - size
         end
         local at = #ids + 1
-        ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, places[i].priority, scores[i], size, kind
+        ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, cursors[i].priority, scores[i], size, kind
     end
 end
 
 while taken < limit and room > 0 and #ids < MOST and walk.steps < STEPS do
-    local piece, scores, places = walk.piece(math.max(1, limit - taken))
+    local piece, scores, cursors = walk.piece(math.max(1, limit - taken))
     if #piece == 0 then
         break
     end
-    take(piece, scores, places)
+    take(piece, scores, cursors)
 end
 more = more or full or #walk.piece(1) > 0
 walk.close(false)

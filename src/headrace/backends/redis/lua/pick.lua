@@ -7,12 +7,12 @@ local function open_pick(own)
     local FEW, WIDTH, CLOSED = 8, 64, 2000
     local NOTHING = {}
     -- What is next, of one lane: made once, as there are many visits.
-    local next_ids, next_scores, next_places = {}, {}, {}
+    local next_ids, next_scores, next_lanes = {}, {}, {}
 
     local function add(b, q, view, found, is_open)
         for _, lane in ipairs(found) do
             lane.at, lane.items, lane.next, lane.over, lane.early = lane.passed or 0, NOTHING, 1, false, false
-            b.lines[lane.key] = lane
+            b.cursors[lane.key] = lane
             local shut = not is_open and own.closed_until(q, lane.task, b.now) > 0
             local of = shut and view.closed or view.lanes
             of[#of + 1] = lane
@@ -54,7 +54,7 @@ local function open_pick(own)
 
     -- The next jobs of the only lane, which nothing holds back; good until the next are asked for.
     local function next_in(b, lane, most)
-        local ids, scores, places, n = next_ids, next_scores, next_places, 0
+        local ids, scores, from_lanes, n = next_ids, next_scores, next_lanes, 0
         while n < most do
             if lane.next > #lane.items and not lane.over then
                 refill(b, lane, most - n)
@@ -66,14 +66,14 @@ local function open_pick(own)
             end
             for i = first, last, 2 do
                 n = n + 1
-                ids[n], scores[n], places[n] = items[i], items[i + 1], lane
+                ids[n], scores[n], from_lanes[n] = items[i], items[i + 1], lane
             end
             lane.at, lane.next = lane.at + (last + 1 - first) / 2, last + 1
         end
         for i = n + 1, #ids do
-            ids[i], scores[i], places[i] = nil, nil, nil
+            ids[i], scores[i], from_lanes[i] = nil, nil, nil
         end
-        return ids, scores, places
+        return ids, scores, from_lanes
     end
 
     -- Where a lane's next job stands in the order: level, instant, id; nil: it has none. One that was not read is no later than that.
@@ -105,7 +105,7 @@ local function open_pick(own)
         if #lanes == 1 and not till and own.is_open(q) then
             return next_in(b, lanes[1], most)
         end
-        local ids, scores, places, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
+        local ids, scores, from_lanes, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
         while #ids < most do
             local best, best_level, best_at, best_id
             local i = 1
@@ -134,11 +134,11 @@ local function open_pick(own)
                 end
             end
             local n = #ids + 1
-            ids[n], scores[n], places[n] = best_id, best.items[best.next + 1], best
+            ids[n], scores[n], from_lanes[n] = best_id, best.items[best.next + 1], best
             best.bound_at, best.bound_id = tonumber(best.items[best.next + 1]), best_id
             best.at, best.next = best.at + 1, best.next + 2
         end
-        return ids, scores, places
+        return ids, scores, from_lanes
     end
 
     -- What a piece has taken out of lanes; whether a rate was spent.
@@ -163,17 +163,17 @@ local function open_pick(own)
     -- Lease up to ``most`` jobs of a tenant; how many it were.
     local function take(b, q, t, most)
         local taken = 0
-        while taken < most and b.left() > 0 and not b.tired() do
+        while taken < most and b.left() > 0 and not b.is_spent() do
             local known = t.view
             local view = known or look(b, q, t, most - taken)
             view.ended = false
-            local ids, scores, places = merged(b, q, view, most - taken)
+            local ids, scores, from_lanes = merged(b, q, view, most - taken)
             if #ids == 0 and not (known and view.ended) then
                 break
             end
             local some, gone, stale = 0, NOTHING, false
             if #ids > 0 then
-                some, gone, stale = b.take(ids, scores, places, most - taken, t.n)
+                some, gone, stale = b.take(ids, scores, from_lanes, most - taken, t.n)
             end
             taken = taken + some
             local as_read = not stale and some == #ids

@@ -76,8 +76,8 @@ local function is_in_the_way(s, overlap)
     return overlap == SKIP
 end
 
-local function carry_out(name, place, tick_at_first)
-    local uid, version, flags, slot, look_at, count = struct.unpack(PLAN, ARGV[3], (place - 1) * PLAN_SIZE + 1)
+local function carry_out(name, nth, tick_at_first)
+    local uid, version, flags, slot, look_at, count = struct.unpack(PLAN, ARGV[3], (nth - 1) * PLAN_SIZE + 1)
     local s = find_schedule(name)
     if not s or s.uid ~= uid or (version >= 0 and version ~= s.version) then
         return false, count
@@ -116,9 +116,9 @@ local function carry_out(name, place, tick_at_first)
 end
 
 local answers, ticks = {}, 0
-for place, name in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local outcomes, count = carry_out(name, place, ticks)
-    answers[place] = outcomes
+for nth, name in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local outcomes, count = carry_out(name, nth, ticks)
+    answers[nth] = outcomes
     ticks = ticks + count
 end
 insert_pending()

@@ -9,7 +9,7 @@ local function open_rates(self, queues)
         if not known then
             local round = tonumber(call('HGET', base .. ':o', qid))
             known = {
-                qid = qid, policy = policy_of(qid), round = round, was = round, rates = {}, buckets = {}, places = {}, window = {},
+                qid = qid, policy = policy_of(qid), round = round, was = round, rates = {}, buckets = {}, moved = {}, window = {},
                 paused = call('EXISTS', base .. ':oz:' .. qid) == 1 and {},
             }
             queues[qid] = known

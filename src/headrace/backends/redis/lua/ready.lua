@@ -53,8 +53,8 @@ do
     end
 
     -- Put jobs (instant, id, ...) into a level.
-    function ready.fill_level(qid, priority, line)
-        many('ZADD', ready.level_key(qid, priority), line)
+    function ready.fill_level(qid, priority, entries)
+        many('ZADD', ready.level_key(qid, priority), entries)
         local first = ready.first_level(qid)
         if first and priority ~= first then
             local further = math.max(first, priority)
@@ -66,8 +66,8 @@ do
     end
 
     -- Put jobs (instant, name, ...) where they wait until they are due; ``first`` is the lowest instant.
-    function ready.fill_coming(qid, line, first)
-        many('ZADD', ready.coming_key(qid), line)
+    function ready.fill_coming(qid, entries, first)
+        many('ZADD', ready.coming_key(qid), entries)
         lower_coming[qid] = math.min(lower_coming[qid] or first, first)
     end
 
@@ -162,17 +162,17 @@ do
         local gone, levels = {}, {}
         for i = 1, #flat, 2 do
             local priority = struct.unpack('>I2', flat[i]) - 32768
-            local line = levels[priority]
-            if not line then
-                line = {}
-                levels[priority] = line
+            local entries = levels[priority]
+            if not entries then
+                entries = {}
+                levels[priority] = entries
             end
-            line[#line + 1], line[#line + 2] = flat[i + 1], string.sub(flat[i], 3)
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], string.sub(flat[i], 3)
             gone[#gone + 1] = flat[i]
         end
         many('ZREM', key, gone)
-        for priority, line in pairs(levels) do
-            ready.fill_level(qid, priority, line)
+        for priority, entries in pairs(levels) do
+            ready.fill_level(qid, priority, entries)
         end
         other_coming[qid] = true
         return #gone
@@ -196,14 +196,14 @@ do
     function ready.demote(qid, priority)
         local key = ready.level_key(qid, priority)
         local flat = call('ZRANGEBYSCORE', key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, PROMOTED)
-        local gone, line = {}, {}
+        local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            line[#line + 1], line[#line + 2] = flat[i + 1], ready.coming_as(priority, flat[i])
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], ready.coming_as(priority, flat[i])
         end
         if #gone > 0 then
             many('ZREM', key, gone)
-            ready.fill_coming(qid, line, tonumber(line[1]))
+            ready.fill_coming(qid, entries, tonumber(entries[1]))
             if call('EXISTS', key) == 0 then
                 ready.drop_levels(qid, {priority})
             end

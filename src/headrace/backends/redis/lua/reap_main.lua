@@ -40,7 +40,7 @@ local most = not steady and 0 or ARGV[8] or limit
 local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, most)
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
-local place, places = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
+local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
 local told = {}
 
 local function answer(id)
@@ -89,7 +89,7 @@ local function take_back(i, id)
             finish(id, j, FAILED, now, 'lost')
         else
             j.state, j.text, j.instant = AVAILABLE, '', 0
-            j.run_at = now + math.floor(spread * (place + i - 1) / places)
+            j.run_at = now + math.floor(spread * (first + i - 1) / total)
             save(id, j)
             make_ready(id, j)
             wake(j.qid, 1)

@@ -49,7 +49,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         mind_sweep(j.instant)
         call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
         if j.state == FAILED then
-            dead.bury(id, number(j.instant), j.size)
+            dead.add(id, number(j.instant), j.size)
         end
         weigh(j.state, j.size)
         end_key(id, j, j.held_until)

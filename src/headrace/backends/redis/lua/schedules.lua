@@ -41,17 +41,17 @@ local function find_schedule(name)
     return packed and read_schedule(packed) or nil
 end
 
--- The line that it stands in; nil: nobody has to look at it.
-local function line_of(s)
+-- The key that it stands in; nil: nobody has to look at it.
+local function bucket_of(s)
     return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
 end
 
--- Change a line of a rank, and what is known of its first.
-local function change_line(line, rank, command, ...)
+-- Change a key of a rank, and what is known of its first.
+local function change_bucket(key, rank, command, ...)
     local heads = base .. ':Sh:' .. rank
-    local was = call('ZRANGE', line, 0, 0, 'WITHSCORES')
-    call(command, line, ...)
-    local is = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    local was = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    call(command, key, ...)
+    local is = call('ZRANGE', key, 0, 0, 'WITHSCORES')
     if was[1] and was[1] ~= is[1] then
         call('ZREM', heads, was[1])
     end
@@ -66,19 +66,19 @@ local function change_line(line, rank, command, ...)
 end
 
 -- From where it stood to where it stands now; nil: it was not, or will not be, there.
-local function stand(name, was, s)
-    local from, to = line_of(was), line_of(s)
+local function relist(name, was, s)
+    local from, to = bucket_of(was), bucket_of(s)
     if from and from ~= to then
-        change_line(from, was.rank, 'ZREM', name)
+        change_bucket(from, was.rank, 'ZREM', name)
     end
     if to and (from ~= to or was.look_at ~= s.look_at) then
-        change_line(to, s.rank, 'ZADD', number(s.look_at), name)
+        change_bucket(to, s.rank, 'ZADD', number(s.look_at), name)
     end
 end
 
 local function save_schedule(name, was, s)
     call('HSET', base .. ':S', name, write_schedule(s))
-    stand(name, was, s)
+    relist(name, was, s)
 end
 
 local function keep_schedule(name, was, s, definition)
@@ -88,7 +88,7 @@ local function keep_schedule(name, was, s, definition)
 end
 
 local function drop_schedule(name, was)
-    stand(name, was, nil)
+    relist(name, was, nil)
     call('HDEL', base .. ':S', name)
     call('HDEL', base .. ':Sd', name)
     call('ZREM', base .. ':Sn', name)

@@ -44,7 +44,7 @@ end
 local function give(tenant, bound, gift, spared, limit, dry, found)
     local at, given = 0, 0
     repeat
-        local piece = call('ZRANGEBYSCORE', dead.line(tenant), '-inf', number(spared), 'WITHSCORES', 'LIMIT', at, PAGE)
+        local piece = call('ZRANGEBYSCORE', dead.key(tenant), '-inf', number(spared), 'WITHSCORES', 'LIMIT', at, PAGE)
         for i = 1, #piece, 2 do
             local id, j = piece[i], read_state(call('HGET', base .. ':s', piece[i]))
             if given >= gift or #found > limit then
@@ -53,7 +53,7 @@ local function give(tenant, bound, gift, spared, limit, dry, found)
                 found[#found + 1] = {id, j, piece[i + 1]}
                 given = given + (bound == 'jobs' and 1 or j.size)
             elseif not dry then
-                dead.dig_up(tenant, id, j.size)
+                dead.remove(tenant, id, j.size)
                 at = at - 1
             end
         end

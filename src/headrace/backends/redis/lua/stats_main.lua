@@ -92,9 +92,9 @@ while next_worker >= 0 and bytes < MOST_READ do
     workers[#workers + 1] = {holder, worker}
     next_worker, bytes = next_worker + 1, bytes + #worker + 1000
 end
-local places = {}
+local ends = {}
 for state = COMPLETED, FAILED do
-    places[#places + 1] = call('ZCARD', base .. ':d:' .. state)
-    places[#places + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
+    ends[#ends + 1] = call('ZCARD', base .. ':d:' .. state)
+    ends[#ends + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
 end
-return {told, cursor, workers, next_worker, places, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}
+return {told, cursor, workers, next_worker, ends, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}

@@ -12,7 +12,7 @@ local function open_visits()
     local PER_QUEUE, PER_VISIT, PER_WAKING, PER_RISING = 25, 14, 3, 2
 
     -- How many jobs a tenant may be given; 0: none, and then it takes part no more.
-    local function allowed_to(b, q, t)
+    local function allowance(b, q, t)
         q.round = math.max(q.round, t.count)
         local most = t.limit and t.limit[1] or q.policy[RULE.tenant_running]
         if most and t.running >= most then
@@ -41,7 +41,7 @@ local function open_visits()
     -- The first of those who are awake and free to all, in their order; whoever has changed its place is put there again by ``return_to``.
     local function look_at_window(q)
         if #q.window == 0 then
-            own.write_places(q)
+            own.write_moved(q)
             local found = {}
             for i, title in ipairs(call('ZRANGE', base .. ':A:' .. q.qid, 0, q.width - 1)) do
                 found[i] = struct.unpack('>I8', title, #title - 7)
@@ -91,7 +91,7 @@ local function open_visits()
         if q.window[1] == t then
             table.remove(q.window, 1)
         end
-        local allowed = math.min(allowed_to(b, q, t), room)
+        local allowed = math.min(allowance(b, q, t), room)
         if allowed <= 0 then
             return 0
         end
@@ -108,7 +108,7 @@ local function open_visits()
             own.spend(own.queue_bucket(q), b.now, taken)
             own.spend(own.tenant_bucket(q, t), b.now, taken)
         end
-        local rests = taken < allowed and not rising and b.left() > 0 and not b.tired()
+        local rests = taken < allowed and not rising and b.left() > 0 and not b.is_spent()
         if was == AWAKE and (rests or own.is_bound(t)) then
             own.unlist(t)
         end
@@ -117,7 +117,7 @@ local function open_visits()
             t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
         end
         if t.status == AWAKE and was == AWAKE and not own.is_bound(t) then
-            own.place_later(q, t)
+            own.move_later(q, t)
             return_to(q.window, t)
         else
             own.list(t)
@@ -142,7 +142,7 @@ local function open_visits()
         -- As many as it takes if each has something, and more where that was not enough.
         q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
         local total = 0
-        while total < most and b.left() > 0 and not b.tired() do
+        while total < most and b.left() > 0 and not b.is_spent() do
             local room = math.min(most - total, room_of(b, q))
             local t = room > 0 and next_tenant(b, q)
             if not t then
@@ -150,7 +150,7 @@ local function open_visits()
             end
             total = total + visit(b, q, t, room)
         end
-        own.write_places(q)
+        own.write_moved(q)
         b.flush()
         return total
     end
@@ -159,9 +159,9 @@ local function open_visits()
     -- still there.
     local function turns_in(qid, b)
         local q = own.queue(qid)
-        for _, line in ipairs(b.passing) do
-            if line.qid == q.qid then
-                own.expect(line.tenant, line.passed_at)
+        for _, lane in ipairs(b.passing) do
+            if lane.qid == q.qid then
+                own.expect(lane.tenant, lane.passed_at)
             end
         end
         local bucket, most = own.queue_bucket(q), q.policy[RULE.running]
@@ -171,7 +171,7 @@ local function open_visits()
             return nil, false
         end
         local awake = call('EXISTS', base .. ':A:' .. q.qid) == 1
-        if b.tired() or rule().is_going_on(qid) then
+        if b.is_spent() or rule().is_going_on(qid) then
             return 0, true
         end
         local first = call('ZRANGE', base .. ':B:' .. q.qid, 0, 0, 'WITHSCORES')[2]
