@@ -19,8 +19,8 @@ _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
     "insert": (*_JOBS, *_INDEX, "aside", "tenants", "insert", "settle", "insert_op"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
-    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "finish", *_CLAIM, "turn_main"),
+    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "kinds", "finish", "finish_main"),
+    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "kinds", "finish", *_CLAIM, "turn_main"),
     "renew": ("goes_on", "jobs", "steady", "absence", "renew_main"),
     "reap": ("goes_on", *_ALL, "recall", "steady", "absence", "reap_main"),
     "aside": ("goes_on", *_ALL, "aside_main"),

@@ -141,7 +141,7 @@ local function alter(id, j)
     if changed then
         after = kind == DELETE and -1 or j.state
     end
-    known[j.qid] = name_of(j.qid)
+    known[j.qid] = true
     answers[#answers + 1] = {id, before, after, changed and 1 or 0, j.qid, key}
 end
 
@@ -173,9 +173,4 @@ else
     end
 end
 settle()
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
-end
-return {answers, flat, upto}
+return {answers, names_of(known), upto}

@@ -1,11 +1,11 @@
 -- Governed queues: which tenants are awake, and who sleeps until when.
 
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
--- How many tenants a claim wakes, at least and at most: twice as many as it may take jobs.
-local FEWEST, MOST = 100, 250
 
 -- For ``self``, the turns.
 local function open_awake(self)
+    -- A claim wakes twice as many tenants as it may take jobs, within these bounds.
+    local FEWEST, MOST = 100, 250
     -- From when on something may be had of queues, as far as this script has found out.
     local soon = {}
 

@@ -1,44 +1,48 @@
 -- Who makes room for jobs on their last chance: of each queue (base:lc:qid) one holder, and until when.
 
-local CHOSEN = '>I8'
 local NO_BOUND = 2 ^ 31
+local choose, stay_chosen
 
-local function chosen_of(qid)
-    local found = call('GET', base .. ':lc:' .. qid)
-    if not found then
-        return nil, 0
+do
+    local CHOSEN = '>I8'
+
+    local function chosen_of(qid)
+        local found = call('GET', base .. ':lc:' .. qid)
+        if not found then
+            return nil, 0
+        end
+        local till, after = struct.unpack(CHOSEN, found)
+        return string.sub(found, after), till
     end
-    local till, after = struct.unpack(CHOSEN, found)
-    return string.sub(found, after), till
-end
 
--- It is forgotten when it has meant nothing for a while.
-local function note_chosen(qid, till, holder, lease_for)
-    call('SETEX', base .. ':lc:' .. qid, number(math.ceil(lease_for / 1000000) * 3 + 60), struct.pack(CHOSEN, till) .. holder)
-end
-
--- A claim has passed over a job of the queue: 2, if its holder is the one, else 1.
-local function choose(qid, now, holder, lease_for)
-    local other, till = chosen_of(qid)
-    if till > now then
-        return other == holder and 2 or 1
-    elseif other == holder and till + lease_for > now then
-        return 1
+    -- It is forgotten when it has meant nothing for a while.
+    local function note_chosen(qid, till, holder, lease_for)
+        call('SETEX', base .. ':lc:' .. qid, number(math.ceil(lease_for / 1000000) * 3 + 60), struct.pack(CHOSEN, till) .. holder)
     end
-    note_chosen(qid, now + lease_for, holder, lease_for)
-    return 2
-end
 
--- Who was chosen in some of these queues (numbers are the keys), and claims one job without a bound, stays so.
-local function stay_chosen(qids, now, holder, lease_for)
-    local asked, keys = {}, {}
-    for qid in pairs(qids) do
-        asked[#asked + 1], keys[#keys + 1] = qid, base .. ':lc:' .. qid
+    -- A claim has passed over a job of the queue: 2, if its holder is the one, else 1.
+    function choose(qid, now, holder, lease_for)
+        local other, till = chosen_of(qid)
+        if till > now then
+            return other == holder and 2 or 1
+        elseif other == holder and till + lease_for > now then
+            return 1
+        end
+        note_chosen(qid, now + lease_for, holder, lease_for)
+        return 2
     end
-    for first = 1, #keys, MANY do
-        for i, found in ipairs(call('MGET', unpack(keys, first, math.min(first + MANY - 1, #keys)))) do
-            if found and string.sub(found, 9) == holder then
-                note_chosen(asked[first + i - 1], now + math.floor(lease_for / 3), holder, lease_for)
+
+    -- Who was chosen in some of these queues (numbers are the keys), and claims one job without a bound, stays so.
+    function stay_chosen(qids, now, holder, lease_for)
+        local asked, keys = {}, {}
+        for qid in pairs(qids) do
+            asked[#asked + 1], keys[#keys + 1] = qid, base .. ':lc:' .. qid
+        end
+        for first = 1, #keys, MANY do
+            for i, found in ipairs(call('MGET', unpack(keys, first, math.min(first + MANY - 1, #keys)))) do
+                if found and string.sub(found, 9) == holder then
+                    note_chosen(asked[first + i - 1], now + math.floor(lease_for / 3), holder, lease_for)
+                end
             end
         end
     end

@@ -2,87 +2,77 @@
 -- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over
 -- (2: and this holder is to make room for it), what has expired, and how many bytes there is still room for.
 
--- Of how many queues that have more others are told, and in how many of those in which jobs were passed over one is chosen.
-local TOLD = 64
+local answer_claim
 
--- What has expired, as it is told.
-local function tell_expired(ids)
-    local told = {}
-    for _, id in ipairs(ids) do
-        told[#told + 1] = id
-        told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
-        told[#told + 1] = call('HGET', base .. ':s', id)
-    end
-    return told
-end
+do
+    -- Of how many queues that have more others are told, and in how many of those in which jobs were passed over one is chosen.
+    local TOLD = 64
 
--- Of queues that a claim took part in, by number: the time until there may be more (false: nobody knows), and whether there is now.
-local function rest_of(parts, b)
-    local coming, more, asked = {}, {}, 0
-    for _, part in ipairs(parts) do
-        if part.skipped and part.coming <= b.now then
-            coming[part[1]], more[part[1]] = false, true
-        elseif part.governed and (not part.skipped or asked < VISITED) then
-            local till, is_more = visits().coming(part[1], b)
-            coming[part[1]], more[part[1]] = till or false, is_more
-            asked = asked + 1
-        elseif part.governed then
-            coming[part[1]], more[part[1]] = part.coming < FOREVER and part.coming - b.now, false
-        elseif not part.governed then
-            local levels, comings = ready.first_levels(part), ask('ZMSCORE', base .. ':fq', part)
-            for i, qid in ipairs(part) do
-                local till = comings[i] and math.max(0, tonumber(comings[i]) - b.now) or false
-                coming[qid], more[qid] = levels[qid] and 0 or till, levels[qid] and true or till == 0
+    -- Of queues that a claim took part in, by number: the time until there may be more (false: nobody knows), and whether there is now.
+    local function rest_of(parts, b)
+        local coming, more, asked = {}, {}, 0
+        for _, part in ipairs(parts) do
+            if part.skipped and part.coming <= b.now then
+                coming[part[1]], more[part[1]] = false, true
+            elseif part.governed and (not part.skipped or asked < VISITED) then
+                local till, is_more = visits().coming(part[1], b)
+                coming[part[1]], more[part[1]] = till or false, is_more
+                asked = asked + 1
+            elseif part.governed then
+                coming[part[1]], more[part[1]] = part.coming < FOREVER and part.coming - b.now, false
+            elseif not part.governed then
+                local levels, comings = ready.first_levels(part), ask('ZMSCORE', base .. ':fq', part)
+                for i, qid in ipairs(part) do
+                    local till = comings[i] and math.max(0, tonumber(comings[i]) - b.now) or false
+                    coming[qid], more[qid] = levels[qid] and 0 or till, levels[qid] and true or till == 0
+                end
             end
         end
+        return coming, more
     end
-    return coming, more
-end
 
-local function answer_claim(now, first)
-    local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
-    local b = open_batch(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
-    local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now, b)
-    claim(b, parts)
-    local ids = b.ids
-    local short = #ids < limit
-    local known, quiet, told = {}, {}, 0
-    local coming, more = rest_of(parts, b)
-    for qid, till in pairs(coming) do
-        if till then
-            next_in = math.min(next_in or FOREVER, till)
+    function answer_claim(now, first)
+        local holder, limit, lease_for, lost_below = ARGV[first], tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4])
+        local b = open_batch(now, holder, limit, lease_for, lost_below, tonumber(ARGV[first + 5]))
+        local parts, next_in = parts_of(cmsgpack.unpack(ARGV[first + 1]), now, b)
+        claim(b, parts)
+        local ids = b.ids
+        local short = #ids < limit
+        local quiet, told = {}, 0
+        local coming, more = rest_of(parts, b)
+        for qid, till in pairs(coming) do
+            if till then
+                next_in = math.min(next_in or FOREVER, till)
+            end
+            if more[qid] and (not short or b.room <= 0) and told < TOLD then
+                wake(qid, 1)
+                told = told + 1
+            elseif not more[qid] then
+                quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
+            end
         end
-        if more[qid] and (not short or b.room <= 0) and told < TOLD then
-            wake(qid, 1)
-            told = told + 1
-        elseif not more[qid] then
-            quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
+        if limit == 1 and lost_below == NO_BOUND then
+            stay_chosen(coming, now, holder, lease_for)
         end
-    end
-    if limit == 1 and lost_below == NO_BOUND then
-        stay_chosen(coming, now, holder, lease_for)
-    end
-    for qid in pairs(b.qids) do
-        known[#known + 1], known[#known + 2] = qid, name_of(qid)
-    end
-    for from = 1, #quiet, MANY do
-        call('DEL', unpack(quiet, from, math.min(from + MANY - 1, #quiet)))
-    end
-    local passed, asked = 0, 0
-    for qid in pairs(b.passed) do
-        if asked < TOLD then
-            passed, asked = math.max(passed, choose(qid, now, holder, lease_for)), asked + 1
+        for from = 1, #quiet, MANY do
+            call('DEL', unpack(quiet, from, math.min(from + MANY - 1, #quiet)))
         end
+        local passed, asked = 0, 0
+        for qid in pairs(b.passed) do
+            if asked < TOLD then
+                passed, asked = math.max(passed, choose(qid, now, holder, lease_for)), asked + 1
+            end
+        end
+        local patched, errors = {}, {}
+        if #ids > 0 and call('EXISTS', base .. ':c') == 1 then
+            patched = ask('HMGET', base .. ':c', ids)
+        end
+        if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
+            errors = ask('HMGET', base .. ':e', ids)
+        end
+        next_in = (b.room <= 0 or b.is_spent()) and 0 or next_in or -1
+        return {
+            ids, b.jobs, b.states, patched, errors, names_of(b.qids), short and number(next_in) or '-1', passed, taken_back(b.expired), number(b.room),
+        }
     end
-    local patched, errors = {}, {}
-    if #ids > 0 and call('EXISTS', base .. ':c') == 1 then
-        patched = ask('HMGET', base .. ':c', ids)
-    end
-    if #ids > 0 and call('EXISTS', base .. ':e') == 1 then
-        errors = ask('HMGET', base .. ':e', ids)
-    end
-    next_in = (b.room <= 0 or b.is_spent()) and 0 or next_in or -1
-    return {
-        ids, b.jobs, b.states, patched, errors, known, short and number(next_in) or '-1', passed, tell_expired(b.expired), number(b.room),
-    }
 end

@@ -117,6 +117,15 @@ local function number(n)
     return string.format('%.0f', n)
 end
 
+-- Returns the ids, of 16 bytes each, that were given in one string.
+local function ids_in(packed)
+    local ids = {}
+    for i = 1, #packed / 16 do
+        ids[i] = string.sub(packed, 16 * i - 15, 16 * i)
+    end
+    return ids
+end
+
 -- One command with many arguments, in pieces that fit on the stack.
 local function many(command, key, args)
     local count = #args

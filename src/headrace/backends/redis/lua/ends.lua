@@ -57,3 +57,14 @@ local function forget(id, j, held_after)
     call('ZREM', base .. ':a', id)
     call_groups()
 end
+
+-- Returns id, job without cells, and state of each of these jobs, in one list.
+local function taken_back(ids)
+    local answer = {}
+    for _, id in ipairs(ids) do
+        local n = #answer
+        answer[n + 1], answer[n + 2] = id, without_cells(call('HGET', base .. ':j', id))
+        answer[n + 3] = call('HGET', base .. ':s', id)
+    end
+    return answer
+end

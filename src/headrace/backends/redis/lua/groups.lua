@@ -2,10 +2,11 @@
 
 -- Groups whose turns may have to be given out anew; and how often that was done.
 local to_call, calls_made = {}, 0
--- Among how many groups one is looked for that nobody knows any more.
-local MOST_GROUPS = 10000
 
 local function open_groups()
+    -- In how many groups a job is looked for whose group cannot be read any more.
+    local MOST_GROUPS = 10000
+
     local function group_of(id)
         return described(call('HGET', base .. ':j', id))[7]
     end

@@ -1,12 +1,11 @@
 -- Governed queues: their waiting jobs. Those of a tenant that are due lie in lanes, one for each priority and task, which the tenant knows by
 -- their priorities and their first jobs, so in the order of (priority, run_at, id). What is to come lies apart, by run_at.
 
--- How many jobs of a tenant become due by one visit.
-local RISING = 250
-local NO_ID = string.rep('\0', 16)
-
 -- For ``self``, the turns.
 local function open_lanes(self)
+    -- How many jobs of a tenant become due in one turn.
+    local RISING = 250
+    local NO_ID = string.rep('\0', 16)
     -- Lanes that this script has to do with, by key; those whose first job may be another, by key.
     local lanes, changed = {}, {}
 

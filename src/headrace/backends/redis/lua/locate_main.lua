@@ -2,8 +2,7 @@
 -- when it left; then for each key the id that last took it, or ''.
 
 local told, holders = {}, {}
-for i = 1, #ARGV[1] / 16 do
-    local id = string.sub(ARGV[1], (i - 1) * 16 + 1, i * 16)
+for i, id in ipairs(ids_in(ARGV[1])) do
     told[i] = call('HEXISTS', base .. ':j', id) + call('HEXISTS', base .. ':to', id)
     if told[i] == 0 then
         told[i] = call('ZSCORE', base .. ':a', id) and 1 or tonumber(call('ZSCORE', base .. ':m', id) or 0)

@@ -22,3 +22,12 @@ local function name_of(qid)
     end
     return found
 end
+
+-- Returns number, name, number, name … of the queues whose numbers are the keys of ``qids``.
+local function names_of(qids)
+    local flat = {}
+    for qid in pairs(qids) do
+        flat[#flat + 1], flat[#flat + 2] = qid, name_of(qid)
+    end
+    return flat
+end

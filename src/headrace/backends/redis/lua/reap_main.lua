@@ -41,15 +41,7 @@ local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0,
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
 local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
-local told = {}
-
-local function answer(id)
-    told[#told + 1] = id
-    told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
-    told[#told + 1] = call('HGET', base .. ':s', id)
-end
-
-local expired = {}
+local expired, done = {}, {}
 for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids) or {}) do
     local j = find(id)
     if j and j.state == AVAILABLE then
@@ -95,7 +87,7 @@ local function take_back(i, id)
             wake(j.qid, 1)
         end
     end
-    answer(id)
+    done[#done + 1] = id
 end
 
 for i, id in ipairs(ids) do
@@ -106,17 +98,11 @@ for i, id in ipairs(ids) do
     end
 end
 for _, id in ipairs(expired) do
-    answer(id)
+    done[#done + 1] = id
 end
-local known = {}
-for i = 3, #told, 3 do
-    local qid = read_state(told[i]).qid
-    known[qid] = name_of(qid)
-end
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
+local answer, known = taken_back(done), {}
+for i = 3, #answer, 3 do
+    known[read_state(answer[i]).qid] = true
 end
 settle()
-return {told, flat}
+return {answer, names_of(known)}

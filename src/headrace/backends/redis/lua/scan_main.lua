@@ -20,7 +20,7 @@ for i, id in ipairs(ids) do
         bytes = bytes + size
         if j then
             local worker = j.state == RUNNING and worker_of(j.text, now)
-            known[j.qid] = name_of(j.qid)
+            known[j.qid] = true
             answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at)}
         end
     end
@@ -32,9 +32,4 @@ for i, id in ipairs(ids) do
         break
     end
 end
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
-end
-return {number(now), answers, flat, downto}
+return {number(now), answers, names_of(known), downto}

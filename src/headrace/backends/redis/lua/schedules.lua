@@ -41,55 +41,59 @@ local function find_schedule(name)
     return packed and read_schedule(packed) or nil
 end
 
--- The key that it stands in; nil: nobody has to look at it.
-local function bucket_of(s)
-    return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
-end
+local save_schedule, keep_schedule, drop_schedule
 
--- Change a key of a rank, and what is known of its first.
-local function change_bucket(key, rank, command, ...)
-    local heads = base .. ':Sh:' .. rank
-    local was = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    call(command, key, ...)
-    local is = call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if was[1] and was[1] ~= is[1] then
-        call('ZREM', heads, was[1])
+do
+    -- The key that it stands in; nil: nobody has to look at it.
+    local function bucket_of(s)
+        return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
     end
-    if is[1] then
-        if was[1] ~= is[1] or was[2] ~= is[2] then
-            call('ZADD', heads, is[2], is[1])
-            call('ZADD', base .. ':Sr', rank, rank)
+
+    -- Change a key of a rank, and what is known of its first.
+    local function change_bucket(key, rank, command, ...)
+        local heads = base .. ':Sh:' .. rank
+        local was = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+        call(command, key, ...)
+        local is = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+        if was[1] and was[1] ~= is[1] then
+            call('ZREM', heads, was[1])
         end
-    elseif call('EXISTS', heads) == 0 then
-        call('ZREM', base .. ':Sr', rank)
+        if is[1] then
+            if was[1] ~= is[1] or was[2] ~= is[2] then
+                call('ZADD', heads, is[2], is[1])
+                call('ZADD', base .. ':Sr', rank, rank)
+            end
+        elseif call('EXISTS', heads) == 0 then
+            call('ZREM', base .. ':Sr', rank)
+        end
     end
-end
 
--- From where it stood to where it stands now; nil: it was not, or will not be, there.
-local function relist(name, was, s)
-    local from, to = bucket_of(was), bucket_of(s)
-    if from and from ~= to then
-        change_bucket(from, was.rank, 'ZREM', name)
+    -- From where it stood to where it stands now; nil: it was not, or will not be, there.
+    local function relist(name, was, s)
+        local from, to = bucket_of(was), bucket_of(s)
+        if from and from ~= to then
+            change_bucket(from, was.rank, 'ZREM', name)
+        end
+        if to and (from ~= to or was.look_at ~= s.look_at) then
+            change_bucket(to, s.rank, 'ZADD', number(s.look_at), name)
+        end
     end
-    if to and (from ~= to or was.look_at ~= s.look_at) then
-        change_bucket(to, s.rank, 'ZADD', number(s.look_at), name)
+
+    function save_schedule(name, was, s)
+        call('HSET', base .. ':S', name, write_schedule(s))
+        relist(name, was, s)
     end
-end
 
-local function save_schedule(name, was, s)
-    call('HSET', base .. ':S', name, write_schedule(s))
-    relist(name, was, s)
-end
+    function keep_schedule(name, was, s, definition)
+        save_schedule(name, was, s)
+        call('HSET', base .. ':Sd', name, definition)
+        call('ZADD', base .. ':Sn', 0, name)
+    end
 
-local function keep_schedule(name, was, s, definition)
-    save_schedule(name, was, s)
-    call('HSET', base .. ':Sd', name, definition)
-    call('ZADD', base .. ':Sn', 0, name)
-end
-
-local function drop_schedule(name, was)
-    relist(name, was, nil)
-    call('HDEL', base .. ':S', name)
-    call('HDEL', base .. ':Sd', name)
-    call('ZREM', base .. ':Sn', name)
+    function drop_schedule(name, was)
+        relist(name, was, nil)
+        call('HDEL', base .. ':S', name)
+        call('HDEL', base .. ':Sd', name)
+        call('ZREM', base .. ':Sn', name)
+    end
 end

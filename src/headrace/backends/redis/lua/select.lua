@@ -67,8 +67,8 @@ local function named(ids, keys)
             found[#found + 1] = id
         end
     end
-    for i = 1, #ids / 16 do
-        add(string.sub(ids, (i - 1) * 16 + 1, i * 16))
+    for _, id in ipairs(ids_in(ids)) do
+        add(id)
     end
     for _, one in ipairs(keys) do
         local id = named_by(one[1], one[2])

@@ -2,26 +2,30 @@
 -- due later several are told, as who is told may be at work when it is.
 
 local SIGNALS = 8
-local SIGNAL_TTL = 60
-local ONES = {'', '', '', '', '', '', '', ''}
+local wake, settle_signals
 
-local woken = {}
+do
+    local SIGNAL_TTL = 60
+    local ONES = {'', '', '', '', '', '', '', ''}
 
-local function wake(qid, jobs)
-    woken[qid] = (woken[qid] or 0) + jobs
-end
+    local woken = {}
 
-local function settle_signals()
-    for qid, jobs in pairs(woken) do
-        local key = base .. ':g:' .. name_of(qid)
-        local there = call('LLEN', key)
-        local more = math.min(jobs, SIGNALS - there)
-        if more > 0 then
-            call('LPUSH', key, unpack(ONES, 1, more))
-        end
-        if there == 0 then
-            call('EXPIRE', key, SIGNAL_TTL)
-        end
+    function wake(qid, jobs)
+        woken[qid] = (woken[qid] or 0) + jobs
     end
-    woken = {}
+
+    function settle_signals()
+        for qid, jobs in pairs(woken) do
+            local key = base .. ':g:' .. name_of(qid)
+            local there = call('LLEN', key)
+            local more = math.min(jobs, SIGNALS - there)
+            if more > 0 then
+                call('LPUSH', key, unpack(ONES, 1, more))
+            end
+            if there == 0 then
+                call('EXPIRE', key, SIGNAL_TTL)
+            end
+        end
+        woken = {}
+    end
 end
