@@ -1,4 +1,4 @@
--- Leases of jobs that their holder cannot read. ARGV: now or '', holder, ids.
+-- Sets aside leased jobs that their holder cannot read. ARGV: now or '', holder, ids.
 
 local now = clock(ARGV[1])
 for _, id in ipairs(ids_in(ARGV[3])) do

@@ -1,12 +1,12 @@
--- Governed queues: which tenants are awake, and who sleeps until when.
+-- Keeps which tenants of a governed queue are awake, and when the others wake up (steps 1 and 5 of a claim).
 
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
 
--- For ``self``, the turns.
+-- Adds this to ``self``, the turns.
 local function open_awake(self)
     -- A claim wakes twice as many tenants as it may take jobs, within these bounds.
     local FEWEST, MOST = 100, 250
-    -- From when on something may be had of queues, as far as this script has found out.
+    -- The instant from which each queue may have something to claim, as far as this script knows.
     local soon = {}
 
     local function awake_as(t)
@@ -25,7 +25,7 @@ local function open_awake(self)
         return held >= most
     end
 
-    -- Of those who are awake and have been given something: to be put where they belong.
+    -- The count of an awake tenant has changed: it is listed again before the list is next read.
     function self.move_later(q, t)
         q.moved[t.n] = t
         self.note(t)
@@ -53,12 +53,13 @@ local function open_awake(self)
         end
     end
 
-    -- Something may be had of a queue from an instant on, for all that is known.
+    -- The queue may have something to claim from this instant on.
     function self.lower(qid, at)
         soon[qid] = math.min(soon[qid] or at, at)
     end
 
-    -- The same, by a claim, which knows all of it; nil: something must happen first. Where holders count, others may find more.
+    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule
+    -- ``holders``: other holders may find more.
     function self.fix(qid, at)
         if not policy_of(qid)[RULE.holders] then
             soon[qid] = nil
@@ -96,7 +97,7 @@ local function open_awake(self)
         end
     end
 
-    -- Something may be had of it from then on.
+    -- The tenant may have something to claim from this instant on.
     function self.expect(t, till)
         if t.status == ASLEEP and (t.wake_at < 0 or till < t.wake_at) then
             t.wake_at = till
@@ -110,7 +111,7 @@ local function open_awake(self)
         self.list(t)
     end
 
-    -- The rules have changed.
+    -- The rules have changed: the tenant is looked at again.
     function self.rouse(t, at)
         local bucket = t.bucket
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
@@ -128,9 +129,9 @@ local function open_awake(self)
         end
     end
 
-    -- -- jobs that run
+    -- -- running jobs
 
-    -- Jobs of a tenant run.
+    -- Jobs of the tenant begin to run.
     function self.start(t, holder, jobs)
         if t.holders[holder] then
             t.holders[holder] = t.holders[holder] + jobs
@@ -148,7 +149,7 @@ local function open_awake(self)
         self.note(t)
     end
 
-    -- Jobs of a tenant run no more.
+    -- Jobs of the tenant stop running.
     function self.stop(n, holder, jobs)
         local t = self.by_number(n)
         t.running = t.running - jobs
@@ -177,7 +178,7 @@ local function open_awake(self)
         end
     end
 
-    -- A job has come, running, from another queue, and ends its run at once.
+    -- A running job has moved here from another queue, and its run ends in the same step.
     function self.pass(qid, id)
         local t = self.known(qid, described(call('HGET', base .. ':j', id))[3])
         if t then
@@ -189,7 +190,7 @@ local function open_awake(self)
         end
     end
 
-    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them. How many it were.
+    -- 1. Wake: tenants whose time has come wake up, as many as ``wanted`` jobs may need. Returns how many.
     function self.wake(q, now, wanted)
         local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
         local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)

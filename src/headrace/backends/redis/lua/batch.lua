@@ -1,19 +1,19 @@
--- What a claim takes.
+-- Leases jobs for one claim.
 
 local CHUNK = 1000
--- How many steps a claim makes, where a look at a job is one, and how many jobs it cancels, about.
+-- Bounds of the work that one claim does: steps (looking at a job is one) and cancelled jobs, roughly.
 local STEPS, CANCELS = 2000, 1000
--- How many bodies are read before it is known how large they are.
+-- How many bodies are read before their usual size is known.
 local FIRST = 8
 
--- What a claim has taken so far, and what it may still take.
+-- Opens the batch of a claim: what it has taken, and what it may still take.
 local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
     local ids, jobs, states, expired = {}, {}, {}, {}
     local saved, leases = {}, {}
     local read, weight = 0, 0
     local dying = call('EXISTS', base .. ':y') == 1
     local till = number(now + lease_for)
-    -- What the state of every job begins with that is leased for the first time.
+    -- The first bytes of the state of every job that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     local b = {
         now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, steps = 0,
@@ -28,12 +28,12 @@ local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
         b.steps = b.steps + steps
     end
 
-    -- Whether it has done so much that it leaves the rest to the next.
+    -- Whether the claim has done enough work, and leaves the rest to the next one.
     function b.is_spent()
         return b.steps >= STEPS or #expired >= CANCELS
     end
 
-    -- The bodies of as many jobs of a piece, from one on, as there may be room for.
+    -- Reads the bodies of a piece from ``from`` on, as many as there may be room for.
     local function read_bodies(piece, from, bodies, most)
         local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(b.room * read / weight)))
         local last = math.min(#piece, from + math.min(count_most, most) - 1)
@@ -44,15 +44,16 @@ local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
         end
     end
 
-    -- Write down what was leased.
+    -- Writes the leases.
     function b.flush()
         many('HSET', base .. ':s', saved)
         many('ZADD', base .. ':l', leases)
         saved, leases = {}, {}
     end
 
-    -- Lease up to ``most`` jobs of a piece, of a tenant (0: none), in its order. Answers how many, by cursor too, and whether others may
-    -- have come where claims look: then what is left of the piece was not looked at.
+    -- Leases up to ``most`` jobs of a piece, in its order; ``tenant`` is the number of their tenant, or 0. Returns how
+    -- many, which jobs left each cursor, and whether other jobs may have been added meanwhile: then the rest of the
+    -- piece was not looked at.
     function b.take(piece, scores, cursors, most, tenant)
         b.step(#piece)
         local was = ask('HMGET', base .. ':s', piece)

@@ -1,5 +1,6 @@
--- The cells that a run has replaced or cleared: a length for each section (KEPT: as it was enqueued, NONE: there is none),
--- then their bytes.
+-- Stores the cells that a run has replaced or cleared.
+--
+-- They are kept as a length for each section (KEPT: as it was enqueued, NONE: there is none), then their bytes.
 
 local patch_cells
 
@@ -18,7 +19,7 @@ do
         return lengths, cells
     end
 
-    -- By how much the job grows.
+    -- Returns by how many bytes the job grows.
     function patch_cells(id, changes)
         local job = call('HGET', base .. ':j', id)
         local _, at = described(job)

@@ -1,4 +1,5 @@
--- Who makes room for jobs on their last chance: of each queue (base:lc:qid) one holder, and until when.
+-- Chooses, for each queue, the holder that makes room for jobs on their last chance (base:lc:qid: holder, and until
+-- when).
 
 local NO_BOUND = 2 ^ 31
 local choose, stay_chosen
@@ -15,12 +16,12 @@ do
         return string.sub(found, after), till
     end
 
-    -- It is forgotten when it has meant nothing for a while.
+    -- The choice is forgotten some time after it has ended.
     local function note_chosen(qid, till, holder, lease_for)
         call('SETEX', base .. ':lc:' .. qid, number(math.ceil(lease_for / 1000000) * 3 + 60), struct.pack(CHOSEN, till) .. holder)
     end
 
-    -- A claim has passed over a job of the queue: 2, if its holder is the one, else 1.
+    -- For a claim that has passed over a job of the queue: returns 2 if its holder is the chosen one, else 1.
     function choose(qid, now, holder, lease_for)
         local other, till = chosen_of(qid)
         if till > now then
@@ -32,7 +33,8 @@ do
         return 2
     end
 
-    -- Who was chosen in some of these queues (numbers are the keys), and claims one job without a bound, stays so.
+    -- A holder that is chosen in some of these queues (keyed by number) and claims one job without a bound stays
+    -- chosen.
     function stay_chosen(qids, now, holder, lease_for)
         local asked, keys = {}, {}
         for qid in pairs(qids) do

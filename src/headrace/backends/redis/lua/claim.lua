@@ -1,15 +1,16 @@
--- Lease the first jobs by (priority, run_at, id).
+-- Takes a claim's jobs from its queues: the first by (priority, run_at, id), from governed queues by turns.
 
+-- How many governed queues one claim looks at.
 local VISITED = 32
 local parts_of, claim
 
 do
-    -- How many governed queues a claim visits, and how long to wait before the next where there are more, microseconds.
+    -- Microseconds until the next claim if there are more governed queues than one claim looks at.
     local AGAIN = 20000
-    -- Of how many queues, at most, those who wait are told to go on waiting though nothing is known to have been there.
+    -- Named queues that are searched even though nothing is known to be there, so that old signals go.
     local NAMED = 64
 
-    -- Lease up to ``most`` jobs of queues that are not governed; how many it were.
+    -- Leases up to ``most`` jobs of queues that are not governed. Returns how many.
     local function take_plain(b, qids, most)
         local total, wanted, walk = 0, math.min(most, CHUNK), nil
         while total < most and b.room > 0 and not b.is_spent() do
@@ -34,7 +35,7 @@ do
         return total
     end
 
-    -- Of governed queues that may have something, those that a claim does not visit, as there are too many; each time others.
+    -- If more governed queues may have something than one claim looks at, skips some: each time others.
     local function skip_some(turning, now)
         for i = VISITED, #turning - 1 do
             turning[(now + i) % #turning + 1].skipped = true
@@ -42,7 +43,8 @@ do
         return #turning > VISITED
     end
 
-    -- Numbers of the queues that a claim names, each once; nil at the place of one that is named again, false of one that nobody knows.
+    -- Returns the numbers of the queues that a claim names: nil for a queue that was named before, false for an unknown
+    -- one.
     local function numbers_of(queues)
         local qids, seen = ask('HMGET', base .. ':q', queues), {}
         for i = 1, #queues do
@@ -56,7 +58,7 @@ do
         return qids
     end
 
-    -- Scores of numbers in a sorted set, by number.
+    -- Returns scores in a sorted set by number, for these numbers.
     local function scores_of(key, qids)
         local found = {}
         if call('EXISTS', key) == 1 then
@@ -69,9 +71,10 @@ do
         return found
     end
 
-    -- Each governed queue, and all others together, in the order of the first that is named; and the time until something may come of what a
-    -- claim from them leaves out: queues that are paused, governed ones that have nothing now, and what is not due. Of the others only those that have
-    -- something, and the first that are named.
+    -- Returns the parts of a claim, in the order of the first queue named: each governed queue is one, all others
+    -- together are one. Of these, only queues that have something and the first that are named are kept. Also returns
+    -- the time until something may come that this claim leaves out: from paused queues, from governed ones that have
+    -- nothing now, and from what is not due.
     function parts_of(queues, now, b)
         local qids, known, next_in = numbers_of(queues), {}, nil
         for i = 1, #queues do
@@ -132,7 +135,7 @@ do
         return parts, next_in
     end
 
-    -- First an even share of each part, then what others left.
+    -- Takes an even share of each part first, then what the others left.
     function claim(b, parts)
         local function take(part, most)
             part.skipped = part.skipped or (part.governed and not part.visited and b.is_spent())

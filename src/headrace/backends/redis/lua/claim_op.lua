@@ -1,14 +1,17 @@
--- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes. Answers: ids, jobs, states, replaced
--- cells, errors, the names of the queues by number, the time until there may be more (-1: unknown), whether one was passed over
--- (2: and this holder is to make room for it), what has expired, and how many bytes there is still room for.
+-- Runs a claim and puts its answer together.
+--
+-- ARGV from ``first``: holder, queue names (msgpack), limit, lease_for, lost_below, max_bytes. Answers: ids, jobs,
+-- states, replaced cells, errors, the names of the queues by number, the time until there may be more (-1: unknown),
+-- whether a job was passed over (2: and this holder is to make room for it), expired jobs, and how many bytes there is
+-- still room for.
 
 local answer_claim
 
 do
-    -- Of how many queues that have more others are told, and in how many of those in which jobs were passed over one is chosen.
+    -- How many queues with more jobs get a signal, and in how many queues with passed-over jobs a holder is chosen.
     local TOLD = 64
 
-    -- Of queues that a claim took part in, by number: the time until there may be more (false: nobody knows), and whether there is now.
+    -- Returns, by queue number: the time until there may be more (false: unknown), and whether there is more now.
     local function rest_of(parts, b)
         local coming, more, asked = {}, {}, 0
         for _, part in ipairs(parts) do

@@ -1,4 +1,4 @@
--- The dead letters of each tenant, by the instant of their end, and how much that is.
+-- Lists the dead letters of each tenant by the instant of their end, and keeps their number and bytes per tenant.
 
 local dead = {}
 

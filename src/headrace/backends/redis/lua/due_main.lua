@@ -1,7 +1,8 @@
--- Schedules that must be looked at now. ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of
--- each, by (rank, look_at, name); and the time until the next one (-1: there is none, or more are due).
+-- Finds the schedules that must be looked at now.
 --
--- A schedule comes after the first of its key, so the first N of a rank are in the first N keys, by their firsts.
+-- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (rank,
+-- look_at, name); and the time until the next one (-1: there is none, or more are due). No schedule comes before the
+-- first of its list, so the first N of a rank are in the N lists whose first entries come first.
 
 local PIECE = 100
 
@@ -9,7 +10,8 @@ local now = clock(ARGV[1])
 local limit, share, shares = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local at = number(now)
 
--- The keys of a rank whose first is due between two instants: visit gets each with that first, until it has enough.
+-- Calls ``visit`` with each list of a rank whose first schedule is due between two instants, and with that schedule,
+-- until it returns true.
 local function each_bucket(rank, from, to, visit)
     local first = 0
     while true do
@@ -31,7 +33,7 @@ local function comes_first(a, b)
     return a[2] < b[2] or (a[2] == b[2] and bytes_before(a[1], b[1]))
 end
 
--- The first of what is due in some keys, in order.
+-- Returns the first due schedules of some lists, in order.
 local function first_of(keys, want)
     local piece = math.ceil(2 * want / #keys)
     while true do

@@ -1,6 +1,9 @@
--- Ended jobs that a sweep may condemn. ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds,
--- whether it only tells, how long ago they must have ended at least. Answers how many there are, their bytes, id, instant, size and whether age condemns it of each that may
--- go (with other bounds the first ``limit``; those that age condemns, no more than ``limit``), and whether it stopped half way.
+-- Finds ended jobs that a sweep may remove.
+--
+-- ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds, whether it is a dry run,
+-- how long ago they must have ended at least. Answers how many there are and their bytes; id, instant, size and whether
+-- it is too old, of each that may go (with other bounds the first ``limit``; of those that are too old at most
+-- ``limit``); and whether it stopped half way.
 
 local now = clock(ARGV[1])
 local state, age, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -43,7 +46,7 @@ if first > 0 then
     end)
 end
 
--- What is held is remembered only as far as nothing lies before it that may go: that may still be here next time.
+-- Held jobs are remembered only as long as none before them may go: that one may still be here next time.
 local at, walked, last, earliest = 0, nil, nil, nil
 if state == COMPLETED then
     at, walked, last, earliest = after_held(now)

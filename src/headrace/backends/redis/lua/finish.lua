@@ -1,16 +1,20 @@
--- End leases. ARGV from ``first``: how many; {state, flags, delay (-1: run_at stays), result_ttl, run_at (-1: by the delay)} of
--- each kind of settlement among them (msgpack); which kind each is (msgpack); {settlement, ...} of those that change more than that (msgpack); rows
--- that are spawned (as in insert: how many by each, queue names, keys, inboxes, tenants and groups, heads), the number of their bodies; then
--- all ids, all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, other bytes.
--- Answers the states, -1 for what is fenced off; only of the first, if all would be too much for one script.
+-- Ends leases.
+--
+-- ARGV from ``first``: how many settlements; {state, flags, delay (-1: run_at stays), result_ttl, run_at (-1: by the
+-- delay)} of each kind among them (msgpack); the kind of each (msgpack); {settlement, ...} of those that change more
+-- than that (msgpack); spawned rows (as in insert: how many by each settlement, queue names, keys, inboxes, tenants and
+-- groups, heads) and the number of their bodies; then all ids, all leases (epoch and holder as in STATE), a result for
+-- each settlement that has one, those bodies, and other bytes. Answers the states, -1 for what is fenced off. If the
+-- work is too much for one script, only the first settlements are done and answered.
 
 local finish_all
 
 do
-    -- How many steps that is, about, and those of a settlement that is not plain, with a group, of another tenant, and of a spawned row.
+    -- That bound in steps, and what some things cost: a settlement that is not plain, a group, another tenant, a
+    -- spawned row.
     local ENOUGH, PER_CHANGE, PER_GROUP, PER_TENANT, PER_ROW = 2000, 8, 12, 12, 8
 
-    -- To another queue, with its key unless that is taken there; the job has left its place.
+    -- Moves a job that is on no list to another queue, with its key unless the key is taken there.
     local function change_queue(id, j, qid, now)
         if j.keyed == 1 then
             local key = key_of(id)
@@ -25,7 +29,7 @@ do
         j.qid = qid
     end
 
-    -- The same with a job that runs, and ends its run now.
+    -- Moves a job whose run ends now.
     local function move_running(id, j, qid, now)
         if j.grouped then
             groups().leave(id, j)

@@ -1,16 +1,16 @@
--- How a queue becomes governed, and what is done bit by bit: jobs that run are counted, tenants are woken when the rules change, and jobs that
--- waited before are brought into lanes, in their order.
+-- Makes a queue governed, and does what that takes bit by bit: running jobs are counted, tenants wake up when the rules
+-- change, and jobs that waited before are put into lanes, in their order.
 
 local function open_rule()
-    -- What one script does of it: jobs and tenants, a tenant counts for several.
+    -- How much of it one script does, in jobs; a tenant counts for several.
     local STEPS, PER_TENANT = 1000, 4
-    -- Bytes of jobs that are read for it, about.
+    -- Bytes of jobs that one script reads for it, roughly.
     local MOST_MOVED = 8 * 1024 * 1024
     local PIECE = 100
     -- Whether this script has done its part.
     local has_gone_on = false
 
-    -- Count some of the jobs that run; nothing is given out until all are.
+    -- Counts some of the running jobs. Nothing is claimed until all are counted.
     local function count_some(qid, cursor)
         local found = call('ZSCAN', base .. ':l', cursor, 'COUNT', STEPS / 2)
         local ids = {}
@@ -34,7 +34,7 @@ local function open_rule()
         return #ids
     end
 
-    -- Wake some of the tenants that are still to be woken.
+    -- Wakes some of the tenants that are still asleep since the rules changed.
     local function rouse_some(qid, after, at)
         local most = STEPS / PER_TENANT
         local titles = call('ZRANGEBYLEX', base .. ':V:' .. qid, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most)
@@ -54,7 +54,7 @@ local function open_rule()
         return #titles * PER_TENANT
     end
 
-    -- The first jobs that were there before: their ids, and their instants; of a level, or of those that are to come (priority nil).
+    -- Returns the first jobs that waited before: of a level, or of those that are not due (priority nil).
     local function first_of(qid)
         local priority = ready.first_level(qid)
         local key = priority and ready.level_key(qid, priority) or ready.coming_key(qid)
@@ -66,7 +66,7 @@ local function open_rule()
         return priority, key, ids, names, flat
     end
 
-    -- Bring some jobs into lanes.
+    -- Puts some of them into lanes.
     local function bring_in(qid, most)
         local moved, bytes = 0, 0
         while moved < most and bytes < MOST_MOVED do
@@ -119,7 +119,7 @@ local function open_rule()
             or call('HEXISTS', base .. ':ir', qid) == 1
     end
 
-    -- The next steps of what is under way; whether there are more.
+    -- Does the next steps. Returns whether there are more.
     local function go_on(qid)
         local left = STEPS
         has_gone_on = true
@@ -145,7 +145,7 @@ local function open_rule()
         return more
     end
 
-    -- Let the tenants of a queue take turns from now on.
+    -- From now on the tenants of the queue take turns.
     local function govern(qid)
         if not is_governed(qid) then
             call('HSET', base .. ':o', qid, 0)
@@ -155,7 +155,7 @@ local function open_rule()
         end
     end
 
-    -- The rules have changed.
+    -- The rules have changed: all tenants are looked at again.
     local function rouse_all(qid)
         call('HSET', base .. ':ow', qid, cmsgpack.pack({'', instant}))
         turns().lower(qid, 0)

@@ -1,6 +1,7 @@
--- Groups: of their jobs those that are called stand where claims look, the others in a line of their own.
+-- Keeps the order of groups: only jobs that are called are in the claim index, the others wait in a list of their
+-- group.
 
--- Groups whose turns may have to be given out anew; and how often that was done.
+-- Groups in which a job may have to be called, and how many were called.
 local to_call, calls_made = {}, 0
 
 local function open_groups()
@@ -27,7 +28,7 @@ local function open_groups()
         to_call[#to_call + 1] = {qid, group}
     end
 
-    -- A job that is AVAILABLE stands in line, unless it is called.
+    -- Lets an AVAILABLE job wait, unless it is called. Returns whether it waits.
     local function wait(id, j, group)
         if call('ZSCORE', called_in(j.qid, group), id) then
             return false
@@ -37,7 +38,7 @@ local function open_groups()
         return true
     end
 
-    -- A job that waits, called or not, has got another instant.
+    -- A waiting job has another run_at, whether it is called or not.
     local function call_from(id, j)
         local called = called_in(j.qid, group_of(id))
         local from = call('ZSCORE', called, id)
@@ -46,7 +47,7 @@ local function open_groups()
         end
     end
 
-    -- Of the called jobs that were leased and wait, the one that comes last, and its instant.
+    -- Returns the last of the called jobs that were leased and wait now, and its run_at.
     local function last_leased(called)
         local ids = call('ZRANGE', called, 0, -1)
         local last, last_at
@@ -60,8 +61,9 @@ local function open_groups()
         return last, last_at
     end
 
-    -- Of the called jobs that may lose their turn, the one that comes last, and its instant; those that keep theirs are noted as
-    -- such when they are met. Where there is one turn, that is one that was leased only while ``several`` have it.
+    -- Returns the last of the called jobs that may be sent back to wait, and its run_at. Jobs that stay called are
+    -- noted as such when they are met. If one job of the group may run at a time, a job that was leased stays called
+    -- unless ``several`` are.
     local function last_called(called, keep, several)
         while true do
             local last = call('ZRANGE', called, -1, -1, 'WITHSCORES')
@@ -80,7 +82,7 @@ local function open_groups()
         end
     end
 
-    -- Give the turns of a group to those who come first.
+    -- Calls the first jobs of a group, as many as may run, and sends others back to wait.
     local function call_group(qid, group)
         local waiting, called = waiting_in(qid, group), called_in(qid, group)
         local turns = policy_of(qid)[RULE.group_running]
@@ -132,7 +134,7 @@ local function open_groups()
         end
     end
 
-    -- A job of which nobody knows any more what group it was in leaves it.
+    -- Removes a job from its group when the name of the group cannot be read any more.
     local function forget_member(id, qid)
         for _, name in ipairs(call('ZRANGEBYLEX', base .. ':i', '[' .. qid .. ':', '(' .. qid .. ';', 'LIMIT', 0, MOST_GROUPS)) do
             local group = string.sub(name, #tostring(qid) + 2)
@@ -142,7 +144,8 @@ local function open_groups()
         end
     end
 
-    -- A job leaves its group, or its place where claims look, if it ``stays`` AVAILABLE in its queue: with one turn it keeps its own.
+    -- A job leaves its group; or only the claim index, if it ``stays`` AVAILABLE in its queue: if one job may run at a
+    -- time, it stays called.
     local function leave_group(id, j, stays)
         local group = group_of(id)
         if not group then
@@ -175,7 +178,7 @@ local function groups()
     return made_groups
 end
 
--- Give out the turns that are free by now.
+-- Calls jobs in all groups that have changed.
 local function call_groups()
     if #to_call > 0 then
         groups().call_all()

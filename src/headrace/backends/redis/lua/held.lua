@@ -1,10 +1,13 @@
--- Completed jobs whose results are held stay beyond their age. Up to which of them all that is left is held, and until when at
--- least, is remembered, so that a sweep does not walk over them each time.
+-- Lets sweeps skip completed jobs whose results are held.
+--
+-- They stay beyond their age. A sweep remembers up to where all that is left is held, and until when at least, so that
+-- the next one does not read them again.
 
--- Seconds.
+-- Seconds for which that is remembered.
 local MEMORY = 3600
 
--- The rank to go on at, and the last of those (its instant, its id, and till when all are held), if any are remembered.
+-- Returns the rank to continue at; and, if something is remembered, the last of the held jobs (its instant, its id) and
+-- until when all of them are held.
 local function after_held(now)
     local instant, till, id = string.match(call('GET', base .. ':dm') or '', '^(%d+):(%d+):(.+)$')
     if not till or tonumber(till) <= now then

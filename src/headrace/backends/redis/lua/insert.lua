@@ -1,8 +1,10 @@
--- Store new jobs. ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of those with
--- a key (msgpack), {row, inbox} of those that are waited for (msgpack), {row, tenant} and {row, group} of those that have one
--- (msgpack), then the body of each row.
--- Answers {row, status, id, state, attempt, result} for those that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE,
--- 4 FULL, 5 FULL as the store is: of these {row, status, id, 0, how many wait, how many may}.
+-- Stores new jobs.
+--
+-- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of rows with a key
+-- (msgpack), {row, inbox} of rows that are waited for (msgpack), {row, tenant} and {row, group} of rows that have one
+-- (msgpack), then the body of each row. Answers {row, status, id, state, attempt, result} for rows that did not become
+-- a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the whole store. A FULL row answers {row, status, id,
+-- 0, how many wait, how many may}.
 
 local ROW_SIZE = 48
 local insert_rows, describe
@@ -10,13 +12,13 @@ local insert_rows, describe
 do
     local ROW = '>c16I2i2i8i8i8I4'
 
-    -- Ids of jobs that were here, where the store has several shards.
+    -- Marks of those ids that were here before, if the store has several shards.
     local function have_left(ids)
         return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
     end
 
-    -- Where no further job may wait, in any queue or in one, with those that wait there and those that may. Who waits: those that
-    -- did, and those that were admitted since.
+    -- Opens the check of the rule ``depth``. It returns a status, how many jobs wait and how many may, if there is no
+    -- room for one more in the queue or in the store. Jobs admitted before count as waiting.
     local function open_gate()
         local found, admitted, total = {}, {}, 0
 
@@ -44,7 +46,7 @@ do
         end
     end
 
-    -- ``only``: which of the rows; ``gate``: no more than the policies allow.
+    -- ``only``: which of the rows to store; ``gate``: whether the rule ``depth`` applies.
     function insert_rows(now, qids, heads, keyed, inboxes, tenants, grouped, first_body, bodies, only, gate)
         local governing = is_any_governed()
         local is_full = gate and call('EXISTS', base .. ':P') == 1 and open_gate()
@@ -163,7 +165,7 @@ do
         end
         for _, list in pairs(grouped_lists) do
             local key = groups().waiting_in(list.qid, list.group)
-            -- Of a governed queue each as it comes: who is called, if only for a moment, is expected by its tenant.
+            -- In a governed queue one by one: its tenant expects each job that is called, even if only for a moment.
             local step = governing and is_governed(list.qid) and 2 or #list
             for first = 1, #list - step, step do
                 call('ZADD', key, list[first], list[first + 1])
@@ -181,12 +183,12 @@ do
         return answers
     end
 
-    -- What is told of a job that is there already.
+    -- Adds to each answer what is known of the job that was there already.
     function describe(answers, now)
         for _, answer in ipairs(answers) do
             local id, status = answer[3], answer[2]
             if status < 4 then
-                -- One that has left for another shard is told from there.
+                -- A job that has left for another shard is described by that one.
                 local j = answer[4] and {state = answer[4], attempt = 0} or find(id) or {state = -1, attempt = 0}
                 answer[4], answer[5], answer[6] = j.state, j.attempt, false
                 if status == 2 and j.state == COMPLETED and j.held_until then

@@ -1,4 +1,4 @@
--- Keys, and who has them.
+-- Takes keys, looks up who has them, and gives them back.
 
 local key_of, key_field, key_holder, named_by, take_key, end_key, drop_key
 
@@ -11,7 +11,7 @@ do
         return qid .. ':' .. key
     end
 
-    -- Whether the job that has a key is gone, or was set aside, and could not give the key back, as nobody knew of it.
+    -- Whether the job that has a key is gone or was set aside: then it could not give the key back.
     local function is_lost(id)
         local packed = call('HGET', base .. ':s', id)
         if packed then
@@ -23,8 +23,8 @@ do
     -- Fields of keys that were found to outlive their jobs.
     local outliving = {}
 
-    -- Who has the key now: the id, whether that keeps others from taking it, and whether it outlives its job. ``seen``: ids of jobs
-    -- that are about to be stored.
+    -- Returns the id that has the key, whether that keeps others from taking it, and whether the key outlives its job.
+    -- ``seen``: ids of jobs that are about to be stored.
     function key_holder(qid, key, now, hold_failed, seen)
         local field = key_field(qid, key)
         local packed = call('HGET', base .. ':k', field)
@@ -39,14 +39,14 @@ do
         return id, (kind == 0 and ((seen and seen[id]) or not is_lost(id))) or held_until > now or (kind == 2 and hold_failed)
     end
 
-    -- The job that a key names, or ''.
+    -- Returns the job that a key names, or ''.
     function named_by(queue, key)
         local qid = call('HGET', base .. ':q', queue)
         local packed = qid and call('HGET', base .. ':k', key_field(qid, key))
         return packed and string.byte(packed, KEY_SIZE) ~= OUTLIVES and string.sub(packed, 1, 16) or ''
     end
 
-    -- After ``key_holder`` has told that it is free.
+    -- Takes a key that is free according to ``key_holder``.
     function take_key(id, qid, key)
         local field = key_field(qid, key)
         call('HSET', base .. ':k', field, struct.pack(KEY, id, 0, 0))
@@ -56,7 +56,7 @@ do
         end
     end
 
-    -- The end of the job that has it.
+    -- The job that has the key has ended.
     function end_key(id, j, held_until)
         if j.keyed == 1 then
             local field = key_field(j.qid, key_of(id))
@@ -67,7 +67,7 @@ do
         end
     end
 
-    -- Its job is about to go; with ``held_after``, a key that is held beyond that instant outlives it.
+    -- The job is about to be removed. With ``held_after``, a key that is held beyond that instant outlives it.
     function drop_key(id, j, held_after)
         if j.keyed == 1 then
             local field = key_field(j.qid, key_of(id))

@@ -1,12 +1,14 @@
--- Governed queues: their waiting jobs. Those of a tenant that are due lie in lanes, one for each priority and task, which the tenant knows by
--- their priorities and their first jobs, so in the order of (priority, run_at, id). What is to come lies apart, by run_at.
+-- Keeps the waiting jobs of governed queues in lanes: one for each tenant, priority and task.
+--
+-- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Jobs that are not due
+-- are listed apart, by run_at.
 
--- For ``self``, the turns.
+-- Adds this to ``self``, the turns.
 local function open_lanes(self)
-    -- How many jobs of a tenant become due in one turn.
+    -- How many jobs of a tenant are promoted in one turn.
     local RISING = 250
     local NO_ID = string.rep('\0', 16)
-    -- Lanes that this script has to do with, by key; those whose first job may be another, by key.
+    -- The lanes that this script uses, by key; and those whose first job may have changed.
     local lanes, changed = {}, {}
 
     local function lanes_of(t)
@@ -17,23 +19,23 @@ local function open_lanes(self)
         return base .. ':Gf:' .. t.digits
     end
 
-    -- Under what name a tenant knows a lane with such a first job.
+    -- Returns the name under which a tenant lists a lane with this first job.
     local function lane_as(lane, run_at, id)
         return struct.pack('>I8c16I2', tonumber(run_at), string.sub(id .. NO_ID, 1, 16), lane.priority + 32768) .. lane.task
     end
 
-    -- The same of one whose first job is to be looked for; false: it is empty.
+    -- Returns that name after looking up the first job; false: the lane is empty.
     local function listed_as(lane)
         local first = call('ZRANGE', lane.key, 0, 0, 'WITHSCORES')
         return first[1] and lane_as(lane, first[2], first[1]) or false
     end
 
-    -- Under what name a job waits until it is due.
+    -- Returns the name under which a job is listed until it is due.
     function self.later_as(priority, id, task)
         return struct.pack('>I2', priority + 32768) .. id .. task
     end
 
-    -- ``listed``: how its tenant knows it; nil: nobody has looked yet.
+    -- ``listed``: the name under which the tenant lists the lane; nil: not known yet.
     local function lane_of(t, task, priority, listed)
         local key = base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. task
         local lane = lanes[key]
@@ -47,18 +49,18 @@ local function open_lanes(self)
         return lane
     end
 
-    -- A job leaves a lane.
+    -- A job has left the lane.
     local function touch(lane)
         changed[lane.key], lane.first_id = lane, nil
         lane.tenant.view = nil
     end
 
-    -- Jobs have come to a lane, or left it, and its first is known by now; nil: it is not.
+    -- Jobs have come to the lane or left it; this is its first job now (nil: unknown).
     function self.first_is(lane, id, run_at)
         changed[lane.key], lane.first_id, lane.first_at = lane, id, run_at
     end
 
-    -- Jobs come to a lane, of which the first is known, unless others have left it.
+    -- Jobs are about to come to the lane. Its first job is known, unless others have left it.
     local function come_to(lane, entries)
         local at, id = lane.first_at, lane.first_id
         if not changed[lane.key] and lane.listed then
@@ -75,7 +77,7 @@ local function open_lanes(self)
         self.first_is(lane, id, at)
     end
 
-    -- Put jobs (instant, id, ...) that are due into a lane.
+    -- Puts due jobs (instant, id, ...) into a lane.
     function self.fill(t, task, priority, entries)
         local lane = lane_of(t, task, priority)
         come_to(lane, entries)
@@ -85,7 +87,7 @@ local function open_lanes(self)
         self.note(t)
     end
 
-    -- Jobs (instant, name, ...) that are to come.
+    -- Lists jobs (instant, name, ...) that are not due.
     function self.fill_later(t, entries)
         many('ZADD', later_of(t), entries)
         local ids = {}
@@ -97,7 +99,7 @@ local function open_lanes(self)
         self.note(t)
     end
 
-    -- A job that may be claimed when it is due.
+    -- Lists a job that may be claimed when it is due.
     function self.put(id, j)
         local told = described(call('HGET', base .. ':j', id))
         local t = self.tenant(j.qid, told[3])
@@ -109,7 +111,7 @@ local function open_lanes(self)
         self.expect(t, j.run_at)
     end
 
-    -- Jobs of a tenant that have become due come into their lanes, the first by run_at; whether any is left that is due.
+    -- Promotes jobs of a tenant that have become due, first by run_at. Returns whether more of them are due.
     function self.promote(t)
         if t.later == 0 then
             return false
@@ -136,7 +138,7 @@ local function open_lanes(self)
         return #ids == RISING
     end
 
-    -- A clock that was ahead has made jobs of a lane due that are not: they wait again.
+    -- Puts back jobs of a lane that are not due: the clock was ahead when they were promoted.
     function self.demote(lane)
         local t = lane.tenant
         local flat = call('ZRANGEBYSCORE', lane.key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, RISING)
@@ -151,7 +153,7 @@ local function open_lanes(self)
         self.fill_later(t, entries)
     end
 
-    -- Whose row it is, by its body: the tenant, and the task.
+    -- Returns tenant and task of a row, by its body.
     function self.whose(qid, body)
         local told = cmsgpack.unpack(string.sub(body, 5, 4 + struct.unpack('>I4', body)))
         return self.tenant(qid, told[3]), told[2]
@@ -164,7 +166,7 @@ local function open_lanes(self)
             or call('ZSCORE', later_of(t), self.later_as(priority, id, told[2])))
     end
 
-    -- The job is not to be claimed; whether it lay here.
+    -- Takes a job out of its lane. Returns whether it was there.
     function self.drop(id, j)
         local told = described(call('HGET', base .. ':j', id))
         local t = self.known(j.qid, told[3])
@@ -185,7 +187,7 @@ local function open_lanes(self)
         return true
     end
 
-    -- A job goes that lay nowhere here.
+    -- A job is removed that was in no lane.
     function self.miss(id, j)
         local t = self.known(j.qid, described(call('HGET', base .. ':j', id))[3])
         if t then
@@ -193,7 +195,7 @@ local function open_lanes(self)
         end
     end
 
-    -- The lanes of a tenant from a rank on, and whether these are all that there are from there.
+    -- Returns lanes of a tenant from a rank on, and whether these are all from there.
     function self.lanes_from(t, from, most)
         self.write_lanes()
         local flat = call('ZRANGE', lanes_of(t), from, from + most - 1, 'WITHSCORES')
@@ -211,7 +213,7 @@ local function open_lanes(self)
         return call('ZCARD', lanes_of(t))
     end
 
-    -- The first of what is to come: instant, task, instant, task, ...
+    -- Returns the first jobs that are not due: instant, task, instant, task, ...
     function self.first_later(t, most)
         local flat = t.later > 0 and call('ZRANGE', later_of(t), 0, most - 1, 'WITHSCORES') or {}
         local told = {}
@@ -221,7 +223,7 @@ local function open_lanes(self)
         return told
     end
 
-    -- What is known of first jobs, written down.
+    -- Writes the first jobs of lanes that have changed.
     function self.write_lanes()
         local firsts, gone, heads, empty = {}, {}, {}, {}
         for _, lane in pairs(changed) do

@@ -1,8 +1,8 @@
--- Into a place, and out of it.
+-- Takes a job off its list when its state changes, and lists it again.
 
--- Out of the place that it is in, which is counted; ``stays``: it will be AVAILABLE in the same queue.
+-- Takes a job off its list and out of the counts. ``stays``: it will be AVAILABLE in the same queue.
 local function leave(id, j, stays)
-    if j.unreadable then  -- where it stands, nobody knows: who finds it there removes it
+    if j.unreadable then  -- its list is unknown: the call that meets it there removes it
         local _, _, qid = head(call('HGET', base .. ':j', id))
         if call('ZREM', base .. ':d:' .. j.state, id) == 1 and qid > 0 then
             count(qid, j.state, -1)
@@ -35,7 +35,7 @@ local function leave(id, j, stays)
     end
 end
 
--- A job that has become AVAILABLE, and was saved.
+-- Lists a job that has become AVAILABLE; its state was saved.
 local function make_ready(id, j)
     count(j.qid, AVAILABLE, 1)
     if j.expires_at > 0 then

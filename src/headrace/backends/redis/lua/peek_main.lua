@@ -1,13 +1,16 @@
--- What a claim would meet in queues that are not governed, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
--- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none),
--- whether more are due than it looked at, whether a queue has due jobs but no signal, which of the queues are governed and may have something, which are
--- paused, and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
+-- Finds what a claim would find in queues that are not governed, in its order.
+--
+-- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers ids, priorities, run_ats, sizes, kinds
+-- (0 to be claimed, 1 expired, 2 passed over); the time until the next job is due (-1: none); whether more are due than
+-- it looked at; whether a queue has due jobs but no signal; the queues that are governed and may have something; the
+-- queues that are paused; and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs
+-- to be claimed.
 
--- How many jobs it tells of, and after how many steps it goes to no further queues and levels.
+-- How many jobs it answers, and after how many steps it looks at no further queue or level.
 local MOST, STEPS = 5000, 2000
--- Of how many queues it is asked whether they have a signal.
+-- In how many queues it looks for a signal.
 local ASKED = 256
--- How many governed queues are named though they seem to have nothing now.
+-- How many governed queues are named although they seem to have nothing now.
 local VISITED = 32
 
 local now = clock(ARGV[1])

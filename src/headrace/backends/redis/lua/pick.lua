@@ -1,12 +1,14 @@
--- What a tenant of a governed queue gives when it is visited: its first jobs by (priority, run_at, id), or with ageing by
--- (run_at + priority * ageing, id). However many lanes it has, a visit looks at the first of them, and at more only if their tasks are
--- closed; with ageing at some of the others too, from another place each time.
+-- Takes jobs of one tenant (step 4 of a claim): its first by (priority, run_at, id), or with ageing by (run_at +
+-- priority * ageing, id).
+--
+-- However many lanes the tenant has, only the first are read, and more only if their tasks are closed. With ageing some
+-- of the others are read too, other ones each time.
 
 local function open_pick(own)
-    -- How many lanes are looked at together, at least and at most, and how many of closed tasks may lie before the others.
+    -- How many lanes are read together, at least and at most, and how many lanes of closed tasks may come first.
     local FEW, WIDTH, CLOSED = 8, 64, 2000
     local NOTHING = {}
-    -- What is next, of one lane: made once, as there are many visits.
+    -- What comes next in a single lane. The tables are reused, as there are many turns.
     local next_ids, next_scores, next_lanes = {}, {}, {}
 
     local function add(b, q, view, found, is_open)
@@ -20,7 +22,8 @@ local function open_pick(own)
         end
     end
 
-    -- The first lanes of a tenant, up to some of which nothing was passed over: those that are open, and those that are closed; and the last that was looked at, if there are more.
+    -- Returns the first lanes of a tenant, open and closed ones, until some are open that have nothing passed over; and
+    -- the last lane that was read, if there are more.
     local function look(b, q, t, most)
         local view, is_open, from = {lanes = {}, closed = {}, fresh = 0}, own.is_open(q), 0
         local width = math.max(FEW, math.min(WIDTH, most + 1))
@@ -41,7 +44,7 @@ local function open_pick(own)
         return view
     end
 
-    -- One more than are wanted, so that it is known which will be the first that is left.
+    -- Reads one more job than is wanted: it will be the first that is left.
     local function refill(b, lane, want)
         local items = call('ZRANGE', lane.key, lane.at, lane.at + want, 'WITHSCORES')
         lane.over = #items < 2 * (want + 1)
@@ -52,7 +55,7 @@ local function open_pick(own)
         lane.items, lane.next = items, 1
     end
 
-    -- The next jobs of the only lane, which nothing holds back; good until the next are asked for.
+    -- Returns the next jobs of the only lane, if nothing limits it. The tables are valid until the next call.
     local function next_in(b, lane, most)
         local ids, scores, from_lanes, n = next_ids, next_scores, next_lanes, 0
         while n < most do
@@ -76,7 +79,8 @@ local function open_pick(own)
         return ids, scores, from_lanes
     end
 
-    -- Where a lane's next job stands in the order: level, instant, id; nil: it has none. One that was not read is no later than that.
+    -- Returns the position of a lane's next job in the order: level, instant, id; nil: there is none. A job that was
+    -- not read yet is at this position or later.
     local function stands(lane, ageing)
         local id, at = lane.items[lane.next], tonumber(lane.items[lane.next + 1])
         if not id and not lane.over then
@@ -99,7 +103,8 @@ local function open_pick(own)
         return before(id, other_id)
     end
 
-    -- The next jobs of some lanes, in their order, as far as the view goes. A task whose rate may be used up by them ends the piece.
+    -- Returns the next jobs of some lanes, in their order, as far as the view goes. A task whose rate they may use up
+    -- ends the piece.
     local function merged(b, q, view, most)
         local lanes, till = view.lanes, view.till
         if #lanes == 1 and not till and own.is_open(q) then
@@ -141,7 +146,7 @@ local function open_pick(own)
         return ids, scores, from_lanes
     end
 
-    -- What a piece has taken out of lanes; whether a rate was spent.
+    -- Updates the lanes that a piece was taken from. Returns whether a rate was used.
     local function leave_lanes(b, q, t, gone, as_read)
         local spent = false
         for lane, list in pairs(gone) do
@@ -160,7 +165,7 @@ local function open_pick(own)
         return spent
     end
 
-    -- Lease up to ``most`` jobs of a tenant; how many it were.
+    -- 4. Take: leases up to ``most`` jobs of a tenant. Returns how many.
     local function take(b, q, t, most)
         local taken = 0
         while taken < most and b.left() > 0 and not b.is_spent() do
@@ -189,7 +194,7 @@ local function open_pick(own)
         return taken
     end
 
-    -- The instant at which a tenant that has nothing more to give now may have something again.
+    -- Returns when a tenant that has nothing more to take may have something again.
     local function next_of(b, q, t)
         local till, view = FOREVER, t.view or look(b, q, t, WIDTH)
 

@@ -1,6 +1,9 @@
--- Carry out plans. ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys,
--- inboxes, tenants, groups (msgpack), heads; {shard, number} of rows that go to other shards (msgpack), how many bodies; then the bodies, and
--- the rows that go. Answers each plan with what became of its ticks (0: it had fired), or with nothing.
+-- Carries out plans.
+--
+-- ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys,
+-- inboxes, tenants, groups (msgpack), heads; {shard, number} of rows for other shards (msgpack), how many bodies; then
+-- the bodies, and the rows for other shards. Answers each plan with what became of its ticks (0: it had fired), or with
+-- nothing.
 
 -- uid, version (-1: any), flags, slot, look_at, how many ticks
 local PLAN = '>c16i8Bi8i8I4'
@@ -32,7 +35,7 @@ end
 
 local keys, inboxes, tenants, groups_of = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8]), by_row(ARGV[9])
 
--- Rows that are as good as stored.
+-- Rows that are about to be stored.
 local pending, waiting = {}, {}
 
 local function insert_pending()
@@ -49,7 +52,7 @@ local function insert_pending()
     pending, waiting = {}, {}
 end
 
--- Store the job of a tick; its id.
+-- Stores the job of a tick. Returns its id.
 local function fire(row)
     if row < 0 then
         local entry = ARGV[away_at - row]
@@ -61,7 +64,7 @@ local function fire(row)
     return id
 end
 
--- Whether the last job of a schedule keeps the next one from being stored.
+-- Whether the last job of the schedule keeps the next one from being stored.
 local function is_in_the_way(s, overlap)
     if waiting[s.last_job] then
         insert_pending()

@@ -1,4 +1,4 @@
--- Queues have numbers: names may be long, and are part of many keys.
+-- Gives queues numbers: names may be long, and are part of many keys.
 
 local names = {}
 

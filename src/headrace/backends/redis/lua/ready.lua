@@ -1,15 +1,17 @@
--- Queues that are not governed: jobs that are due stand in levels, one for each priority; what is to come waits apart, by run_at, until a
--- claim promotes it. The first level of each queue, and when the next of what is to come is due, is known of all together, so that a claim
--- from many queues asks once; only further levels are listed by queue.
+-- Keeps the waiting jobs of queues that are not governed: due jobs in levels, one for each priority.
+--
+-- Jobs that are not due are listed apart, by run_at, until a claim promotes them. The first level of every queue, and
+-- when its next job is due, are kept in one place, so that a claim from many queues asks once. Only further levels are
+-- listed by queue.
 
 local ready = {}
 
 do
-    -- How many jobs a claim promotes, and what a queue among them counts for.
+    -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
 
-    -- First levels as they are by now (false: none), and queues that have got another; queues of which the first of those to come has come
-    -- down, or may be another.
+    -- The first level of each queue (false: none), and the queues where it has changed; queues whose next due job is
+    -- earlier than before, or may be another.
     local first_levels, new_levels, lower_coming, other_coming = {}, {}, {}, {}
 
     function ready.level_key(qid, priority)
@@ -20,12 +22,12 @@ do
         return base .. ':f:' .. qid
     end
 
-    -- Under what name a job waits until it is due.
+    -- Returns the name under which a job is listed until it is due.
     function ready.coming_as(priority, id)
         return struct.pack('>I2', priority + 32768) .. id
     end
 
-    -- The first level of each queue, false: it has none.
+    -- Returns the first level of each queue; false: it has none.
     function ready.first_levels(qids)
         local unknown = {}
         for _, qid in ipairs(qids) do
@@ -52,7 +54,7 @@ do
         first_levels[qid], new_levels[qid] = priority, true
     end
 
-    -- Put jobs (instant, id, ...) into a level.
+    -- Puts due jobs (instant, id, ...) into a level.
     function ready.fill_level(qid, priority, entries)
         many('ZADD', ready.level_key(qid, priority), entries)
         local first = ready.first_level(qid)
@@ -65,13 +67,13 @@ do
         end
     end
 
-    -- Put jobs (instant, name, ...) where they wait until they are due; ``first`` is the lowest instant.
+    -- Lists jobs (instant, name, ...) that are not due; ``first`` is the lowest instant.
     function ready.fill_coming(qid, entries, first)
         many('ZADD', ready.coming_key(qid), entries)
         lower_coming[qid] = math.min(lower_coming[qid] or first, first)
     end
 
-    -- Levels are empty.
+    -- These levels are empty.
     function ready.drop_levels(qid, priorities)
         local first, key, further = ready.first_level(qid), base .. ':p:' .. qid, {}
         for _, priority in ipairs(priorities) do
@@ -122,7 +124,7 @@ do
         new_levels = {}
     end
 
-    -- A queue that has become governed tells itself when something may come.
+    -- A queue that has become governed keeps that instant itself; see ``awake``.
     local function write_coming()
         for qid in pairs(other_coming) do
             local first = call('ZRANGE', ready.coming_key(qid), 0, 0, 'WITHSCORES')[2]
@@ -155,7 +157,7 @@ do
         end
     end
 
-    -- Bring jobs of a queue that have become due into their levels, the first by run_at, no more than ``most``; how many it were.
+    -- Promotes jobs of a queue that have become due, up to ``most``, first by run_at. Returns how many.
     local function promote(qid, most)
         local key = ready.coming_key(qid)
         local flat = call('ZRANGEBYSCORE', key, '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, most)
@@ -178,8 +180,8 @@ do
         return #gone
     end
 
-    -- The same with some queues {qid, instant of the first}, in the order of these; no more than one script should. Whether any is left that
-    -- is due, and the steps that it took.
+    -- Promotes jobs of some queues {qid, instant of the first}, in the order of these instants, up to a bound. Returns
+    -- whether any due job is left, and the steps it took.
     function ready.promote_all(queues)
         table.sort(queues, function(one, other) return one[2] < other[2] or (one[2] == other[2] and one[1] < other[1]) end)
         local left, more = PROMOTED, false
@@ -192,7 +194,7 @@ do
         return more, PROMOTED - left
     end
 
-    -- A level has jobs that are not due: the clock was ahead. They wait again.
+    -- Puts back jobs of a level that are not due: the clock was ahead when they were promoted.
     function ready.demote(qid, priority)
         local key = ready.level_key(qid, priority)
         local flat = call('ZRANGEBYSCORE', key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, PROMOTED)

@@ -1,10 +1,12 @@
--- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread, holder or '', gap,
--- steady; and where it was decided for several shards: how many leases at most, the place of the first job in the spread, and how many
--- have one. Answers id, job and state of each.
+-- Takes back leases of holders that are gone, and cancels expired jobs.
+--
+-- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several shards share a reap: how many
+-- leases at most, the position of the first job in the spread, and how many jobs are spread. Answers id, job and state
+-- of each, and the names of the queues by number.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
--- How many workers are taken off the list that have gone.
+-- How many workers that are gone are taken off the list.
 local GONE = 1000
 
 local steady = is_steady(now, 5)
@@ -14,7 +16,7 @@ local holders = steady and call('ZRANGEBYSCORE', base .. ':X', '-inf', number(no
 many('HDEL', base .. ':W', holders)
 many('ZREM', base .. ':X', holders)
 
--- A few queues, of which those go that have no job any more; their number is not given to another.
+-- Looks at a few queues, and drops those that have no job any more. A number is never used again.
 for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', base .. ':q', LOOK_AT) or {}) do
     local qid = call('HGET', base .. ':q', name)
     local counts = call('HMGET', base .. ':n', qid .. ':0', qid .. ':1', qid .. ':2', qid .. ':3', qid .. ':4', qid .. ':5')
@@ -30,7 +32,7 @@ for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', 
     end
 end
 
--- Some groups that are still to be called anew, as who began that was interrupted.
+-- Continues to call groups again, in case the one that began was interrupted.
 local calling = call('HRANDFIELD', base .. ':ir')
 if calling then
     recall(tonumber(calling), CALLED)
@@ -53,7 +55,7 @@ for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf',
     end
 end
 
--- A lease of which the job cannot be read.
+-- Ends a lease whose job cannot be read.
 local function give_up(id)
     local _, _, qid = head(call('HGET', base .. ':j', id))
     call('ZREM', base .. ':l', id)

@@ -1,4 +1,4 @@
--- Schedules: how far they are planned, and the lines in which they wait to be looked at.
+-- Reads and writes schedules, and lists when each must be looked at.
 
 -- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at;
 -- then the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each)
@@ -44,12 +44,12 @@ end
 local save_schedule, keep_schedule, drop_schedule
 
 do
-    -- The key that it stands in; nil: nobody has to look at it.
+    -- Returns the list of a schedule; nil: nobody has to look at it.
     local function bucket_of(s)
         return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
     end
 
-    -- Change a key of a rank, and what is known of its first.
+    -- Changes a list of a rank, and what is kept of its first entry.
     local function change_bucket(key, rank, command, ...)
         local heads = base .. ':Sh:' .. rank
         local was = call('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -68,7 +68,7 @@ do
         end
     end
 
-    -- From where it stood to where it stands now; nil: it was not, or will not be, there.
+    -- Moves a schedule between lists; nil: it was not listed, or will not be.
     local function relist(name, was, s)
         local from, to = bucket_of(was), bucket_of(s)
         if from and from ~= to then

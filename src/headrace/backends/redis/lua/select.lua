@@ -1,5 +1,7 @@
--- Which jobs are meant. A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before
--- which they were enqueued (-1: any), the id above which they are ('' : any), the reason for which they ended (false: any).
+-- Finds the jobs that a selector means.
+--
+-- A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before which they were
+-- enqueued (-1: any), the id above which they are ('' : any), the reason for which they ended (false: any).
 
 local function selector(packed)
     local sel = cmsgpack.unpack(packed)
@@ -7,7 +9,7 @@ local function selector(packed)
     return sel
 end
 
--- Where the ids are among which they are looked for.
+-- Returns the key of the ids to search.
 local function ids_of(sel)
     return base .. (sel[2] and sel[2] ~= '' and ':u:' .. sel[2] or ':a')
 end
@@ -37,10 +39,10 @@ local function matches(id, job, j, sel)
     return true
 end
 
--- How many bytes of jobs a call reads, about.
+-- Bytes of jobs that one call reads, roughly.
 local MOST_READ = 8 * 1024 * 1024
 
--- A job, if it is one of them: j, itself, its state; and how much was read to find out.
+-- Returns j, the job and its state, if the selector means it; and how many bytes were read.
 local function meet(id, sel)
     local packed = call('HGET', base .. ':s', id)
     local j = packed and read_state(packed)
@@ -58,7 +60,7 @@ local function meet(id, sel)
     return nil, nil, nil, #job
 end
 
--- Jobs by name: ids, then {queue, key}; each once.
+-- Returns the ids of named jobs: ids, then {queue, key}; each once.
 local function named(ids, keys)
     local found, seen = {}, {}
     local function add(id)

@@ -1,6 +1,9 @@
--- One signal wakes one of those who wait for jobs of a queue; whoever finds more than it can take passes it on. Of a job that is
--- due later several are told, as who is told may be at work when it is.
+-- Wakes those who wait for jobs of a queue: one signal wakes one of them.
+--
+-- A waiter that finds more than it can take passes the signal on. For a job that is due later several are woken, as
+-- each of them may be busy by then.
 
+-- How many signals a queue has at most.
 local SIGNALS = 8
 local wake, settle_signals
 

@@ -1,5 +1,7 @@
--- Remove what has ended, oldest end first; of FAILED jobs what is too old, or else what is too much. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
--- limit, whether it only tells, how long ago it must have ended at least. Answers removed, bytes, kept, more.
+-- Removes ended jobs, oldest end first; FAILED jobs that are too old, or if none is, those that are too many.
+--
+-- ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound), limit, whether it is a dry run,
+-- how long ago they must have ended at least. Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])

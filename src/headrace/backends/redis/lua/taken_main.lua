@@ -1,4 +1,4 @@
--- Whether keys keep jobs that come with them from moving here. ARGV: now or '', {queue, key} (msgpack). Answers 1 or 0 for each.
+-- Finds whether keys keep jobs from moving here. ARGV: now or '', {queue, key} (msgpack). Answers 1 or 0 for each.
 
 local now = clock(ARGV[1])
 local told = {}

@@ -1,10 +1,12 @@
--- Governed queues: their tenants, who is awake, and who sleeps until when. All of this is made when it is needed first, as most stores have no
--- such queue.
+-- Keeps the tenants of governed queues.
+--
+-- Made when it is first needed, as most stores have no such queue.
 
--- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: it does not), running, jobs that are due and that are to come
--- ({due, later}), jobs by holder, its own limit ({running, rate}; false: none), until when it is paused (0: it is not), its rate under way
--- (BUCKET; false: none).
--- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the tenant after which, and the instant at which.
+-- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: never), running, jobs that are due and that
+-- are not ({due, later}), running jobs by holder, its own limit ({running, rate}; false: none), until when it is paused
+-- (0: it is not), the bucket of its rate (BUCKET; false: none).
+-- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the last tenant that was woken, and the instant of the
+-- change.
 
 local function open_turns()
     local queues, tenants, numbers, changed = {}, {}, {}, {}
@@ -16,12 +18,13 @@ local function open_turns()
 
     -- -- tenants
 
-    -- Something of it is to be written down.
+    -- The tenant has changed and is to be written.
     function self.note(t)
         changed[t.n] = t
     end
 
-    -- From when on a sweep may let go of it, or of all but what was set by hand; false: not by itself.
+    -- Returns the instant from which a sweep may remove the tenant, or all but what was set by hand; false: not while
+    -- nothing changes.
     local function idle_from(t)
         if t.due + t.later > 0 or t.running > 0 or t.status == AWAKE or t.status == BOUND then
             return false
@@ -66,7 +69,7 @@ local function open_turns()
         return n
     end
 
-    -- A tenant by its name; nil: it has nothing here.
+    -- Returns a tenant by its name; nil: it has nothing here.
     function self.known(qid, name)
         local n = known_as(qid, name)
         return n and self.by_number(n) or nil
@@ -92,7 +95,7 @@ local function open_turns()
         return t
     end
 
-    -- Read several at once.
+    -- Reads several tenants at once.
     function self.take_in_all(numbers_of)
         local unknown = {}
         for _, n in ipairs(numbers_of) do
@@ -110,7 +113,7 @@ local function open_turns()
             and not (t.bucket and t.bucket[3] > instant)
     end
 
-    -- It comes back as it would come anew.
+    -- Removes the tenant: when it comes back, it is like a new one.
     function self.let_go(t)
         self.unlist(t)
         t.status, t.wake_at, t.count, t.since, t.bucket = ASLEEP, -1, 0, 0, false
@@ -122,7 +125,8 @@ local function open_turns()
         end
     end
 
-    -- A tenant without jobs whose count is not above the round, and whose rate is not under way: nobody notices.
+    -- Removes a tenant if nothing depends on it: it has no jobs, its count is not above the round, and its rate is not
+    -- in use.
     function self.forget(t)
         self.note(t)
         if is_forgettable(t) and t.count <= self.queue(t.qid).round then
@@ -130,7 +134,7 @@ local function open_turns()
         end
     end
 
-    -- What was set of it by hand has changed.
+    -- Its limit or pause was changed by hand.
     function self.change(t)
         self.note(t)
         self.rouse(t, instant)
@@ -139,7 +143,7 @@ local function open_turns()
         end
     end
 
-    -- -- writing down what has changed
+    -- -- writing
 
     local function packed(t)
         local bucket = t.bucket and {t.bucket[1], t.bucket[2], t.bucket[3]}
@@ -183,7 +187,7 @@ local function turns()
     return made_turns
 end
 
--- From when on something may be had of queues: before a claim asks.
+-- Writes from when on queues may have something, before a claim reads it.
 local function settle_soon()
     if made_turns then
         made_turns.write_soon()

@@ -1,4 +1,4 @@
--- Forget that jobs were here. ARGV: ids.
+-- Removes the marks of jobs that were here. ARGV: ids.
 
 many('ZREM', base .. ':m', ids_in(ARGV[1]))
 return 0

@@ -1,5 +1,6 @@
--- A walk over the due jobs of queues that are not governed, by (priority, run_at, id). It reads the levels that it comes to, and of those the
--- jobs that it hands out, however many there are.
+-- Walks over the due jobs of queues that are not governed, by (priority, run_at, id).
+--
+-- It reads only the levels that it comes to, and of these only the jobs that it returns, however many there are.
 
 local open_walk
 
@@ -17,7 +18,7 @@ do
         heap[at] = item
     end
 
-    -- The first item has another place now.
+    -- The first item has changed: moves it to where it belongs.
     local function heap_sink(heap, comes_first)
         local item, at, size = heap[1], 1, #heap
         while true do
@@ -43,9 +44,9 @@ do
         return item
     end
 
-    -- How many queues are looked at together that have the same level, and how many levels of a queue are read ahead, at most.
+    -- How many queues of the same level are read together, and how many levels of a queue are read ahead, at most.
     local WIDTH, AHEAD = 128, 128
-    -- What a level counts for, of one queue after the other, and of several.
+    -- The steps that a level costs if queues are read one by one, and if several are read together.
     local STEPS, STEPS_OF_SEVERAL = 2, 14
     -- After how many steps a piece ends.
     local MANY_STEPS = 800
@@ -54,12 +55,12 @@ do
         return one < other
     end
 
-    -- Of cursors with jobs read.
+    -- Compares cursors by their next jobs.
     local function comes_before(one, other)
         return one.score < other.score or (one.score == other.score and before(one.items[one.next], other.items[other.next]))
     end
 
-    -- ``cursors`` keeps what is known of each: how many of its first jobs stay there, as they were passed over.
+    -- ``cursors`` keeps, for each level, how many of its first jobs were passed over and stay there.
     function open_walk(qids, cursors)
         local levels, order, ahead, begun = {}, {}, {}, {}
         local current, heap
@@ -82,7 +83,7 @@ do
             end
         end
 
-        -- A queue goes on to its next level, which is its first if those before have gone meanwhile.
+        -- Moves a queue on to its next level; that is its first one if the earlier levels have gone meanwhile.
         local function go_on(qid, priority)
             local next_ones = ahead[qid]
             if not next_ones then
@@ -111,7 +112,7 @@ do
             return cursor
         end
 
-        -- The next jobs of a cursor; one more than are wanted, so that it is known whether there are more.
+        -- Reads the next jobs at a cursor: one more than is wanted, to know whether there are more.
         local function refill(cursor, want)
             local items = call('ZRANGE', cursor.key, cursor.at, cursor.at + want, 'WITHSCORES')
             cursor.over = #items < 2 * (want + 1)
@@ -122,7 +123,7 @@ do
             cursor.items, cursor.next = items, 1
         end
 
-        -- Whether the cursor has a next job; it is read.
+        -- Whether there is a next job at the cursor; reads it.
         local function is_there(cursor, want)
             if cursor.next > #cursor.items and not cursor.over then
                 refill(cursor, want)
@@ -131,7 +132,7 @@ do
             return cursor.score ~= nil
         end
 
-        -- The next queues that are at the lowest level.
+        -- Begins with the next queues at the lowest level.
         local function begin(want)
             local priority = order[1]
             local level = levels[priority]
@@ -153,7 +154,7 @@ do
             end
         end
 
-        -- The next jobs of one cursor, of all that were begun; whether it has no more.
+        -- Takes the next jobs of a single cursor. Returns whether it has no more.
         local function take_from(cursor, want, ids, scores, taken_from)
             local n = #ids
             while n < want and is_there(cursor, want - n) do
@@ -184,8 +185,9 @@ do
             return n < want
         end
 
-        -- The next jobs: ids, scores, and the cursors that they stand in, and the steps that it took. If these are many, it may be fewer jobs, but
-        -- never none that there are. What leaves its cursor is to be told by ``cursor.at = cursor.at - 1``.
+        -- Returns the next jobs: ids, scores, the cursor of each, and the steps it took. After many steps it returns
+        -- fewer jobs, but at least one if there is any. The caller says that a job has left its level by ``cursor.at =
+        -- cursor.at - 1``.
         function walk.piece(want)
             local ids, scores, taken_from, before = {}, {}, {}, walk.steps
             while #ids < want and (current or #order > 0) and (#ids == 0 or walk.steps - before < MANY_STEPS) do
@@ -208,7 +210,7 @@ do
             return ids, scores, taken_from, walk.steps - before
         end
 
-        -- Levels that are empty go; ``stale``: others may have come meanwhile.
+        -- Drops levels that are empty; ``stale``: jobs may have been added meanwhile.
         function walk.close(stale)
             local empty = {}
             for _, cursor in ipairs(begun) do
