@@ -465,7 +465,7 @@ async def test_whoever_asks_for_a_job_that_never_stays_is_told_so_in_the_end(
         return [T0 + next(asked)] * len(names), []
 
     stranger.shards.all[source.number].locate = always_gone  # type: ignore[method-assign, assignment]
-    with pytest.raises(Unavailable, match="1 jobs go from queue to queue"):
+    with pytest.raises(Unavailable, match="1 jobs keep moving between queues"):
         await stranger.fetch([job_id(1)], at=T0)
 
 

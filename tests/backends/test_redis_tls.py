@@ -88,7 +88,7 @@ async def test_large_jobs_go_through(front: TlsFront, papers: Certificates, tmp_
 
 async def test_an_authority_that_nobody_knows_is_not_trusted(front: TlsFront) -> None:
     told = await refusal(url(front))
-    assert re.search(r"no TLS connection: .*certificate verify failed.*Look at ca, cert, key and verify", told)
+    assert re.search(r"no TLS connection: .*certificate verify failed.*Check ca, cert, key and verify", told)
 
 
 async def test_another_authority_is_not_trusted(front: TlsFront) -> None:
@@ -138,7 +138,7 @@ async def test_a_certificate_without_its_key(strict: TlsFront, papers: Certifica
 
 async def test_a_client_without_the_certificate_that_it_needs(strict: TlsFront, papers: Certificates) -> None:
     """With TLS 1.3 the server says so only after the handshake, in the place of its first answer."""
-    assert re.search(r"certificate required.*Look at ca, cert", await refusal(url(strict, ca=papers.ca)))
+    assert re.search(r"certificate required.*Check ca, cert", await refusal(url(strict, ca=papers.ca)))
 
 
 async def test_a_client_with_a_strangers_certificate(strict: TlsFront, papers: Certificates) -> None:

@@ -138,7 +138,7 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         ("valkeys://db?db=3", ["like valkeys://host/3"]),
         ("redis+unix:///run/x.sock?db=3", ["write database=3"]),
         ("redis+unix:///run/x.sock?ca=/x", ["a socket of the file system has no TLS"]),
-        ("redis+cluster://a?db=3", ["a cluster has database 0 alone"]),
+        ("redis+cluster://a?db=3", ["a cluster has only database 0"]),
         ("redis://db?username=ada", ["write it before the host, like redis://user:password@host"]),
         ("redis://db?ssl=true", ["for TLS the URL begins with rediss://"]),
         ("rediss://db?tls=true", ["rediss:// is TLS already: leave it out"]),
@@ -157,10 +157,10 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         *((f"redis://db?prefix=a{c}", ["prefix: expected", "without"]) for c in ("*", "%3F", "[b]", "^", "%5C")),
         ("redis://db?plaintext=maybe", ["plaintext: expected yes or no, got 'maybe'"]),
         ("rediss://db?plaintext=yes", ["unknown option 'plaintext'"]),
-        ("redis://ada:%ff@db", ["expected UTF-8"]),
+        ("redis://ada:%ff@db", ["percent-encoded UTF-8"]),
         ("redis://db?listen=maybe", ["listen: expected 'yes' or 'no'", "maybe"]),
         ("rediss://db?verify=perhaps", ["verify: expected", "yes", "no", "perhaps"]),
-        ("rediss://db?key=/etc/my.key", ["key: expected cert"]),
+        ("rediss://db?key=/etc/my.key", ["key: expected its certificate"]),
         ("redis://db:port", ["expected host:port", "'db:port'"]),
         ("redis://db:0", ["expected host:port", "'db:0'"]),
         ("redis://db:65536", ["expected host:port", "'db:65536'"]),
@@ -174,7 +174,7 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         ("redis://db/1/2", ["expected the number of a database"]),
         ("redis://db/٣", ["expected the number of a database"]),
         ("redis+unix:///run/x.sock?database=one", ["expected the number of a database", "'one'"]),
-        ("redis+cluster://a,b/1", ["a cluster has database 0 alone", "1"]),
+        ("redis+cluster://a,b/1", ["a cluster has only database 0", "1"]),
         ("redis+sentinel://a,b/0", ["?master=NAME"]),
         ("redis+sentinel://a,b/0?master=", ["?master=NAME"]),
         ("redis+sentinel://a?master=jobs&sentinel_user=eve", ["sentinel_password"]),
@@ -286,7 +286,7 @@ async def test_a_key_of_something_else_is_told_with_the_prefix(key: str) -> None
     with pytest.raises(SchemaMismatch) as told:
         await used(server().url() + "?prefix=busy")
     assert "under the prefix 'busy'" in str(told.value)
-    assert "Something else's keys are in the way: give this store a prefix of its own, ?prefix=NAME" in str(told.value)
+    assert "Other software uses this prefix: give this store its own, ?prefix=NAME" in str(told.value)
     assert "user_script" not in str(told.value)
 
 

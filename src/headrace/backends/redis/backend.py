@@ -18,7 +18,7 @@ from headrace.types import JobState
 
 
 class RedisBackend(Shard):
-    """Jobs in one Valkey or Redis server, or in the primary that sentinels name; shared by any number of machines."""
+    """Jobs in one Valkey or Redis server, or in the primary that sentinels name, shared by any number of machines."""
 
     tx = None
 
@@ -47,8 +47,7 @@ class RedisBackend(Shard):
             raise
 
     async def checks(self, kept: int = 0) -> list[Fact]:
-        """What is worth knowing of the server, for those who look after it; ``kept`` is how many bytes of ended jobs
-        retention may keep."""
+        """Facts about the server for operators; ``kept`` is how many bytes of ended jobs retention may keep."""
         try:
             return transport(self._endpoint) + await facts(partial(self._connections.call, self._base), kept, DIGESTS)
         except Refused as error:

@@ -1,4 +1,4 @@
-"""The connections to where a store is: made when needed, dropped when broken."""
+"""The connections to the servers of a store: made when needed, dropped when broken."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
 LIMIT = 10.0
-"""Seconds that the server may leave a call unanswered."""
+"""Seconds that the server has to answer a call."""
 SLOTS = 16_384
 _ANSWER = 1.0
-"""Seconds that a server of a cluster has to tell of the slots."""
+"""Seconds that a server of a cluster has to say who has which slots."""
 _HOPS = 5
 """How often a call follows a slot to another server."""
 
 
 class Connections(Protocol):
-    """Ways to the servers that hold a store."""
+    """Connections to the servers that hold a store."""
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
-        """Send a command to the server that holds ``key``; its answer. Raises what the core understands, except
+        """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
         :class:`Refused` for what only the caller can judge."""
         ...
 
     async def single(self, key: str, *, limit: float) -> Connection:
-        """A further connection to the server that holds ``key``, for the caller alone."""
+        """A new connection to the server that holds ``key``, for this caller alone."""
         ...
 
     async def beside(self, connection: Connection) -> Connection:
-        """The connection for all to the server that a further one leads to."""
+        """The shared connection to the server of a connection made by ``single``."""
         ...
 
     def open(self) -> None:
@@ -44,16 +44,16 @@ class Connections(Protocol):
         ...
 
     def known_good(self) -> None:
-        """It has worked: whatever is refused from now on may be a mistake of others that passes."""
+        """The store was opened: a refusal from now on may be a mistake on the server that passes."""
         ...
 
     async def close(self) -> None:
-        """Hang up, and make no more."""
+        """Close all connections, and make no more."""
         ...
 
 
 class ServerConnections:
-    """One server; or that one, of those which sentinels watch, that is the primary at the moment."""
+    """One server; with sentinels, the one that is the primary at the moment."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -111,7 +111,7 @@ class ServerConnections:
         return await self._kept.get()
 
     async def _primary(self) -> Address:
-        """What the first sentinel says that answers."""
+        """The primary, according to the first sentinel that answers."""
         problem: Exception | None = None
         for address in self._endpoint.addresses:
             there = self._endpoint.sentinel(address)
@@ -125,7 +125,7 @@ class ServerConnections:
                 problem = translated(error, there.where, login=there.login)
                 if "unknown command" in str(error):
                     problem = ConfigError(
-                        f"{self._endpoint.where}: {address} is no sentinel: its URL begins with redis://"
+                        f"{self._endpoint.where}: {address} is not a sentinel: its URL begins with redis://"
                     )
                 continue
             if found is not None:
@@ -144,15 +144,15 @@ class ServerConnections:
 
 
 class ClusterConnections:
-    """The servers of a cluster, each with its slots. A slot that has moved is followed. One that is moving is not: its
-    keys are then here and there, and a script would take those that it does not find for missing."""
+    """The servers of a cluster, each with its slots. A slot that has moved is followed. A slot that is moving is not:
+    its keys are on two servers then, and a script would take keys that it does not find for missing."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._ranges: list[tuple[int, int, Address]] = []
-        """First and last slot, and whose they are."""
+        """First and last slot, and the server that has them."""
         self._moved: dict[int, Address] = {}
-        """Slots of which a server has said since whose they are."""
+        """Slots that have moved since, as servers said."""
         self._kept: dict[Address, Reconnecting] = {}
         self._singles: WeakKeyDictionary[Connection, Address] = WeakKeyDictionary()
         self._learning = asyncio.Lock()
@@ -191,7 +191,7 @@ class ClusterConnections:
                         raise
                     case _:
                         raise
-        raise Unavailable(f"{self._endpoint.where} cannot serve just now: slot {slot} goes from server to server")
+        raise Unavailable(f"{self._endpoint.where} cannot serve just now: slot {slot} keeps moving between servers")
 
     async def _connection(self, address: Address) -> Connection:
         if address not in self._kept:
@@ -226,7 +226,7 @@ class ClusterConnections:
         return next((address for first, last, address in self._ranges if first <= slot <= last), None)
 
     def _forget(self, address: Address | None) -> None:
-        """Ask anew whose the slots of this server are. Those who have to do with other servers go on."""
+        """Forget which slots this server has. Calls to other servers are not affected."""
         self._ranges = [one for one in self._ranges if one[2] != address]
         self._moved = {slot: owner for slot, owner in self._moved.items() if owner != address}
 
@@ -238,11 +238,11 @@ class ClusterConnections:
         return [(address, await self._connection(address)) for address in addresses]
 
     async def _learn(self, slot: int) -> Address:
-        """Whose the slot is, by the first server that says so; those first that nothing speaks against, and each time
-        another one, as one may be out of date."""
+        """Find the server of a slot: ask the servers that still count as good first, and each time begin with another
+        one, as one may be out of date."""
         async with self._learning:
             self._turn += 1
-            problem: Exception = Unavailable(f"{self._endpoint.where} cannot serve just now: nobody has slot {slot}")
+            problem: Exception = Unavailable(f"{self._endpoint.where} cannot serve just now: no server has slot {slot}")
             there = list(dict.fromkeys(address for _, _, address in self._ranges))
             turn = self._turn % len(there) if there else 0
             there = there[turn:] + there[:turn]
@@ -266,7 +266,8 @@ class ClusterConnections:
             raise translated(problem, self._endpoint.where)
 
     async def _ask(self, address: Address) -> Any:
-        """What a server knows of the slots. It has little time: all wait for this, and others know it too."""
+        """Ask a server who has which slots. It has little time: all calls wait for this, and other servers know it
+        too."""
         connection: Connection | None = None
         try:
             async with asyncio.timeout(_ANSWER):

@@ -1,5 +1,5 @@
-"""Wake-ups. Whoever waits for a queue's jobs blocks on a list of signals, so that one signal wakes one of them; what is
-meant for a certain process comes through a channel of its own."""
+"""Hints. A waiting worker blocks on a list of signals of its queue, so one signal wakes one worker. Hints for one
+process come through a channel of its own."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from headrace.seam.records import Claim, Claimed, Hint
 _BLOCK = 2
 """Seconds that the server holds a request for signals."""
 _PATIENCE = 7.0
-"""Seconds that it has to answer one."""
+"""Seconds that the server has to answer such a request."""
 _QUIET = 10.0
-"""Seconds without a word on a channel after which the server is asked whether it is still there."""
+"""Seconds of silence on a channel after which the server is asked whether it is still there."""
 _ANSWER = 5.0
-"""Seconds that it has to say so."""
+"""Seconds that it has to answer that."""
 _LEAVING = 1.0
-"""Seconds that whoever leaves takes to pass on what was meant for others."""
+"""Seconds that a leaving listener takes to pass on signals meant for others."""
 _SIGNAL_TTL = 60
 _MOVING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
-"""Refusals while a slot goes from server to server."""
+"""Refusals while a slot moves between servers."""
 
 
 class Signal(NamedTuple):
-    """One of a queue, as it was taken."""
+    """A signal of a queue, as it was taken."""
 
     base: str
     key: bytes
@@ -43,17 +43,17 @@ _News = asyncio.Queue[Hint | Signal | Exception | None]
 
 
 class Listener:
-    """Hears hints on connections of its own for each ``listen``.
+    """Hears hints, on connections of its own for each ``listen``.
 
-    A process that has all the jobs it wants asks for no signals: they are for those who have not. It has when its last
-    claim brought as many as it was to, until it settles some without claiming others.
+    A process that has all the jobs it wants asks for no signals: they are for others. It has them when its last claim
+    brought all it asked for, until it settles jobs without claiming others.
     """
 
     def __init__(self, connections: Connections, prefix: str, base: Callable[[str], str], where: str) -> None:
         self._connections = connections
         self._prefix = prefix
         self._base = base
-        """Of a queue: what its keys begin with."""
+        """Returns what the keys of a queue begin with."""
         self._where = where
         self._wanting = True
         self._news: set[_News] = set()
@@ -63,7 +63,7 @@ class Listener:
         self._set_wanting(len(claimed.jobs) < req.limit)
 
     def settled(self) -> None:
-        """Jobs have ended, and none was claimed in their places."""
+        """Jobs have ended, and no others were claimed."""
         self._set_wanting(True)
 
     def _set_wanting(self, wanting: bool) -> None:
@@ -134,7 +134,7 @@ class Listener:
     async def _signal_readers(
         self, signals: dict[str, dict[bytes, str]], news: _News
     ) -> AsyncIterator[list[_SignalReader]]:
-        """One for each base. Of several some may be closed at first, but not all."""
+        """One reader for each base. Some may be closed at first, but not all."""
         readers = [
             _SignalReader(self._connections, base, keys, news, alone=len(signals) == 1)
             for base, keys in signals.items()
@@ -187,7 +187,7 @@ class _SignalReader:
         self._left = False
 
     async def open(self) -> None:
-        """Find out where it leads to."""
+        """Connect to the server that has the slot."""
         self._connection = await self._connections.single(self._base, limit=_PATIENCE)
         try:
             self._number = await self._connection.call("CLIENT", "ID")
@@ -197,7 +197,7 @@ class _SignalReader:
                 self._connection.end()
 
     def ask(self) -> None:
-        """Wait for a signal, unless that is under way."""
+        """Ask for a signal, unless a request is under way."""
         if self._request is None and self._is_open:
             self._request = self._connection.call("BLPOP", *self._keys, _BLOCK)
             self._request.add_done_callback(self._answered)
@@ -217,7 +217,7 @@ class _SignalReader:
             self._news.put_nowait(Signal(self._base, key, value, self._keys[key]))
 
     def rest(self) -> None:
-        """Be closed for a while."""
+        """Close for a while."""
         if self._left:
             return
         if self._is_open:
@@ -234,7 +234,7 @@ class _SignalReader:
             self._news.put_nowait(Hint(topic))
 
     async def leave(self) -> None:
-        """End the request that is under way, without breaking it off: it may have a signal in its hands."""
+        """End the request that is under way, without cutting it off: the server may be sending a signal."""
         self._left = True
         if self._resting is not None:
             self._resting.cancel()
@@ -253,7 +253,7 @@ class _SignalReader:
 
 
 class _Subscription:
-    """Channels that are this process's own."""
+    """The channels of this process."""
 
     def __init__(self, connection: Connection, channels: dict[bytes, str], news: _News, where: str) -> None:
         self._connection = connection
@@ -267,7 +267,7 @@ class _Subscription:
         self._started: asyncio.Future[None] = self._loop.create_future()
 
     async def start(self) -> None:
-        """Return when everything that is said from now on is heard."""
+        """Subscribe. Returns when everything published from now on is heard."""
         self._connection.subscribe(self._heard, list(self._channels))
         try:
             async with asyncio.timeout(_ANSWER):
@@ -297,7 +297,7 @@ class _Subscription:
             self._news.put_nowait(Hint(self._channels[channel], job_id if len(job_id) == 16 else None))
 
     def check(self) -> None:
-        """Ask a server that has said nothing for long whether it is still there; raises when it does not say so."""
+        """Ask a server that has been silent for long whether it is still there; raises if it does not answer."""
         now = self._loop.time()
         if self._asked_at is not None and self._asked_at > self._heard_at:
             if now - self._asked_at > _ANSWER:

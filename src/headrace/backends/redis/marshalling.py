@@ -1,4 +1,4 @@
-"""Records as the arguments of scripts, and their answers as records."""
+"""Records as arguments of scripts, and answers of scripts as records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = (
 CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _ASKED = frozenset((1, 3))
-"""The cancellation of a running job was asked for, by somebody or by a plan; see ``jobs.lua``."""
+"""Values of ``cancel`` while a cancellation is requested, by somebody or by a plan; see ``jobs.lua``."""
 _SECTION_NUMBERS = {name: number for number, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
@@ -39,11 +39,11 @@ _pack_long = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT, _UNBEGUN = 1, 2, 4, 8, 16
 
 Away = Callable[[str], int | None]
-"""Of a queue: the number of the shard that it belongs to, where that is another."""
+"""Returns the shard of a queue if that is another one, else None."""
 
 
 def checked(rows: Iterable[Row]) -> None:
-    """Refuse what there is no section for."""
+    """Refuse rows with an unknown section."""
     for row in rows:
         if not row.cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(row.cells)}; nothing was stored")
@@ -88,11 +88,11 @@ def names(flat: Sequence[Any]) -> dict[int, str]:
 
 
 UNREADABLE = (StructError, ValueError, LookupError, TypeError, msgspec.MsgspecError)
-"""What reading a job raises that was not written by us."""
+"""What reading a job raises if its bytes are not as we wrote them."""
 
 
 def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed, list[JobId]]:
-    """What a claim brought, and the ids of those jobs that cannot be read."""
+    """The answer of a claim, and the ids of jobs that cannot be read."""
     ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
     found: list[Leased] = []
@@ -136,7 +136,7 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
 
 
 def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
-    """Those rows that go to another shard: its number, and theirs among the blobs."""
+    """The rows that go to another shard: its number, and the row's number among the blobs."""
     found = []
     for row in rows:
         target = away(row.queue)
@@ -151,12 +151,12 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
 
 
 def nowhere(_queue: str) -> int | None:
-    """There is no other shard."""
+    """For a store with one shard."""
     return None
 
 
 def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
-    """The arguments of a finish; ``away`` tells the number of another shard to which a queue belongs."""
+    """The arguments of a finish."""
     check_settled(batch)
     kinds: dict[tuple[int, int, int, int, int], int] = {}
     kind_of = []
@@ -214,7 +214,7 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
 
 
 def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
-    """Its number among those that follow; False for none."""
+    """Add a blob, and return its number; False for none."""
     if blob is None:
         return False
     blobs.append(blob)
@@ -222,7 +222,7 @@ def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
 
 
 def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
-    """The leases that a beat names."""
+    """The leases of a beat."""
     return b"".join([_LEASE.pack(job_id, epoch) for job_id, epoch in leases])
 
 

@@ -1,4 +1,4 @@
-"""What a server must be like before a store is opened on it."""
+"""Checks of a server before a store is opened on it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.errors import ConfigError, SchemaMismatch
 
 _OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 LAYOUT = "4"
-"""Of the keys; a store of another one is not ours to touch."""
+"""The layout of the keys. A store with another one is refused."""
 
 
 async def check(connections: Connections, base: str, endpoint: Endpoint) -> None:
-    """Refuse servers that would lose jobs, or that cannot do what the scripts ask for."""
+    """Refuse servers that would lose jobs, or that cannot run the scripts."""
     try:
         facts = read_info(await connections.call(base, "INFO"))
         check_server(facts, endpoint, endpoint.where)
@@ -29,7 +29,7 @@ async def check(connections: Connections, base: str, endpoint: Endpoint) -> None
 async def check_cluster(
     connections: ClusterConnections, base: str, endpoint: Endpoint, wanted: int | None, usual: int
 ) -> int:
-    """The same for every primary of a cluster; how many shards the store has."""
+    """Check every primary of a cluster. Returns how many shards the store has."""
     try:
         for address, connection in await connections.owners():
             check_server(read_info(await connection.call("INFO")), endpoint, f"{endpoint.where}: {address}")
@@ -69,20 +69,20 @@ async def _check_layout(connections: Connections, base: str, endpoint: Endpoint)
 
 
 def read_info(text: bytes) -> dict[str, str]:
-    """What INFO says."""
+    """The fields of INFO."""
     pairs = (line.partition(":") for line in text.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in pairs if colon}
 
 
 def version(facts: dict[str, str]) -> tuple[str, tuple[int, ...]]:
-    """Which server it is, and its version."""
+    """The kind of server, and its version."""
     name = "valkey" if "valkey_version" in facts else "redis"
     text = facts.get(f"{name}_version", "0")
     return name, tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def check_server(facts: dict[str, str], endpoint: Endpoint, where: str) -> None:
-    """Refuse one that would lose jobs, or that is not what the URL says."""
+    """Refuse a server that would lose jobs, or that is not what the URL says."""
     if "sentinel" in (facts.get("server_mode"), facts.get("redis_mode")):
         raise ConfigError(
             f"{where}: expected a server that holds jobs, got a sentinel: its URL begins with redis+sentinel:// and "
@@ -95,7 +95,7 @@ def check_server(facts: dict[str, str], endpoint: Endpoint, where: str) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise ConfigError(
-            f"{where}: expected maxmemory-policy noeviction, got {policy}: the server would throw jobs away when "
+            f"{where}: expected maxmemory-policy noeviction, got {policy}: the server would evict jobs when "
             "its memory is full. CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
         )
     if (facts.get("cluster_enabled") == "1") != (endpoint.mode is Mode.CLUSTER):

@@ -39,7 +39,7 @@ _bucket: Callable[[bytes], _Bucket] = msgspec.msgpack.Decoder(_Bucket).decode
 
 
 _QUEUES = 100
-"""Queues that one call tells the policies of."""
+"""How many queues' policies one call reads."""
 
 
 class ShardPolicies:
@@ -50,14 +50,14 @@ class ShardPolicies:
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        """What concerns very many tenants, jobs or groups is done in several steps; if this is interrupted, by those
-        who claim and reap."""
+        """Changes for very many tenants, jobs or groups are made in several steps. If this is interrupted, claims and
+        reaps do the rest."""
         done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
         await self.go_on(policy.queue, more, at)
         return bool(done)
 
     async def go_on(self, queue: str, more: int, at: Stamp) -> None:
-        """The steps that are left of a change of the rules."""
+        """Do the remaining steps of a change of the rules."""
         while more:
             more = await self._run("steps", _at(at), queue)
 
@@ -68,7 +68,7 @@ class ShardPolicies:
         await self.go_on(limit.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        """Of very many queues some at a time."""
+        """Reads some queues at a time."""
         names = queues
         if names is None:
             names = [name.decode() for name in await self._run("policies", _at(at), "")]
@@ -112,7 +112,7 @@ def _pair(rate: Rate | None) -> _Pair | bool:
 
 
 def _pack(policy: Policy) -> bytes:
-    """As it is stored: with the next version."""
+    """The stored form, with the next version."""
     rules: _Rules = (
         policy.version + 1,
         _or_false(policy.running),
@@ -131,7 +131,7 @@ def _pack(policy: Policy) -> bytes:
 
 
 def _rates(policy: Policy) -> list[str | bytes]:
-    """Tasks that have a rate, each before that."""
+    """Each task that has a rate, followed by the rate."""
     return [part for task, rate in policy.task_rates.items() for part in (task, encode((rate.every, rate.burst)))]
 
 
@@ -164,7 +164,7 @@ def _unpack(queue: str, packed: bytes, rates: Sequence[bytes] = ()) -> Policy:
 
 
 def _opens_at(rate: Rate | None, bucket: _Bucket | bool | None, now: int) -> int | None:
-    """When a rate opens that is shut, by what is under way of it."""
+    """When a closed rate opens, according to its bucket; None: it is open."""
     if rate is None or bucket is None or isinstance(bucket, bool):
         return None
     every, burst, full_at = bucket

@@ -40,7 +40,7 @@ class Reconnecting:
             self.connection = attempt.result()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._attempt is not None:
             self._attempt.cancel()
             await asyncio.wait([self._attempt])

@@ -1,4 +1,4 @@
-"""The scripts, and how they are called: by digest, with their text where the server does not know it."""
+"""The scripts, and how they are called: by digest, or with their text if the server does not know it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PARTS = {
     "policies": ("queues", "policies_main"),
     "tenants": ("jobs", "policies", *_TURNS, "tenants_main"),
     "group": ("group_main",),
-    # What only the shards of a cluster ask each other, and are asked.
+    # Only for stores with several shards.
     "outbox": ("goes_on", *_ALL, "marks", "outbox_main"),
     "receive": ("goes_on", *_ALL, "send", "insert", "schedules", "receive_main"),
     "locate": ("jobs", "keys", "locate_main"),
@@ -80,7 +80,7 @@ class Script:
 
 SCRIPTS = {name: Script(name) for name in _PARTS}
 DIGESTS = {script.digest.encode(): name for name, script in SCRIPTS.items()}
-"""Names of scripts, as the server knows them."""
+"""The names of scripts by digest."""
 
 
 async def run(connections: Connections, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:

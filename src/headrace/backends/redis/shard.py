@@ -1,4 +1,4 @@
-"""The ten operations: each is one call of a script on the server."""
+"""The ten operations on one shard: each is one call of a script on the server."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ from headrace.types import SECTIONS, JobState
 log = logging.getLogger("headrace")
 
 _LOOK = 2_000
-"""Jobs that one call looks at, where many may have to be passed."""
+"""How many jobs one call looks at if many may not match."""
 _NAMED = 2_000
-"""Queues that one call claims from."""
+"""How many queues one call claims from."""
 _QUEUES = 200
-"""Queues that one call tells the numbers of."""
+"""How many queues one call counts."""
 _LEASES = 1_000
-"""Leases that one call renews."""
+"""How many leases one call renews."""
 NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
-"""Stands for the answer to a row whose job has left for another shard."""
+"""The answer for a row whose job has left for another shard."""
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
 _STORE_FULL = 5
 _FULL = (4, _STORE_FULL)
@@ -100,12 +100,12 @@ APPLIES: dict[type[Change], tuple[int, ...]] = {
     Delete: (0, 2, 3, 4, 5),
 }
 _ANY = 63
-_DURABLE = "in the server's memory: what survives its end is what its append-only file says (appendonly, appendfsync)"
+_DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
 
 
 class Shard:
-    """Jobs under keys that all begin with ``base``, whose hash tag puts them into one slot: a store in itself."""
+    """Jobs under keys that begin with ``base``, whose hash tag puts them into one slot. A store of its own."""
 
     limits = Limits(max_batch=1_000, durable=_DURABLE)
 
@@ -126,7 +126,7 @@ class Shard:
     # -- writing
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        """Of what may be much work for the server some at a time."""
+        """In several calls if it is much work for the server."""
         marshalling.checked(rows)
         answers: list[Inserted] = []
         for piece in pieces(rows):
@@ -160,7 +160,7 @@ class Shard:
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
 
     def _windows(self, req: Claim) -> list[Claim]:
-        """A claim that names more queues than one call looks at, in several; each time another comes first."""
+        """Split a claim that names more queues than one call looks at. Each time another part comes first."""
         if len(req.queues) <= _NAMED:
             return [req]
         self._turned += 1
@@ -171,7 +171,7 @@ class Shard:
     async def _claim_others(
         self, claimed: Claimed, room: int, req: Claim, others: Sequence[Claim], at: Stamp
     ) -> Claimed:
-        """From the other windows, while there is room."""
+        """Claim from the other parts while there is room."""
         for other in others:
             left = req.limit - len(claimed.jobs)
             if left <= 0 or room <= 0:
@@ -192,15 +192,17 @@ class Shard:
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
     async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
-        """What a claim brought; jobs that cannot be read are set aside."""
+        """Read the answer of a claim, and set jobs aside that cannot be read."""
         claimed, unreadable = marshalling.claimed(answer, req.want)
         if not unreadable:
             return claimed
-        log.error("jobs could not be read, and go to the dead letters: %s", [job.hex() for job in unreadable])
+        log.error("these jobs cannot be read and go to the dead letters: %s", [job.hex() for job in unreadable])
         try:
             await self._run("aside", at_arg(at), req.holder, b"".join(unreadable))
         except BackendError as error:
-            log.warning("not yet, but when their leases have expired and they are claimed again: %s", error)
+            log.warning(
+                "these jobs could not be set aside; that is tried again when their leases have expired: %s", error
+            )
         return replace(claimed, next_in=0)
 
     async def turn(
@@ -219,7 +221,7 @@ class Shard:
         return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        """Of what is much work for the server some at a time."""
+        """In several calls if it is much work for the server."""
         settled: list[JobState | None] = []
         while len(settled) < len(batch):
             rest = marshalling.finish_args(batch[len(settled) :], self._away)
@@ -227,7 +229,7 @@ class Shard:
         return settled
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        """Of very many leases some at a time."""
+        """In several calls if there are very many leases."""
         found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
         for first in range(_LEASES, len(beat.leases), _LEASES):
             more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
@@ -349,7 +351,7 @@ class Shard:
     async def _numbers(
         self, at: Stamp, names: Sequence[str] | None = None
     ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues (these, or all), workers by their holders, places; asked for in several steps where there are many."""
+        """Queues (these, or all), workers by holder, and places; in several calls if there are many."""
         queues: dict[bytes, QueueStats] = {}
         workers: dict[bytes, WorkerStats] = {}
         pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
@@ -376,7 +378,7 @@ class Shard:
         )
 
     async def _oldest(self, queue: bytes, level: bytes, at: Stamp) -> int:
-        """How long a job has been due, of the levels from one on."""
+        """How long the oldest job has been due, in the levels from this one on."""
         age = -1
         while level:
             found, level = await self._run("oldest", at_arg(at), queue, level)
@@ -392,17 +394,17 @@ class Shard:
 
 
 def at_arg(at: Stamp) -> int | str:
-    """As scripts take it."""
+    """A time as scripts take it."""
     return "" if at is None else at
 
 
 def steady_args(req: Reap) -> tuple[str | int, int, int]:
-    """Whose beats are looked at before a lease is taken back."""
+    """The holder whose beats are checked before a lease is taken back."""
     return "" if req.holder is None else req.holder, req.gap, req.steady
 
 
 def claim_args(req: Claim) -> tuple[Any, ...]:
-    """As the scripts of a claim and a turn take them."""
+    """The arguments of a claim."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
     return (
         req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
@@ -414,7 +416,7 @@ def _settled(answers: Sequence[int]) -> list[JobState | None]:
 
 
 def _configuration(sel: Selector, change: Configure) -> tuple[str, str, str, int | str]:
-    """Which queue, what of it (all, a tenant, a task), of which name, and for how long."""
+    """The queue, what of it (all, a tenant, a task), its name, and for how long."""
     if sel.queue is None:
         raise ValueError("Configure needs a selector with a queue")
     if sel.tenant is not None and sel.task is not None:

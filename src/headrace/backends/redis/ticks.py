@@ -13,9 +13,9 @@ from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 
 LOOK = 2_000
-"""Schedules that one call looks at."""
+"""How many schedules one call looks at."""
 _MOST = 1_000
-"""Ticks that one call plans, about."""
+"""How many ticks one call plans, roughly."""
 
 Outcomes = list[list[TickOutcome | None] | None]
 
@@ -47,7 +47,7 @@ class First(NamedTuple):
 
 
 class ShardTicks:
-    """The operations of a :class:`~headrace.seam.protocol.TickStore`, and what they are made of."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`, and their parts."""
 
     def __init__(self, run: Callable[..., Awaitable[Any]], away: marshalling.Away = marshalling.nowhere) -> None:
         self._run = run
@@ -57,7 +57,7 @@ class ShardTicks:
         return await self.change([_alteration(change) for change in batch], at)
 
     async def change(self, batch: Sequence[Alteration], at: Stamp) -> list[bool]:
-        """Whether each was done. Whoever only removes may do so when memory is full."""
+        """Returns whether each was done. A batch that only removes schedules works even if the memory is full."""
         if not batch:
             return []
         name = "drop" if all(one.wanted is None for one in batch) else "save"
@@ -67,7 +67,7 @@ class ShardTicks:
         return [one.schedule for one in (await self.search(sel, after, limit)).stored]
 
     async def search(self, sel: ScheduleSelector, after: str | None, limit: int) -> Found:
-        """The same, with more about it."""
+        """Like ``find``, with more detail."""
         stored: list[Stored] = []
         moving = False
         for names, above in _pieces(sel, after):
@@ -92,7 +92,7 @@ class ShardTicks:
         return Looked(found.now, [one.schedule for one in found.stored], found.next_in)
 
     async def look(self, req: Look, at: Stamp) -> Due:
-        """The same, with more about it."""
+        """Like ``due``, with more detail."""
         now, flat, next_in = await self._run("due", _at(at), req.limit, req.shard, req.shards)
         return Due(int(now), schedule_layout.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
 
@@ -112,7 +112,7 @@ class ShardTicks:
         await self.keep(batch)
 
     async def keep(self, batch: Sequence[TickNote]) -> list[TickNote]:
-        """Keep notes; those whose ticks are not here."""
+        """Note what became of ticks. Returns the notes whose ticks are not here."""
         if not batch:
             return []
         return [batch[number - 1] for number in await self._run("note", *schedule_layout.note_args(batch))]
@@ -120,19 +120,19 @@ class ShardTicks:
     # -- sweep
 
     async def sweep(self, clause: SweepClause, at: Stamp) -> Swept:
-        """What has been on the ledger for too long, or is too much."""
+        """Remove ticks that are too old or too many."""
         look = await self.first(clause.limit + 1, at)
         [doomed], more = condemn([look], clause)
         removed = len(doomed) if clause.dry_run else await self.forget(doomed)
         return Swept(removed, removed * TICK_BYTES, look.total - removed, more)
 
     async def first(self, count: int, at: Stamp) -> First:
-        """Those that were planned first."""
+        """The ticks that were planned first."""
         now, total, flat = await self._run("planned", _at(at), count)
         return First(int(now), total, schedule_layout.unpack_planned(flat))
 
     async def forget(self, ticks: Sequence[Planned]) -> int:
-        """Remove those of them that are as they were; how many went."""
+        """Remove those of these ticks that have not changed. Returns how many."""
         flat = [part for tick in ticks for part in (tick.name, tick.planned_at)]
         gone: int = await self._run("forget", *flat) if flat else 0
         return gone
@@ -140,8 +140,8 @@ class ShardTicks:
     # -- what shards ask each other
 
     async def whose(self, names: Sequence[str]) -> tuple[dict[str, Stored], list[str]]:
-        """Those of these names, without their definitions; and the names of those that are on their way to another
-        shard."""
+        """The schedules of these names, without their definitions; and the names of those that are on their way to
+        another shard."""
         found, leaving = await self._run("whose", encode(names))
         known = {
             name: schedule_layout.unpack_schedule(name.encode(), packed, b"")
@@ -151,13 +151,13 @@ class ShardTicks:
         return known, [name.decode() for name in leaving]
 
     async def known(self, uid: bytes, slots: Sequence[int]) -> set[int]:
-        """Which of these have fired."""
+        """Which of these slots have fired."""
         packed = b"".join(slot.to_bytes(8, "big", signed=True) for slot in slots)
         return {slots[number - 1] for number in await self._run("known", uid, packed)}
 
 
 def condemn(looks: Sequence[First], clause: SweepClause) -> tuple[list[list[Planned]], bool]:
-    """What goes in each shard, and whether there is more of it."""
+    """What goes in each shard, and whether there is more."""
     total = sum(look.total for look in looks)
     excess = 0 if clause.max_count is None else total - clause.max_count
     if clause.max_bytes is not None:

@@ -14,11 +14,12 @@ from headrace.backends.redis.shard import APPLIES
 from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
-"""By id: the shard, and what it says."""
+"""By id: the shard, and its answer."""
 
 
 async def alter(shards: Shards, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-    """As far as possible in one shard; else what the change meets is found first, in the order of all shards."""
+    """Send the change to one shard if that is enough. Otherwise find the jobs first, in the order of their ids over all
+    shards, then change them."""
     number = _only_shard(shards, sel, change)
     if number is not None:
         return await shards.all[number].alter(sel, change, at)
@@ -35,7 +36,7 @@ async def alter(shards: Shards, sel: Selector, change: Change, at: Stamp) -> lis
 
 
 def _only_shard(shards: Shards, sel: Selector, change: Change) -> int | None:
-    """The shard in which all of it happens."""
+    """The shard in which all of it happens, if there is one."""
     if isinstance(change, Configure):
         if sel.queue is None:
             raise ValueError("Configure needs a selector with a queue")
@@ -49,7 +50,8 @@ def _only_shard(shards: Shards, sel: Selector, change: Change) -> int | None:
 async def _ask(
     shards: Shards, ids: Sequence[JobId], call: Callable[[ClusterShard, list[JobId]], Awaitable[list[Altered]]]
 ) -> Answers:
-    """Each shard for its jobs. Where a job was seen last may be out of date: one that is not met is looked for."""
+    """Ask each shard for its jobs. Where a job was seen last may be out of date, so jobs that were not found are
+    located."""
     found: Answers = {}
     asked = await shards.whereabouts(ids)
     await _ask_at(shards, asked, call, found)
@@ -75,8 +77,8 @@ async def _ask_at(
 
 
 async def _alter_matching(shards: Shards, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-    """In the order of the ids of all shards. Jobs that have changed between the look and the change are not met; others
-    take their places."""
+    """Change the matching jobs in the order of their ids over all shards. Jobs that change between the look and the
+    change are skipped, and others are found instead."""
     asked = shards.all if sel.queue is None else [shards.shard_of(sel.queue)]
     codes = APPLIES[type(change)]
     found: list[Altered] = []
@@ -112,7 +114,7 @@ async def _alter_in(
 async def _move(
     shards: Shards, met: Sequence[tuple[int, Altered]], sel: Selector, change: Move, at: Stamp
 ) -> list[Altered]:
-    """Those whose key is taken at the target stay; of several with the same key the first goes."""
+    """Jobs whose key is taken at the target stay; of several with the same key the first goes."""
     keys = [one.key for _, one in met if one.key is not None]
     if len(set(keys)) < len(keys):
         return [answer for one in met for answer in await _move(shards, [one], sel, change, at)]

@@ -42,13 +42,13 @@ from headrace.seam.records import (
 from headrace.types import JobState
 
 SHARDS = 16
-"""Of a new store: they can be shared out over so many primaries."""
+"""The shards of a new store: it can be spread over at most this many primaries."""
 
 
 class ClusterBackend:
-    """Jobs in shards that the primaries of a cluster share out among them; each shard is a store in itself, and has the
-    queues whose names lead to it. What concerns one queue is as on one server; the rest is put together from the
-    shards' answers."""
+    """Jobs in shards that are spread over the primaries of a cluster. Each shard is a store of its own; the name of a
+    queue determines its shard. What concerns one queue is as on one server; the rest is put together from the answers
+    of the shards."""
 
     tx = None
     limits = Shard.limits
@@ -72,7 +72,7 @@ class ClusterBackend:
 
     @property
     def shards(self) -> Shards:
-        """Its shards; there are none before it is opened."""
+        """Its shards; raises before it is opened."""
         if self._shards is None:
             raise Unavailable(f"{self._endpoint.where}: the connections are closed")
         return self._shards
@@ -97,8 +97,8 @@ class ClusterBackend:
             self._shards = Shards(self._connections, self._prefix, count, self._endpoint.where)
 
     async def checks(self, kept: int = 0) -> list[Fact]:
-        """What is worth knowing of each server that has slots, for those who look after it; ``kept`` is how many bytes
-        of ended jobs retention may keep in all."""
+        """Facts about each server that has slots, for operators; ``kept`` is how many bytes of ended jobs retention may
+        keep in all."""
         owners = await self._connections.owners()
         try:
             found = [

@@ -15,32 +15,32 @@ from headrace.seam.policy import FOREVER
 from headrace.seam.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
-"""How much of a shard is looked at first, where each gives as much as the others: so many times its share."""
+"""How many times its share is looked at first in each shard."""
 _CHOOSE = 10
-"""Of the jobs that were passed over in a shard, so many tell whom it chooses."""
+"""How many passed-over jobs of a shard are used to choose a holder."""
 _SOON = 1_000_000
-"""When to look again for what a shard has that is away, while the others have nothing."""
+"""How soon to look again if a shard is away and the others have nothing."""
 
 
 class Plan(NamedTuple):
-    """Who gives what."""
+    """What each shard gives."""
 
     shares: dict[int, list[Met]]
-    """What each shard is to lease; it may be other jobs, where another claim was faster."""
+    """What each shard is to lease. It may lease other jobs, if another claim was faster."""
     expired: dict[int, list[JobId]]
-    """What each shard is to cancel that a claim of its share would not meet."""
+    """What each shard is to cancel: expired jobs that a claim of its share would not reach."""
     passed: dict[int, list[JobId]]
     """What was passed over in each shard."""
     next_in: int | None
-    """When no shard gives less than its share."""
+    """The answer if every shard gives its share."""
     cut_at: int | None
-    """The shard that has more which comes next, and was not looked at."""
+    """The shard that may have the next job, beyond what was looked at."""
     quiet: list[int]
-    """Shards that give nothing, but have jobs of which nobody is told: those who wait for them have to be."""
+    """Shards that give nothing but have jobs without a signal: those who wait for these jobs must be woken."""
 
 
 async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:
-    """Look at all shards first, then take from each what comes before what the others have."""
+    """Look at all shards first, then take the first jobs of all from their shards."""
     queues: dict[int, list[str]] = {}
     for queue in dict.fromkeys(req.queues):
         queues.setdefault(shards.number_of(queue), []).append(queue)
@@ -68,7 +68,7 @@ async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:
 async def _share_out(
     shards: Shards, req: Claim, looks: Collection[Peeked], at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
-    """Each governed queue gives its share, and all others together."""
+    """Take an even share of each governed queue, and of all others together."""
     governed: frozenset[str] = frozenset().union(*(look.governed for look in looks))
     paused: frozenset[str] = frozenset().union(*(look.paused for look in looks))
     problems: list[Unavailable] = []
@@ -108,8 +108,8 @@ async def _take_plain(shards: Shards, req: Claim, at: Stamp) -> tuple[Shared, Un
 async def _look(
     shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
 ) -> tuple[dict[int, Peeked], Plan, Unavailable | None]:
-    """At the first jobs of each shard, and deeper where these come before those of the others; which of them could be
-    looked at."""
+    """Look at the first jobs of each shard, and deeper into a shard whose jobs come before those of the others. Returns
+    what was seen in the shards that answered."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
     answers = await attempt(shards.all[number].peek(near, names, at) for number, names in queues.items())
     looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
@@ -130,7 +130,7 @@ async def _look(
 
 
 def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
-    """The first jobs of all, in their order."""
+    """The first jobs of all shards, in their order."""
     merged = sorted((met, number) for number, look in looks.items() for met in look.met)
     ends = [(look.met[-1], number) for number, look in looks.items() if look.more]
     horizon, at_horizon = min(ends, default=(None, None))

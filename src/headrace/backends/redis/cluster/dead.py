@@ -1,4 +1,4 @@
-"""Too many dead letters over several shards: those of the tenants go that hold most in all of them."""
+"""Too many dead letters over several shards: those go whose tenants have most in all shards together."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.seam.records import Stamp, SweepClause
 async def condemn_heaviest(
     shards: Shards, looks: Sequence[Ended], clause: SweepClause, bound: str, excess: int, at: Stamp
 ) -> tuple[dict[int, list[EndedJob]], bool]:
-    """What goes in each shard, and whether there is more of it.
+    """What goes in each shard, and whether there is more.
 
-    A tenant that is not among those that hold most in some shard counts there for nothing: it gives less.
+    A tenant that is not among those with most dead letters in some shard counts as having none there: it gives less.
     """
     held: Counter[bytes] = Counter()
     for told in await every(shard.heaviest(bound, clause.limit) for shard in shards.all):

@@ -12,7 +12,7 @@ from headrace.seam.records import Stamp
 
 class ClusterPolicies:
     """The operations of a :class:`~headrace.seam.protocol.PolicyStore`. All that belongs to a queue is in one shard, so
-    that its rules hold as on one server; there is no rule for the store as a whole."""
+    its rules hold as on one server. There is no rule for the whole store."""
 
     def __init__(self, shards: Callable[[], Shards]) -> None:
         self._open_shards = shards

@@ -1,4 +1,4 @@
-"""What outsiders see of several shards."""
+"""Reading jobs and numbers from several shards."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.seam.records import JobId, JobKey, Page, PlaceStats, Record, Selec
 async def fetch(
     shards: Shards, names: Sequence[JobId | JobKey], want: frozenset[str], at: Stamp
 ) -> list[Record | None]:
-    """Keys from the shard of their queue; ids from where they were seen, or are found. What is not there, or is about
-    to leave, is looked for."""
+    """Read keys from the shard of their queue, and ids from where they were seen last or are found. Jobs that are not
+    there, or are about to leave, are located."""
     keys = list(dict.fromkeys(name for name in names if isinstance(name, JobKey)))
     ids = list(dict.fromkeys(name for name in names if not isinstance(name, JobKey)))
     where = await shards.whereabouts(ids)
@@ -52,12 +52,12 @@ async def _fetch_from(
 
 
 def is_leaving(shards: Shards, record: Record, number: int) -> bool:
-    """Whether the job is on its way from this shard to that of its queue."""
+    """Whether the job is on its way from this shard to the shard of its queue."""
     return shards.number_of(record.queue) != number
 
 
 async def scan(shards: Shards, sel: Selector, after: str | None, limit: int, at: Stamp) -> Page:
-    """The pages of all shards in one, as far down as each of them has looked."""
+    """Merge the pages of all shards, as far down as every shard has looked."""
     asked = _asked_for(shards, sel)
     pages = await every(shard.scan(sel, after, limit, at) for shard in asked)
     seen: dict[JobId, tuple[int, Record]] = {}
@@ -85,7 +85,7 @@ def _asked_for(shards: Shards, sel: Selector) -> list[ClusterShard]:
 
 
 async def stats(shards: Shards, at: Stamp, names: Sequence[str] | None) -> Stats:
-    """Queues are each in one shard; a worker is listed in several of them, those of its queues among them."""
+    """Each queue is in one shard; a worker is listed in all of them."""
     if names is None:
         asked = shards.all
     else:

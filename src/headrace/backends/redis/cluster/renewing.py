@@ -12,15 +12,15 @@ from headrace.seam.records import Beat, JobId, Renewed, Stamp
 
 Lease = tuple[JobId, int]
 _PART = 13
-"""A shard has such a part of a lease to answer; twice that is less than the time between two beats."""
+"""A shard has this fraction of a lease to answer. Twice that is less than the time between two beats."""
 _LEAST = 0.4
-"""Seconds that it has however short the leases are."""
+"""Seconds that a shard has at least, however short the leases are."""
 
 
 async def renew(shards: Shards, beat: Beat, at: Stamp) -> Renewed:
-    """All shards list the worker, as each must have had its beats before it may reap there; those of its leases extend
-    them. A lease is lost when no shard has it, and busy while one that may have it is away or late: nobody waits for
-    that one, since the leases of the others would run out."""
+    """Every shard lists the worker, because it needs beats in a shard before it may reap there; the shards that have
+    its leases renew them. A lease is lost if no shard has it, and busy while a shard that may have it is away or late.
+    The beat does not wait for such a shard: the leases in the others would run out."""
     everywhere = range(len(shards.all))
     asked: dict[int, list[Lease]] = {number: [] for number in everywhere}
     for lease in beat.leases:
@@ -47,7 +47,7 @@ async def renew(shards: Shards, beat: Beat, at: Stamp) -> Renewed:
 
 
 class _Found:
-    """What the shards have said."""
+    """The answers of the shards."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -59,7 +59,7 @@ class _Found:
         self.there: set[int] = set()
         """Shards that have answered."""
         self.away: set[int] = set()
-        """Shards that cannot serve."""
+        """Shards that are away."""
 
     async def ask(self, beat: Beat, asked: dict[int, list[Lease]], at: Stamp) -> None:
         answers = await attempt(

@@ -1,4 +1,4 @@
-"""The ends of leases on jobs of several shards."""
+"""Ending leases on jobs of several shards."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.seam.records import Claim, Claimed, JobId, Settlement, Stamp
 from headrace.types import JobState
 
 Settled = dict[int, JobState]
-"""By its index in the batch: what was not fenced off."""
+"""By index in the batch: what was not fenced off."""
 
 
 async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list[JobState | None]:
-    """Each shard ends its leases; then what goes to other shards is carried there. When a shard says that a lease is
-    not there, the others are asked, unless this process had the lease from that one: where a job was seen last may be
-    out of date."""
+    """Each shard ends its leases; then whatever goes to other shards is carried there. Where a job was seen last may be
+    out of date: if a shard does not know a lease, the others are asked, unless this process claimed the job in that
+    shard."""
     if not batch:
         return []
     check_settled(batch)
@@ -44,14 +44,14 @@ async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list
 async def turn(
     shards: Shards, batch: Sequence[Settlement], req: Claim, at: Stamp
 ) -> tuple[list[JobState | None], Claimed]:
-    """In one trip where all of it happens in one shard."""
+    """In one trip if all of it happens in one shard."""
     number = _only_shard(shards, batch, req)
     if number is None:
         settled = await finish(shards, batch, at)
         try:
             return settled, await claiming.claim(shards, req, at)
         except Unavailable:
-            # What was settled is told; the next claim says what is wrong.
+            # The caller must learn what was settled; the next claim raises the problem.
             return settled, Claimed([], 0, doubtful=True)
     settled, claimed = await shards.all[number].turn(batch, req, at)
     shards.leased(claimed.jobs, number)
@@ -99,7 +99,7 @@ async def _finish_at(
 
 
 def _add_routes(shards: Shards, settlement: Settlement, number: int, routes: dict[Route, list[JobId]]) -> None:
-    """Where a settlement sends its job and its rows, and which job that is."""
+    """Add the routes on which a settlement sends its job and its rows, and that job."""
     for row in settlement.spawn:
         target = shards.number_of(row.queue)
         if target != number:

@@ -13,7 +13,7 @@ from headrace.seam.records import Inserted, InsertStatus, JobId, Record, Row, St
 
 
 async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
-    """Each shard gets its rows. An id that has left its shard is no new job."""
+    """Send each shard its rows. An id that has left its shard is not new."""
     marshalling.checked(rows)
     answers: dict[int, Inserted] = {}
     detours = _detours(shards, rows)
@@ -31,7 +31,7 @@ async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserte
 
 
 def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
-    """The indexes of jobs that found no room in another shard, and the numbers of these."""
+    """By index: rows whose job found no room in another shard before, and that shard."""
     found: dict[int, int] = {}
     for index, row in enumerate(rows):
         home = shards.refused_in(row.id)
@@ -43,8 +43,8 @@ def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
 async def _mark(
     shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    """Whoever enqueues these jobs again asks where they found no room: that shard is to know that they are elsewhere.
-    Those that it has by now, as another has stored them, are known."""
+    """Mark these jobs in the shard where they found no room: a repeated enqueue asks there, and must learn that they
+    are elsewhere. Jobs that this shard has by now, because another enqueue stored them, are answered."""
     groups: dict[int, list[JobId]] = {}
     for index, home in detours.items():
         groups.setdefault(home, []).append(rows[index].id)
@@ -60,7 +60,7 @@ async def _mark(
 async def _unmark(
     shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
 ) -> None:
-    """Those that were not stored there either are nowhere."""
+    """Remove the marks of jobs that were not stored in the end."""
     groups: dict[int, list[JobId]] = {}
     for index, home in detours.items():
         if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME):
@@ -85,7 +85,7 @@ async def _put(
         if len(groups) == 1:
             raise
         raise StoreFull(
-            f"{shards.where}: a server of the cluster has reached its maxmemory. What others were to store is stored; "
+            f"{shards.where}: a server of the cluster has reached its maxmemory. The rows for others are stored; "
             "repeating all of it is safe, and work goes on by itself"
         ) from error
     for (number, of), inserted in zip(groups.items(), found, strict=True):
@@ -96,7 +96,7 @@ async def _put(
 async def _put_again(
     shards: Shards, rows: Sequence[Row], indexes: Sequence[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    """Of jobs that have left their shard: those that are nowhere any more are new."""
+    """Store the jobs that have left their shard and are nowhere any more: they are new."""
     records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
     gone: list[int] = []
     for index, record in zip(indexes, records, strict=True):

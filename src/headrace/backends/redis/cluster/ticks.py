@@ -1,9 +1,9 @@
 """Schedules and the ledger of their ticks, over several shards.
 
-A schedule is in the shard of its queue, so that its ticks and their jobs are stored in one step, there. When it gets a
-queue of another shard, it goes there as jobs do: its shard drops it and puts it into the channel to the other one, in
-one step, so that it is planned by one shard, and then by the other, and never by both. Its ticks stay where they are;
-it takes along where that is, and slots that have fired there do not fire again.
+A schedule is in the shard of its queue, so its ticks and their jobs are stored there in one step. If it gets a queue of
+another shard, it goes there as jobs do: its shard drops it and puts it into the channel to the other one, in one step.
+So it is planned by one shard, then by the other, and never by both. Its ticks stay where they are. It takes along where
+they are, and slots that have fired there do not fire again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, Schedu
 from headrace.text import shown
 
 _REMEMBERED = 100_000
-"""Schedules of which a process remembers the shard."""
+"""How many schedules' shards a process remembers."""
 
 
 class Location(NamedTuple):
-    """Where a schedule is, and where earlier ticks of it are."""
+    """Where a schedule is, and where its earlier ticks are."""
 
     number: int
     uid: bytes
@@ -43,7 +43,7 @@ class ClusterTicks:
         self._open_shards = shards
         self._seen: dict[str, Location] = {}
         self._ledgers: dict[bytes, int] = {}
-        """Of a schedule: the shard that had a tick of it."""
+        """By uid: a shard that had a tick of the schedule."""
 
     @property
     def _shards(self) -> Shards:
@@ -59,7 +59,7 @@ class ClusterTicks:
     # -- save
 
     async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
-        """All shards are asked for the names first: one is that of one schedule."""
+        """All shards are asked for the names first, because a name belongs to one schedule."""
         answers: list[bool] = []
         for piece in _without_repeats(batch):
             answers += await self._save(piece, at)
@@ -93,7 +93,7 @@ class ClusterTicks:
         return await self._settle(made, batch, answers) if made else answers
 
     def _alteration(self, change: Save | Drop, location: Location | None) -> tuple[int, Alteration]:
-        """Which shard does what."""
+        """The shard that makes the change, and the change."""
         if isinstance(change, Drop):
             assert location is not None
             return location.number, Alteration(change.name, change.expect)
@@ -107,15 +107,15 @@ class ClusterTicks:
         return location.number, Alteration(wanted.name, change.expect, wanted, past, target)
 
     async def _settle(self, made: Sequence[str], batch: Sequence[Save | Drop], answers: Sequence[bool]) -> list[bool]:
-        """Two may have made a schedule of one name at once, in two shards: one of them stays."""
+        """Two clients may have made schedules of one name at once in two shards: one of them stays."""
         locations = await self._find_out(made)
         uids = {change.schedule.name: change.schedule.uid for change in batch if isinstance(change, Save)}
         lost = {name for name in made if name in locations and locations[name].uid != uids[name]}
         return [done and _name(change) not in lost for change, done in zip(batch, answers, strict=True)]
 
     async def _find_out(self, names: Sequence[str]) -> dict[str, Location]:
-        """Where the schedules of these names are. Those that are on their way are helped; of several of one name the
-        oldest stays."""
+        """The locations of the schedules of these names. Schedules that are on their way are carried first; of several
+        with one name the oldest stays."""
         found, leaving = await self._ask_all(names)
         if leaving:
             await self._shards.relay.carry_waiting(leaving.keys(), range(len(self._shards.all)))
@@ -164,7 +164,7 @@ class ClusterTicks:
         return dict(enumerate(answers))
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
-        """What the shards have that are there."""
+        """The due schedules of all shards that answer."""
         answers = await attempt(shard.ticks.look(req, at) for shard in self._shards.all)
         now: int | None = None
         schedules: list[Schedule] = []
@@ -187,8 +187,8 @@ class ClusterTicks:
     # -- plan
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
-        """Each in the shard of its schedule. Slots that have fired in another are left out; a plan for which that one
-        cannot be asked is not carried out."""
+        """Carry out each plan in the shard of its schedule. Slots that have fired in another shard are left out; if
+        that shard cannot be asked, the plan is not carried out."""
         locations = await self._locations(batch)
         known = await attempt(self._planned_before(plan, locations.get(plan.name)) for plan in batch)
         groups: dict[int, list[int]] = {}
@@ -217,7 +217,8 @@ class ClusterTicks:
         return found
 
     async def _locations(self, batch: Sequence[Plan]) -> dict[str, Location]:
-        """Of each schedule as it was when its plan was made: if it went elsewhere since, the plan is out of date."""
+        """The location of each schedule as it was when its plan was made. If the schedule has moved since, the plan is
+        out of date."""
         locations: dict[str, Location] = {}
         unknown: list[str] = []
         for plan in batch:
@@ -240,8 +241,8 @@ class ClusterTicks:
     # -- history, note
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
-        """All are asked: the ticks of one that has moved are in several shards. What was missed in one may have been
-        made up for in another."""
+        """All shards are asked: a schedule that has moved has ticks in several. A slot that was missed in one shard may
+        have fired in another."""
         answers = await every(shard.ticks.history(uid, before, limit) for shard in self._shards.all)
         by_slot: dict[int, Tick] = {}
         for tick in chain.from_iterable(answers):
@@ -249,7 +250,7 @@ class ClusterTicks:
         return [by_slot[slot] for slot in nlargest(limit, by_slot)]
 
     async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
-        """The shard is asked that is remembered, and all others for what it does not know."""
+        """Ask the remembered shard first, then all of them for ticks that it does not know."""
         groups: dict[int, list[TickNote]] = {}
         missing: list[TickNote] = []
         for note in batch:
@@ -271,17 +272,17 @@ def _name(change: Save | Drop) -> str:
 
 
 def _age(one: Schedule) -> tuple[int, bytes, int]:
-    """The order of several of one name, of which the first stays."""
+    """Sorts schedules of one name; the first stays."""
     return one.created_at, one.uid, -one.version
 
 
 def _finality(tick: Tick) -> tuple[bool, int]:
-    """The order of several of one slot, of which the last one counts."""
+    """Sorts ticks of one slot; the last one counts."""
     return tick.outcome is TickOutcome.FIRED, tick.planned_at
 
 
 def _without_repeats(batch: Sequence[Save | Drop]) -> Iterator[list[Save | Drop]]:
-    """In pieces that name each schedule once."""
+    """Pieces of the batch that name each schedule once."""
     piece: dict[str, Save | Drop] = {}
     for change in batch:
         if _name(change) in piece:
@@ -293,7 +294,7 @@ def _without_repeats(batch: Sequence[Save | Drop]) -> Iterator[list[Save | Drop]
 
 
 def _left(plan: Plan, known: Collection[int]) -> Plan:
-    """Without the slots that are known."""
+    """The plan without the slots that are known."""
     if not known:
         return plan
     return replace(plan, ticks=[tick for tick in plan.ticks if tick.slot not in known])
@@ -302,7 +303,7 @@ def _left(plan: Plan, known: Collection[int]) -> Plan:
 def _with_known(
     plan: Plan, known: Collection[int], outcomes: Iterable[TickOutcome | None]
 ) -> Iterator[TickOutcome | None]:
-    """What became of all ticks of a plan."""
+    """What became of all ticks of the plan."""
     told = iter(outcomes)
     for tick in plan.ticks:
         yield None if tick.slot in known else next(told)

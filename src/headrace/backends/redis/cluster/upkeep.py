@@ -1,4 +1,4 @@
-"""Reap and sweep over several shards: decided for all of them, done in each."""
+"""Reap and sweep over several shards: decided for all together, done in each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.seam.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
 
 async def reap(shards: Shards, req: Reap, at: Stamp) -> list[Reaped]:
-    """The oldest leases of all; then what waits for another shard is carried there."""
+    """Take back the oldest leases of all shards; then carry what waits for another shard."""
     looks = await attempt(shard.overdue(req, at) for shard in shards.all)
     seen = {shard.number: look for shard, look in zip(shards.all, looks, strict=True) if isinstance(look, Overdue)}
     shares = share_out(seen, req)
@@ -52,7 +52,7 @@ def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
 
 
 async def sweep(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
-    """The oldest ends of all."""
+    """Remove the oldest of all shards."""
     if clause.place is Place.TICKS:
         return await _sweep_ticks(shards, clause, at)
     if clause.place is Place.KEYS:
@@ -74,7 +74,7 @@ async def sweep(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
 
 
 def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list[EndedJob]], bool]:
-    """What goes in each shard, and whether there is more of it."""
+    """What goes in each shard, and whether there is more."""
     count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
     excess = 0 if clause.max_count is None else count - clause.max_count
     over = 0 if clause.max_bytes is None else size - clause.max_bytes
@@ -92,7 +92,7 @@ def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list
 async def _condemn_dead(
     shards: Shards, looks: Sequence[Ended], clause: SweepClause, at: Stamp
 ) -> tuple[dict[int, list[EndedJob]], bool]:
-    """FAILED jobs: what is too old; where nothing is, what is too much."""
+    """FAILED jobs that are too old; if none is, those that are too many."""
     count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
     bound = "age"
     doomed, more = condemn(looks, replace(clause, max_count=None, max_bytes=None))
@@ -115,7 +115,7 @@ async def _sweep_ticks(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
 
 
 async def _sweep_keys(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
-    """Those that are free by now; and of all others that are too many, those that would be free first."""
+    """Remove keys that are free by now, and, if the others are too many, those that would be free first."""
     free = await every(shard.outlived(replace(clause, max_count=None), at) for shard in shards.all)
     total, more = sum(look.total for look in free), any(look.more for look in free)
     shares = {number: len(look.instants) for number, look in enumerate(free)}
