@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from headrace.backends.redis.job_layout import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
-from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement, Stamp
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")
@@ -38,8 +38,19 @@ _pack_epoch = Struct(">Q").pack
 _pack_long = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT, _UNBEGUN = 1, 2, 4, 8, 16
 
+T = TypeVar("T")
 Away = Callable[[str], int | None]
 """Returns the shard of a queue if that is another one, else None."""
+
+
+def at_arg(at: Stamp) -> int | str:
+    """A time as scripts take it."""
+    return "" if at is None else at
+
+
+def or_false(value: T | None) -> T | bool:
+    """An optional value as scripts take it in msgpack."""
+    return False if value is None else value
 
 
 def checked(rows: Iterable[Row]) -> None:
@@ -142,9 +153,8 @@ def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[i
         target = away(row.queue)
         if target is not None:
             _, head, *_, bodies = insert_args([row])
-            key, inbox = False if row.key is None else row.key, False if row.reply_to is None else row.reply_to
-            group = False if row.group is None else row.group
-            names = encode((row.queue, key, row.hold_failed, inbox, row.tenant, group))
+            optional = or_false(row.key), row.hold_failed, or_false(row.reply_to), row.tenant, or_false(row.group)
+            names = encode((row.queue, *optional))
             blobs.append(head + _pack_long(len(names)) + names + bodies[0])
             found.append((target, len(blobs)))
     return found
@@ -186,8 +196,8 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
                     s.reason,
                     _blob(blobs, s.error),
                     cells or False,
-                    False if s.queue is None else s.queue,
-                    False if s.priority is None else s.priority,
+                    or_false(s.queue),
+                    or_false(s.priority),
                     False if s.queue is None or (target := away(s.queue)) is None else target,
                     rows_away,
                 )

@@ -13,7 +13,7 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES, STATES
+from headrace.backends.redis.marshalling import CODES, STATES, at_arg, or_false
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.schedule_layout import TICK_BYTES
@@ -341,15 +341,15 @@ class Shard:
         return Page(records, downto.hex() or None)
 
     async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
-        found, workers, places = await self._numbers(at, queues)
+        found, workers, places = await self.numbers(at, queues)
         return Stats(
             sorted(found, key=lambda queue: queue.queue),
             sorted(claiming_from(queues, workers.values()), key=lambda one: (one.started_at, one.worker)),
             places if queues is None else [],
         )
 
-    async def _numbers(
-        self, at: Stamp, names: Sequence[str] | None = None
+    async def numbers(
+        self, at: Stamp, names: Sequence[str] | None
     ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
         """Queues (these, or all), workers by holder, and places; in several calls if there are many."""
         queues: dict[bytes, QueueStats] = {}
@@ -391,11 +391,6 @@ class Shard:
         except Refused as error:
             raise translated(error, self._where, base=self._base) from error
         return int(seconds) * 1_000_000 + int(micros)
-
-
-def at_arg(at: Stamp) -> int | str:
-    """A time as scripts take it."""
-    return "" if at is None else at
 
 
 def steady_args(req: Reap) -> tuple[str | int, int, int]:
@@ -455,13 +450,13 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
     states = _ANY if sel.states is None else sum(1 << CODES[state] for state in sel.states)
     packed = encode(
         (
-            False if sel.queue is None else sel.queue,
-            False if sel.tenant is None else sel.tenant,
-            False if sel.task is None else sel.task,
+            or_false(sel.queue),
+            or_false(sel.tenant),
+            or_false(sel.task),
             states,
             -1 if sel.older_than is None else at - sel.older_than,
             (above or b"").hex(),
-            False if sel.reason is None else sel.reason,
+            or_false(sel.reason),
         )
     )
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed

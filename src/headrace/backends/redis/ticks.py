@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.backends.redis import marshalling, schedule_layout
 from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.backends.redis.schedule_layout import TICK_BYTES, Alteration, Planned, Stored
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
@@ -61,7 +62,7 @@ class ShardTicks:
         if not batch:
             return []
         name = "drop" if all(one.wanted is None for one in batch) else "save"
-        return [done == 1 for done in await self._run(name, _at(at), *schedule_layout.save_args(batch))]
+        return [done == 1 for done in await self._run(name, at_arg(at), *schedule_layout.save_args(batch))]
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
         return [one.schedule for one in (await self.search(sel, after, limit)).stored]
@@ -82,7 +83,7 @@ class ShardTicks:
         return Found(stored, "", moving)
 
     async def _search(self, names: Sequence[str] | None, above: str, sel: ScheduleSelector, limit: int) -> Found:
-        wanted = [False if value is None else value for value in (sel.tenant, sel.queue)]
+        wanted = [or_false(sel.tenant), or_false(sel.queue)]
         named = b"" if names is None else encode(names)
         flat, upto, moving = await self._run("find", named, above, encode(wanted), limit, LOOK)
         return Found(schedule_layout.unpack_schedules(flat), upto.decode(), bool(moving))
@@ -93,14 +94,14 @@ class ShardTicks:
 
     async def look(self, req: Look, at: Stamp) -> Due:
         """Like ``due``, with more detail."""
-        now, flat, next_in = await self._run("due", _at(at), req.limit, req.shard, req.shards)
+        now, flat, next_in = await self._run("due", at_arg(at), req.limit, req.shard, req.shards)
         return Due(int(now), schedule_layout.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
         found: Outcomes = []
         for piece in _in_pieces(batch):
             found += schedule_layout.outcomes(
-                await self._run("plan", _at(at), *schedule_layout.plan_args(piece, self._away))
+                await self._run("plan", at_arg(at), *schedule_layout.plan_args(piece, self._away))
             )
         return found
 
@@ -128,7 +129,7 @@ class ShardTicks:
 
     async def first(self, count: int, at: Stamp) -> First:
         """The ticks that were planned first."""
-        now, total, flat = await self._run("planned", _at(at), count)
+        now, total, flat = await self._run("planned", at_arg(at), count)
         return First(int(now), total, schedule_layout.unpack_planned(flat))
 
     async def forget(self, ticks: Sequence[Planned]) -> int:
@@ -202,7 +203,3 @@ def _in_pieces(batch: Sequence[Plan]) -> Iterator[list[Plan]]:
             piece, ticks = [], 0
     if piece:
         yield piece
-
-
-def _at(at: Stamp) -> int | str:
-    return "" if at is None else at

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.shard import ClusterShard
-from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.backends.redis.marshalling import CODES
 from headrace.backends.redis.shard import APPLIES
 from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
@@ -68,9 +68,7 @@ async def _ask_at(
     call: Callable[[ClusterShard, list[JobId]], Awaitable[list[Altered]]],
     found: Answers,
 ) -> None:
-    groups: dict[int, list[JobId]] = {}
-    for job_id, number in where.items():
-        groups.setdefault(number, []).append(job_id)
+    groups = by_shard(where, where.__getitem__)
     answers = await every(call(shards.all[number], ids) for number, ids in groups.items())
     for number, altered in zip(groups, answers, strict=True):
         found.update((one.id, (number, one)) for one in altered)

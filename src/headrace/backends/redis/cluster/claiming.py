@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.shard import EXPIRED, PASSED_OVER, Met, Peeked
-from headrace.backends.redis.cluster.shards import Shards, attempt
+from headrace.backends.redis.cluster.shards import Shards, attempt, by_shard
 from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
 from headrace.seam.policy import FOREVER
@@ -41,9 +41,7 @@ class Plan(NamedTuple):
 
 async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:
     """Look at all shards first, then take the first jobs of all from their shards."""
-    queues: dict[int, list[str]] = {}
-    for queue in dict.fromkeys(req.queues):
-        queues.setdefault(shards.number_of(queue), []).append(queue)
+    queues = by_shard(dict.fromkeys(req.queues), shards.number_of)
     if len(queues) == 1:
         [number] = queues
         claimed = await shards.all[number].claim(req, at)
@@ -96,9 +94,7 @@ async def _share_out(
 
 
 async def _take_plain(shards: Shards, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
-    queues: dict[int, list[str]] = {}
-    for queue in req.queues:
-        queues.setdefault(shards.number_of(queue), []).append(queue)
+    queues = by_shard(req.queues, shards.number_of)
     _, made, problem = await _look(shards, req, queues, at)
     claimed, failed = await _take(shards, req, queues, made, at)
     room = req.max_bytes - sum(met.size for of in made.shares.values() for met in of)

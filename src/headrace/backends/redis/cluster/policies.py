@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.errors import ConfigError
 from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
 from headrace.seam.records import Stamp
@@ -37,9 +37,7 @@ class ClusterPolicies:
         if queues is None:
             answers = await every(shard.policies.find(None, at) for shard in shards.all)
         else:
-            groups: dict[int, list[str]] = {}
-            for queue in queues:
-                groups.setdefault(shards.number_of(queue), []).append(queue)
+            groups = by_shard(queues, shards.number_of)
             answers = await every(shards.all[number].policies.find(of, at) for number, of in groups.items())
         return sorted((state for answer in answers for state in answer), key=lambda state: state.policy.queue)
 

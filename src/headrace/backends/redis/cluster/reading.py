@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.redis.cluster.shard import ClusterShard
-from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.seam.records import JobId, JobKey, Page, PlaceStats, Record, Selector, Stamp, Stats, WorkerStats
 
 
@@ -35,15 +35,12 @@ async def fetch(
 async def _fetch_from(
     shards: Shards, keys: Sequence[JobKey], where: Mapping[JobId, int], want: frozenset[str], at: Stamp
 ) -> dict[JobId | JobKey, Record]:
-    groups: dict[int, list[JobId | JobKey]] = {}
-    for key in keys:
-        groups.setdefault(shards.number_of(key.queue), []).append(key)
-    for job_id, number in where.items():
-        groups.setdefault(number, []).append(job_id)
-    answers = await every(shards.all[number].fetch(names, want, at) for number, names in groups.items())
+    names: Iterable[JobId | JobKey] = (*keys, *where)
+    groups = by_shard(names, lambda name: shards.number_of(name.queue) if isinstance(name, JobKey) else where[name])
+    answers = await every(shards.all[number].fetch(of, want, at) for number, of in groups.items())
     found: dict[JobId | JobKey, Record] = {}
-    for (number, names), records in zip(groups.items(), answers, strict=True):
-        for name, record in zip(names, records, strict=True):
+    for (number, of), records in zip(groups.items(), answers, strict=True):
+        for name, record in zip(of, records, strict=True):
             if record is not None:
                 found[name] = record
                 if not is_leaving(shards, record, number):

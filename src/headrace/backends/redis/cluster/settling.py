@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.redis.cluster import claiming
-from headrace.backends.redis.cluster.shards import Shards, attempt
+from headrace.backends.redis.cluster.shards import Shards, attempt, by_shard
 from headrace.backends.redis.cluster.transfer import Route
 from headrace.backends.settled import check_settled
 from headrace.errors import Unavailable
@@ -76,10 +76,8 @@ def _only_shard(shards: Shards, batch: Sequence[Settlement], req: Claim) -> int 
 async def _finish_at(
     shards: Shards, batch: Sequence[Settlement], where: dict[JobId, int], settled: Settled, at: Stamp
 ) -> Unavailable | None:
-    groups: dict[int, list[int]] = {}
-    for index, settlement in enumerate(batch):
-        if index not in settled and settlement.id in where:
-            groups.setdefault(where[settlement.id], []).append(index)
+    here = (index for index, settlement in enumerate(batch) if index not in settled and settlement.id in where)
+    groups = by_shard(here, lambda index: where[batch[index].id])
     answers = await attempt(
         shards.all[number].finish([batch[index] for index in indexes], at) for number, indexes in groups.items()
     )

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES
-from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
+from headrace.backends.redis.marshalling import CODES, at_arg
+from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args
 from headrace.seam.records import (
     Altered,
     Change,
@@ -20,14 +20,11 @@ from headrace.seam.records import (
     JobId,
     JobKey,
     Move,
-    PlaceStats,
-    QueueStats,
     Reap,
     Reaped,
     Selector,
     Stamp,
     SweepClause,
-    WorkerStats,
 )
 from headrace.types import JobState
 
@@ -253,12 +250,6 @@ class ClusterShard(Shard):
         """Take in entries of shard ``source``. Returns the mark of the last one."""
         mark: bytes = await self._run("receive", source, *entries)
         return mark
-
-    async def numbers(
-        self, at: Stamp, names: Sequence[str] | None
-    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues, workers by their holders, places."""
-        return await self._numbers(at, names)
 
 
 def _time(told: bytes) -> int | None:

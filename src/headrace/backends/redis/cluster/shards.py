@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from binascii import crc_hqx
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from headrace.backends.redis.cluster.shard import HERE, LEAVING, UNKNOWN, ClusterShard
@@ -183,9 +183,7 @@ class Shards:
         return [found[key] for key in keys if key in found]
 
     async def _holders(self, keys: Sequence[JobKey]) -> dict[JobKey, JobId]:
-        groups: dict[int, list[JobKey]] = {}
-        for key in keys:
-            groups.setdefault(self.number_of(key.queue), []).append(key)
+        groups = by_shard(keys, lambda key: self.number_of(key.queue))
         calls = [self.all[number].locate((), of) for number, of in groups.items()]
         found: dict[JobKey, JobId] = {}
         for (number, of), (_, holders) in zip(groups.items(), await every(calls), strict=True):
@@ -196,6 +194,14 @@ class Shards:
     async def bring(self, keys: Iterable[JobKey]) -> None:
         """Carry whatever is on its way to the queues of these keys: a job takes its key when it arrives."""
         await self.relay.carry_waiting(range(len(self.all)), {self.number_of(key.queue) for key in keys})
+
+
+def by_shard(items: Iterable[T], number_of: Callable[[T], int]) -> dict[int, list[T]]:
+    """Items by the number of their shard, in their order."""
+    groups: dict[int, list[T]] = {}
+    for item in items:
+        groups.setdefault(number_of(item), []).append(item)
+    return groups
 
 
 def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:

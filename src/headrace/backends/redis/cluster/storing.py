@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.cluster import reading
-from headrace.backends.redis.cluster.shards import Shards, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.backends.redis.shard import LEFT
 from headrace.errors import StoreFull
-from headrace.seam.records import Inserted, InsertStatus, JobId, Record, Row, Stamp
+from headrace.seam.records import Inserted, InsertStatus, Record, Row, Stamp
 
 
 async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
@@ -45,10 +45,8 @@ async def _mark(
 ) -> None:
     """Mark these jobs in the shard where they found no room: a repeated enqueue asks there, and must learn that they
     are elsewhere. Jobs that this shard has by now, because another enqueue stored them, are answered."""
-    groups: dict[int, list[JobId]] = {}
-    for index, home in detours.items():
-        groups.setdefault(home, []).append(rows[index].id)
-    there = await every(shards.all[home].mark(ids) for home, ids in groups.items())
+    groups = by_shard(detours, detours.__getitem__)
+    there = await every(shards.all[home].mark([rows[index].id for index in of]) for home, of in groups.items())
     known = {job_id for ids in there for job_id in ids}
     indexes = [index for index in detours if rows[index].id in known]
     records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
@@ -61,11 +59,9 @@ async def _unmark(
     shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
 ) -> None:
     """Remove the marks of jobs that were not stored in the end."""
-    groups: dict[int, list[JobId]] = {}
-    for index, home in detours.items():
-        if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME):
-            groups.setdefault(home, []).append(rows[index].id)
-    await every(shards.all[home].unmark(ids) for home, ids in groups.items())
+    gone = [index for index in detours if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME)]
+    groups = by_shard(gone, detours.__getitem__)
+    await every(shards.all[home].unmark([rows[index].id for index in of]) for home, of in groups.items())
 
 
 def _same(record: Record) -> Inserted:
@@ -75,9 +71,7 @@ def _same(record: Record) -> Inserted:
 async def _put(
     shards: Shards, rows: Sequence[Row], indexes: Iterable[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    groups: dict[int, list[int]] = {}
-    for index in indexes:
-        groups.setdefault(shards.number_of(rows[index].queue), []).append(index)
+    groups = by_shard(indexes, lambda index: shards.number_of(rows[index].queue))
     calls = [shards.all[number].insert([rows[index] for index in of], at) for number, of in groups.items()]
     try:
         found = await every(calls)

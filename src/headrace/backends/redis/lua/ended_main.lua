@@ -15,17 +15,12 @@ local key = base .. ':d:' .. state
 local told, aged = {}, 0
 
 local function look(from, to, pass)
-    local piece = call('ZRANGE', key, from, to, 'WITHSCORES')
-    local ids = {}
-    for i = 1, #piece, 2 do
-        ids[#ids + 1] = piece[i]
-    end
-    local states = ask('HMGET', base .. ':s', ids)
+    local ids, ends, states = ended_jobs(key, from, to)
     for i, id in ipairs(ids) do
         local j = read_state(states[i])
-        local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
+        local past = age >= 0 and tonumber(ends[i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if tonumber(piece[2 * i]) > spared or not pass(id, piece[2 * i], j, past, old) then
+        if tonumber(ends[i]) > spared or not pass(id, ends[i], j, past, old) then
             return 0
         end
     end

@@ -21,3 +21,12 @@ end
 local function remember_held(instant, id, till)
     call('SETEX', base .. ':dm', MEMORY, instant .. ':' .. number(till) .. ':' .. id)
 end
+
+-- Returns ids, ends and states of ended jobs, by the rank of their ends.
+local function ended_jobs(key, from, to)
+    local flat, ids, ends = call('ZRANGE', key, from, to, 'WITHSCORES'), {}, {}
+    for i = 1, #flat, 2 do
+        ids[#ids + 1], ends[#ends + 1] = flat[i], flat[i + 1]
+    end
+    return ids, ends, ask('HMGET', base .. ':s', ids)
+end

@@ -56,31 +56,37 @@ do
         end
     end
 
-    -- The job that has the key has ended.
-    function end_key(id, j, held_until)
+    -- Returns the field of a job's key and its entry, if the job has the key.
+    local function own_field(id, j)
         if j.keyed == 1 then
             local field = key_field(j.qid, key_of(id))
             local packed = call('HGET', base .. ':k', field)
             if packed and string.sub(packed, 1, 16) == id then
-                call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, j.state == FAILED and 2 or 1))
+                return field, packed
             end
+        end
+    end
+
+    -- The job that has the key has ended.
+    function end_key(id, j, held_until)
+        local field = own_field(id, j)
+        if field then
+            call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, j.state == FAILED and 2 or 1))
         end
     end
 
     -- The job is about to be removed. With ``held_after``, a key that is held beyond that instant outlives it.
     function drop_key(id, j, held_after)
-        if j.keyed == 1 then
-            local field = key_field(j.qid, key_of(id))
-            local packed = call('HGET', base .. ':k', field)
-            if packed and string.sub(packed, 1, 16) == id then
-                local held_until = held_after and #packed >= KEY_SIZE and select(2, struct.unpack(KEY, packed)) or 0
-                if held_until > (held_after or 0) then
-                    call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, OUTLIVES))
-                    call('ZADD', base .. ':kx', number(held_until), field)
-                else
-                    call('HDEL', base .. ':k', field)
-                end
-            end
+        local field, packed = own_field(id, j)
+        if not field then
+            return
+        end
+        local held_until = held_after and #packed >= KEY_SIZE and select(2, struct.unpack(KEY, packed)) or 0
+        if held_until > (held_after or 0) then
+            call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, OUTLIVES))
+            call('ZADD', base .. ':kx', number(held_until), field)
+        else
+            call('HDEL', base .. ':k', field)
         end
     end
 end

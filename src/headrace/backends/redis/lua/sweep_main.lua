@@ -47,18 +47,13 @@ if by_age then
 end
 local budget = at + 50 * limit
 while not done do
-    local piece = call('ZRANGE', key, at, at + MANY / 2 - 1, 'WITHSCORES')
-    local ids = {}
-    for i = 1, #piece, 2 do
-        ids[#ids + 1] = piece[i]
-    end
-    local states = ask('HMGET', base .. ':s', ids)
+    local ids, ends, states = ended_jobs(key, at, at + MANY / 2 - 1)
     for i, id in ipairs(ids) do
         local j = read_state(states[i])
         j.state = state
-        local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
+        local past = age >= 0 and tonumber(ends[i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if tonumber(piece[2 * i]) > spared then
+        if tonumber(ends[i]) > spared then
             done = true
             break
         elseif old or #doomed < excess or freed < over then
@@ -72,7 +67,7 @@ while not done do
             done = true
             break
         else
-            walked, last, earliest = piece[2 * i], id, math.min(earliest or j.held_until, j.held_until)
+            walked, last, earliest = ends[i], id, math.min(earliest or j.held_until, j.held_until)
         end
     end
     at = at + #ids
