@@ -1,7 +1,6 @@
 -- Notes the times in which all workers were away at once.
---
--- Called for a beat of a worker that is not listed. If no other worker is listed either, all were away. The time is
--- noted if at least two workers that had been at work went away together.
+-- Called for a beat of a worker that is not listed. If no other worker is listed either, all were away. The time is noted if at least two
+-- workers that had been at work went away together.
 local function note_absence(now, gap, at_work)
     local last = call('ZREVRANGE', base .. ':X', 0, 1, 'WITHSCORES')
     if last[2] and tonumber(last[2]) > now then

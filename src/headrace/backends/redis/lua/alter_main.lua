@@ -1,10 +1,8 @@
 -- Changes jobs from outside.
---
--- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of the change, its
--- text, its number (for a move: 0 within the shard, -1 refused, else the target shard plus one), the states that it
--- applies to as bits, limit, how many jobs to look at, whether it is a dry run. Answers {id, before, after (-1: gone),
--- changed, qid, key} of each job, the names of the queues by number, and the id up to which it has looked ('' : to the
--- end).
+-- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of the change, its text, its number (for a
+-- move: 0 within the shard, -1 refused, else the target shard plus one), the states that it applies to as bits, limit, how many jobs to
+-- look at, whether it is a dry run. Answers {id, before, after (-1: gone), changed, qid, key} of each job, the names of the queues by
+-- number, and the id up to which it has looked ('' : to the end).
 
 local CANCEL, PAUSE, RESUME, REQUEUE, MOVE, REPRIORITISE, WATCH, HOLD, DELETE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local PUT_OFF, PUT_AT = 10, 11

@@ -1,13 +1,12 @@
 -- Sets aside jobs that cannot be read.
---
--- They become FAILED with the reason 'corrupt', so that they can be listed and deleted. If the enqueued job itself
--- cannot be read, its bytes become the blob of a job without a name.
+-- They become FAILED with the reason 'corrupt', so that they can be listed and deleted. If the enqueued job itself cannot be read, its
+-- bytes become the blob of a job without a name.
 
 -- A head without key, task, tenant or numbers (msgpack).
 local NAMELESS = '\150\192\160\160\192\192\192'
 
--- Sets one job aside. The caller has taken it off every list and out of the counts; ``qid`` is its queue. An id that is
--- not among the jobs is forgotten.
+-- Sets one job aside. The caller has taken it off every list and out of the counts; ``qid`` is its queue. An id that is not among the jobs
+-- is forgotten.
 set_aside = function(id, qid, as_blob)
     if #id ~= 16 or not call('ZSCORE', base .. ':a', id) then
         call('HDEL', base .. ':j', id)
@@ -38,5 +37,5 @@ set_aside = function(id, qid, as_blob)
     weigh(FAILED, j.size)
     end_key(id, j, 0)
     tell_waiters(id)
-    redis.log(redis.LOG_WARNING, 'a job could not be read, and lies with the dead letters now')
+    redis.log(redis.LOG_WARNING, 'a job could not be read, and is among the dead letters now')
 end

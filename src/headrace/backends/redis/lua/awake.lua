@@ -58,8 +58,8 @@ local function open_awake(self)
         soon[qid] = math.min(soon[qid] or at, at)
     end
 
-    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule
-    -- ``holders``: other holders may find more.
+    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule ``holders``: other
+    -- holders may find more.
     function self.fix(qid, at)
         if not policy_of(qid)[RULE.holders] then
             soon[qid] = nil

@@ -51,9 +51,8 @@ local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
         saved, leases = {}, {}
     end
 
-    -- Leases up to ``most`` jobs of a piece, in its order; ``tenant`` is the number of their tenant, or 0. Returns how
-    -- many, which jobs left each cursor, and whether other jobs may have been added meanwhile: then the rest of the
-    -- piece was not looked at.
+    -- Leases up to ``most`` jobs of a piece, in its order; ``tenant`` is the number of their tenant, or 0. Returns how many, which jobs
+    -- left each cursor, and whether other jobs may have been added meanwhile: then the rest of the piece was not looked at.
     function b.take(piece, scores, cursors, most, tenant)
         b.step(#piece)
         local was = ask('HMGET', base .. ':s', piece)

@@ -1,5 +1,4 @@
 -- Stores the cells that a run has replaced or cleared.
---
 -- They are kept as a length for each section (KEPT: as it was enqueued, NONE: there is none), then their bytes.
 
 local patch_cells

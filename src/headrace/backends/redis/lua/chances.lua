@@ -1,5 +1,4 @@
--- Chooses, for each queue, the holder that makes room for jobs on their last chance (base:lc:qid: holder, and until
--- when).
+-- Chooses, for each queue, the holder that makes room for jobs on their last chance (base:lc:qid: holder, and until when).
 
 local NO_BOUND = 2 ^ 31
 local choose, stay_chosen
@@ -33,8 +32,7 @@ do
         return 2
     end
 
-    -- A holder that is chosen in some of these queues (keyed by number) and claims one job without a bound stays
-    -- chosen.
+    -- A holder that is chosen in some of these queues (keyed by number) and claims one job without a bound stays chosen.
     function stay_chosen(qids, now, holder, lease_for)
         local asked, keys = {}, {}
         for qid in pairs(qids) do

@@ -43,8 +43,7 @@ do
         return #turning > VISITED
     end
 
-    -- Returns the numbers of the queues that a claim names: nil for a queue that was named before, false for an unknown
-    -- one.
+    -- Returns the numbers of the queues that a claim names: nil for a queue that was named before, false for an unknown one.
     local function numbers_of(queues)
         local qids, seen = ask('HMGET', base .. ':q', queues), {}
         for i = 1, #queues do
@@ -71,10 +70,9 @@ do
         return found
     end
 
-    -- Returns the parts of a claim, in the order of the first queue named: each governed queue is one, all others
-    -- together are one. Of these, only queues that have something and the first that are named are kept. Also returns
-    -- the time until something may come that this claim leaves out: from paused queues, from governed ones that have
-    -- nothing now, and from what is not due.
+    -- Returns the parts of a claim, in the order of the first queue named: each governed queue is one, all others together are one. Of
+    -- these, only queues that have something and the first that are named are kept. Also returns the time until something may come that
+    -- this claim leaves out: from paused queues, from governed ones that have nothing now, and from what is not due.
     function parts_of(queues, now, b)
         local qids, known, next_in = numbers_of(queues), {}, nil
         for i = 1, #queues do

@@ -1,7 +1,6 @@
 -- Pauses or resumes a queue, or one of its tenants or tasks.
---
--- ARGV: now or '', the queue's name, what (q, t, k), the name of the tenant or task, for how long (0: resume; '' :
--- until it is resumed). Answers whether steps are left to be done.
+-- ARGV: now or '', the queue's name, what (q, t, k), the name of the tenant or task, for how long (0: resume; '' : until it is resumed).
+-- Answers whether steps are left to be done.
 local now = clock(ARGV[1])
 local qid = qid_of(ARGV[2])
 local resumed = ARGV[5] == '0'

@@ -1,8 +1,7 @@
 -- Finds the schedules that must be looked at now.
---
--- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (rank,
--- look_at, name); and the time until the next one (-1: there is none, or more are due). No schedule comes before the
--- first of its list, so the first N of a rank are in the N lists whose first entries come first.
+-- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (rank, look_at, name); and the
+-- time until the next one (-1: there is none, or more are due). No schedule comes before the first of its list, so the first N of a rank
+-- are in the N lists whose first entries come first.
 
 local PIECE = 100
 
@@ -10,8 +9,7 @@ local now = clock(ARGV[1])
 local limit, share, shares = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local at = number(now)
 
--- Calls ``visit`` with each list of a rank whose first schedule is due between two instants, and with that schedule,
--- until it returns true.
+-- Calls ``visit`` with each list of a rank whose first schedule is due between two instants, and with that schedule, until it returns true.
 local function each_bucket(rank, from, to, visit)
     local first = 0
     while true do

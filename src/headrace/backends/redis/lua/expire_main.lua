@@ -1,5 +1,4 @@
--- Cancels due jobs that have expired. ARGV: now or '', ids. Answers id, job and state of each, and the names of the
--- queues by number.
+-- Cancels due jobs that have expired. ARGV: now or '', ids. Answers id, job and state of each, and the names of the queues by number.
 
 local now = clock(ARGV[1])
 local expired, known = {}, {}

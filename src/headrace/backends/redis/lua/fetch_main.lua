@@ -1,8 +1,7 @@
 -- Reads records of jobs.
---
--- ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether errors, results and
--- cells are wanted ('1'). Answers now; for each name: id, job, state, replaced cells, error, result, worker, and run_at
--- of a job that was never leased; or nothing; then the names of the queues by number.
+-- ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether errors, results and cells are wanted
+-- ('1'). Answers now; for each name: id, job, state, replaced cells, error, result, worker, and run_at of a job that was never leased; or
+-- nothing; then the names of the queues by number.
 
 local now = clock(ARGV[1])
 local ids = ids_in(ARGV[2])

@@ -1,17 +1,14 @@
 -- Ends leases.
---
--- ARGV from ``first``: how many settlements; {state, flags, delay (-1: run_at stays), result_ttl, run_at (-1: by the
--- delay)} of each kind among them (msgpack); the kind of each (msgpack); {settlement, ...} of those that change more
--- than that (msgpack); spawned rows (as in insert: how many by each settlement, queue names, keys, inboxes, tenants and
--- groups, heads) and the number of their bodies; then all ids, all leases (epoch and holder as in STATE), a result for
--- each settlement that has one, those bodies, and other bytes. Answers the states, -1 for what is fenced off. If the
--- work is too much for one script, only the first settlements are done and answered.
+-- ARGV from ``first``: how many settlements; {state, flags, delay (-1: run_at stays), result_ttl, run_at (-1: by the delay)} of each kind
+-- among them (msgpack); the kind of each (msgpack); {settlement, ...} of those that change more than that (msgpack); spawned rows (as in
+-- insert: how many by each settlement, queue names, keys, inboxes, tenants and groups, heads) and the number of their bodies; then all ids,
+-- all leases (epoch and holder as in STATE), a result for each settlement that has one, those bodies, and other bytes. Answers the states,
+-- -1 for what is fenced off. If the work is too much for one script, only the first settlements are done and answered.
 
 local finish_all
 
 do
-    -- That bound in steps, and what some things cost: a settlement that is not plain, a group, another tenant, a
-    -- spawned row.
+    -- That bound in steps, and what some things cost: a settlement that is not plain, a group, another tenant, a spawned row.
     local ENOUGH, PER_CHANGE, PER_GROUP, PER_TENANT, PER_ROW = 2000, 8, 12, 12, 8
 
     -- Moves a job that is on no list to another queue, with its key unless the key is taken there.

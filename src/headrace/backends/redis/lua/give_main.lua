@@ -1,7 +1,6 @@
 -- Finds the oldest dead letters of tenants that have too many.
---
--- ARGV: now or '', how long ago they must have ended at least, limit, ``jobs`` or ``bytes``, whether it is a dry run,
--- then tenant and gift of each. Answers the index of the tenant, id, instant and size of each.
+-- ARGV: now or '', how long ago they must have ended at least, limit, ``jobs`` or ``bytes``, whether it is a dry run, then tenant and gift
+-- of each. Answers the index of the tenant, id, instant and size of each.
 
 local spared, limit, dry = clock(ARGV[1]) - tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5] == '1'
 local found, told = {}, {}

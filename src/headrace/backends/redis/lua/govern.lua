@@ -1,5 +1,5 @@
--- Makes a queue governed, and does what that takes bit by bit: running jobs are counted, tenants wake up when the rules
--- change, and jobs that waited before are put into lanes, in their order.
+-- Makes a queue governed, and does what that takes bit by bit: running jobs are counted, tenants wake up when the rules change, and jobs
+-- that waited before are put into lanes, in their order.
 
 local function open_rule()
     -- How much of it one script does, in jobs; a tenant counts for several.

@@ -1,5 +1,4 @@
--- Keeps the order of groups: only jobs that are called are in the claim index, the others wait in a list of their
--- group.
+-- Keeps the order of groups: only jobs that are called are in the claim index, the others wait in a list of their group.
 
 -- Groups in which a job may have to be called, and how many were called.
 local to_call, calls_made = {}, 0
@@ -61,9 +60,8 @@ local function open_groups()
         return last, last_at
     end
 
-    -- Returns the last of the called jobs that may be sent back to wait, and its run_at. Jobs that stay called are
-    -- noted as such when they are met. If one job of the group may run at a time, a job that was leased stays called
-    -- unless ``several`` are.
+    -- Returns the last of the called jobs that may be sent back to wait, and its run_at. Jobs that stay called are noted as such when they
+    -- are met. If one job of the group may run at a time, a job that was leased stays called unless ``several`` are.
     local function last_called(called, keep, several)
         while true do
             local last = call('ZRANGE', called, -1, -1, 'WITHSCORES')
@@ -144,8 +142,8 @@ local function open_groups()
         end
     end
 
-    -- A job leaves its group; or only the claim index, if it ``stays`` AVAILABLE in its queue: if one job may run at a
-    -- time, it stays called.
+    -- A job leaves its group; or only the claim index, if it ``stays`` AVAILABLE in its queue: if one job may run at a time, it stays
+    -- called.
     local function leave_group(id, j, stays)
         local group = group_of(id)
         if not group then

@@ -1,13 +1,12 @@
 -- Lets sweeps skip completed jobs whose results are held.
---
--- They stay beyond their age. A sweep remembers up to where all that is left is held, and until when at least, so that
--- the next one does not read them again.
+-- They stay beyond their age. A sweep remembers up to where all that is left is held, and until when at least, so that the next one does
+-- not read them again.
 
 -- Seconds for which that is remembered.
 local MEMORY = 3600
 
--- Returns the rank to continue at; and, if something is remembered, the last of the held jobs (its instant, its id) and
--- until when all of them are held.
+-- Returns the rank to continue at; and, if something is remembered, the last of the held jobs (its instant, its id) and until when all of
+-- them are held.
 local function after_held(now)
     local instant, till, id = string.match(call('GET', base .. ':dm') or '', '^(%d+):(%d+):(.+)$')
     if not till or tonumber(till) <= now then

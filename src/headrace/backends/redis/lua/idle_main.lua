@@ -1,5 +1,5 @@
--- Removes tenants that have no jobs and whose rate is not in use. ARGV: now or '', limit, whether it is a dry run.
--- Answers how many, and whether there are more.
+-- Removes tenants that have no jobs and whose rate is not in use. ARGV: now or '', limit, whether it is a dry run. Answers how many, and
+-- whether there are more.
 
 local now = clock(ARGV[1])
 local limit, dry = tonumber(ARGV[2]), ARGV[3] == '1'

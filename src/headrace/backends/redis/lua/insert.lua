@@ -1,10 +1,8 @@
 -- Stores new jobs.
---
--- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of rows with a key
--- (msgpack), {row, inbox} of rows that are waited for (msgpack), {row, tenant} and {row, group} of rows that have one
--- (msgpack), then the body of each row. Answers {row, status, id, state, attempt, result} for rows that did not become
--- a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the whole store. A FULL row answers {row, status, id,
--- 0, how many wait, how many may}.
+-- ARGV: now or '', queue names (msgpack), heads of all rows (ROW), {row, key, hold_failed} of rows with a key (msgpack), {row, inbox} of
+-- rows that are waited for (msgpack), {row, tenant} and {row, group} of rows that have one (msgpack), then the body of each row. Answers
+-- {row, status, id, state, attempt, result} for rows that did not become a job: 1 SAME, 2 DUPLICATE, 3 DONE, 4 FULL, 5 FULL because of the
+-- whole store. A FULL row answers {row, status, id, 0, how many wait, how many may}.
 
 local ROW_SIZE = 48
 local insert_rows, describe
@@ -17,8 +15,8 @@ do
         return string.find(base, '{%d+}$') and call('EXISTS', base .. ':m') == 1 and ask('ZMSCORE', base .. ':m', ids) or {}
     end
 
-    -- Opens the check of the rule ``depth``. It returns a status, how many jobs wait and how many may, if there is no
-    -- room for one more in the queue or in the store. Jobs admitted before count as waiting.
+    -- Opens the check of the rule ``depth``. It returns a status, how many jobs wait and how many may, if there is no room for one more in
+    -- the queue or in the store. Jobs admitted before count as waiting.
     local function open_gate()
         local found, admitted, total = {}, {}, 0
 

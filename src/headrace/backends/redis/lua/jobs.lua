@@ -1,11 +1,11 @@
 -- Reads and writes jobs and their states.
 
--- The values of ``cancel``: 0, or somebody (1) or a plan (3) asked for the cancellation of a running job, which then
--- ends with this reason; or ``left``: the job is on its way to another shard.
+-- The values of ``cancel``: 0, or somebody (1) or a plan (3) asked for the cancellation of a running job, which then ends with this reason;
+-- or ``left``: the job is on its way to another shard.
 local asked = {[1] = 'cancelled', [3] = 'superseded', left = 2}
 
--- Whether a job, and its state, are as they were written, judging by their lengths. Anything else is read as nothing,
--- and never stops a script; see ``set_aside``.
+-- Whether a job, and its state, are as they were written, judging by their lengths. Anything else is read as nothing, and never stops a
+-- script; see ``set_aside``.
 local function is_whole_job(job)
     return job and #job >= JOB_SIZE + 24 and JOB_SIZE + 24 + struct.unpack('>I4', job, JOB_SIZE + 1) <= #job
 end

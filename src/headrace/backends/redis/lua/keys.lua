@@ -23,8 +23,8 @@ do
     -- Fields of keys that were found to outlive their jobs.
     local outliving = {}
 
-    -- Returns the id that has the key, whether that keeps others from taking it, and whether the key outlives its job.
-    -- ``seen``: ids of jobs that are about to be stored.
+    -- Returns the id that has the key, whether that keeps others from taking it, and whether the key outlives its job. ``seen``: ids of
+    -- jobs that are about to be stored.
     function key_holder(qid, key, now, hold_failed, seen)
         local field = key_field(qid, key)
         local packed = call('HGET', base .. ':k', field)

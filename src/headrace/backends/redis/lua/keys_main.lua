@@ -1,8 +1,7 @@
--- Removes keys that outlive the records of their jobs: those that are free by now, and, if there are too many, those
--- that would be free first.
---
--- ARGV: now or '', max_count (-1: no bound), limit, whether it is a dry run. Answers removed, kept, more, and until
--- when the removed ones were held.
+-- Removes keys that outlive the records of their jobs: those that are free by now, and, if there are too many, those that would be free
+-- first.
+-- ARGV: now or '', max_count (-1: no bound), limit, whether it is a dry run. Answers removed, kept, more, and until when the removed ones
+-- were held.
 
 local now = clock(ARGV[1])
 local most, limit, dry = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'

@@ -1,7 +1,6 @@
 -- Keeps the waiting jobs of governed queues in lanes: one for each tenant, priority and task.
---
--- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Jobs that are not due
--- are listed apart, by run_at.
+-- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Jobs that are not due are listed apart, by
+-- run_at.
 
 -- Adds this to ``self``, the turns.
 local function open_lanes(self)

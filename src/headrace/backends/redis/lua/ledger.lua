@@ -1,7 +1,7 @@
 -- Reads and writes the ledger: what became of each slot of a schedule.
 
--- slot, run_at, outcome, planned_at, count, job; and once its end was noted: how long it waited, how long it ran (8
--- bytes each), its state (or a code for it).
+-- slot, run_at, outcome, planned_at, count, job; and once its end was noted: how long it waited, how long it ran (8 bytes each), its state
+-- (or a code for it).
 local TICK = '>i8i8BI8I4c16'
 local TICK_SIZE = 45
 local OUTCOME_AT = 17

@@ -1,5 +1,5 @@
--- Finds where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to
--- another shard, or when it left; then for each key the id that last took it, or ''.
+-- Finds where jobs are. ARGV: ids, {queue, key} (msgpack). Answers for each id 0 unknown, 1 here, 2 on its way to another shard, or when it
+-- left; then for each key the id that last took it, or ''.
 
 local told, holders = {}, {}
 for i, id in ipairs(ids_in(ARGV[1])) do

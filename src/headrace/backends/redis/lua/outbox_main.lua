@@ -1,7 +1,6 @@
 -- Reads what waits for another shard, and drops what has arrived there.
---
--- ARGV: the shard, the mark of the last entry that it has received ('' : none), how many entries, how many bytes.
--- Answers the next entries: {mark, kind, now, ...} (msgpack).
+-- ARGV: the shard, the mark of the last entry that it has received ('' : none), how many entries, how many bytes. Answers the next entries:
+-- {mark, kind, now, ...} (msgpack).
 
 local STEP = 8
 

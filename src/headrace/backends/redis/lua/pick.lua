@@ -1,8 +1,6 @@
--- Takes jobs of one tenant (step 4 of a claim): its first by (priority, run_at, id), or with ageing by (run_at +
--- priority * ageing, id).
---
--- However many lanes the tenant has, only the first are read, and more only if their tasks are closed. With ageing some
--- of the others are read too, other ones each time.
+-- Takes jobs of one tenant (step 4 of a claim): its first by (priority, run_at, id), or with ageing by (run_at + priority * ageing, id).
+-- However many lanes the tenant has, only the first are read, and more only if their tasks are closed. With ageing some of the others are
+-- read too, other ones each time.
 
 local function open_pick(own)
     -- How many lanes are read together, at least and at most, and how many lanes of closed tasks may come first.
@@ -22,8 +20,8 @@ local function open_pick(own)
         end
     end
 
-    -- Returns the first lanes of a tenant, open and closed ones, until some are open that have nothing passed over; and
-    -- the last lane that was read, if there are more.
+    -- Returns the first lanes of a tenant, open and closed ones, until some are open that have nothing passed over; and the last lane that
+    -- was read, if there are more.
     local function look(b, q, t, most)
         local view, is_open, from = {lanes = {}, closed = {}, fresh = 0}, own.is_open(q), 0
         local width = math.max(FEW, math.min(WIDTH, most + 1))
@@ -79,8 +77,8 @@ local function open_pick(own)
         return ids, scores, from_lanes
     end
 
-    -- Returns the position of a lane's next job in the order: level, instant, id; nil: there is none. A job that was
-    -- not read yet is at this position or later.
+    -- Returns the position of a lane's next job in the order: level, instant, id; nil: there is none. A job that was not read yet is at
+    -- this position or later.
     local function stands(lane, ageing)
         local id, at = lane.items[lane.next], tonumber(lane.items[lane.next + 1])
         if not id and not lane.over then
@@ -103,8 +101,7 @@ local function open_pick(own)
         return before(id, other_id)
     end
 
-    -- Returns the next jobs of some lanes, in their order, as far as the view goes. A task whose rate they may use up
-    -- ends the piece.
+    -- Returns the next jobs of some lanes, in their order, as far as the view goes. A task whose rate they may use up ends the piece.
     local function merged(b, q, view, most)
         local lanes, till = view.lanes, view.till
         if #lanes == 1 and not till and own.is_open(q) then

@@ -1,9 +1,7 @@
 -- Carries out plans.
---
--- ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys,
--- inboxes, tenants, groups (msgpack), heads; {shard, number} of rows for other shards (msgpack), how many bodies; then
--- the bodies, and the rows for other shards. Answers each plan with what became of its ticks (0: it had fired), or with
--- nothing.
+-- ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys, inboxes, tenants,
+-- groups (msgpack), heads; {shard, number} of rows for other shards (msgpack), how many bodies; then the bodies, and the rows for other
+-- shards. Answers each plan with what became of its ticks (0: it had fired), or with nothing.
 
 -- uid, version (-1: any), flags, slot, look_at, how many ticks
 local PLAN = '>c16i8Bi8i8I4'

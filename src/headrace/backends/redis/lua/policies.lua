@@ -3,8 +3,8 @@
 -- Locals that were declared far above are found faster by the functions below when they are declared again.
 local base, call, number, many, ask = base, call, number, many, ask
 
--- POLICY (msgpack; false where there is no such rule): version, running, rate ({every, burst}), tenant_running, tenant_rate,
--- whether tasks have rates, holders, chunk, ageing, group_running, depth, whether it governs its queue.
+-- POLICY (msgpack; false where there is no such rule): version, running, rate ({every, burst}), tenant_running, tenant_rate, whether tasks
+-- have rates, holders, chunk, ageing, group_running, depth, whether it governs its queue.
 local RULE = {
     version = 1, running = 2, rate = 3, tenant_running = 4, tenant_rate = 5, task_rates = 6, holders = 7, chunk = 8, ageing = 9,
     group_running = 10, depth = 11, governs = 12,

@@ -1,7 +1,6 @@
 -- Replaces a policy.
---
--- ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY),
--- then each task that has a rate, and the rate. Answers whether it was done, and whether steps are left to be done.
+-- ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY), then each task that
+-- has a rate, and the rate. Answers whether it was done, and whether steps are left to be done.
 local now = clock(ARGV[1])
 local qid = ARGV[2] == '' and 0 or qid_of(ARGV[2])
 local was = policy_of(qid)

@@ -1,8 +1,6 @@
 -- Keeps the waiting jobs of queues that are not governed: due jobs in levels, one for each priority.
---
--- Jobs that are not due are listed apart, by run_at, until a claim promotes them. The first level of every queue, and
--- when its next job is due, are kept in one place, so that a claim from many queues asks once. Only further levels are
--- listed by queue.
+-- Jobs that are not due are listed apart, by run_at, until a claim promotes them. The first level of every queue, and when its next job is
+-- due, are kept in one place, so that a claim from many queues asks once. Only further levels are listed by queue.
 
 local ready = {}
 
@@ -10,8 +8,8 @@ do
     -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
 
-    -- The first level of each queue (false: none), and the queues where it has changed; queues whose next due job is
-    -- earlier than before, or may be another.
+    -- The first level of each queue (false: none), and the queues where it has changed; queues whose next due job is earlier than before,
+    -- or may be another.
     local first_levels, new_levels, lower_coming, other_coming = {}, {}, {}, {}
 
     function ready.level_key(qid, priority)
@@ -180,8 +178,8 @@ do
         return #gone
     end
 
-    -- Promotes jobs of some queues {qid, instant of the first}, in the order of these instants, up to a bound. Returns
-    -- whether any due job is left, and the steps it took.
+    -- Promotes jobs of some queues {qid, instant of the first}, in the order of these instants, up to a bound. Returns whether any due job
+    -- is left, and the steps it took.
     function ready.promote_all(queues)
         table.sort(queues, function(one, other) return one[2] < other[2] or (one[2] == other[2] and one[1] < other[1]) end)
         local left, more = PROMOTED, false

@@ -1,8 +1,7 @@
 -- Takes back leases of holders that are gone, and cancels expired jobs.
---
--- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several shards share a reap: how many
--- leases at most, the position of the first job in the spread, and how many jobs are spread. Answers id, job and state
--- of each, and the names of the queues by number.
+-- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several shards share a reap: how many leases at most, the
+-- position of the first job in the spread, and how many jobs are spread. Answers id, job and state of each, and the names of the queues by
+-- number.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10

@@ -1,7 +1,6 @@
 -- Takes in what another shard has sent.
---
--- ARGV: that shard, then entries in the order of their numbers. Entries that were taken in before change nothing.
--- Answers the mark of the last entry: it and all before it are here.
+-- ARGV: that shard, then entries in the order of their numbers. Entries that were taken in before change nothing. Answers the mark of the
+-- last entry: it and all before it are here.
 
 -- How many histories of a source are remembered, each with its last number. Older entries do not come again.
 local HISTORIES = 16

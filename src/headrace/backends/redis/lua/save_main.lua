@@ -1,7 +1,6 @@
 -- Makes, changes and removes schedules.
---
--- ARGV: now or '', names (msgpack), changes (CHANGE); then, for each that is not a removal, the schedule (SCHEDULE) and
--- its definition. Answers for each whether it was done (1).
+-- ARGV: now or '', names (msgpack), changes (CHANGE); then, for each that is not a removal, the schedule (SCHEDULE) and its definition.
+-- Answers for each whether it was done (1).
 
 -- The version that must be stored (0: none), kind, and for a move the target shard.
 local CHANGE = '>I8BI2'

@@ -1,8 +1,7 @@
 -- Finds jobs that match, newest id first.
---
--- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id below which they are
--- ('' : any), limit, how many to look at. Answers now; for each job: id, job without cells, state, '', '', '', worker,
--- run_at; the names of the queues by number; and the id down to which it has looked ('' : to the end).
+-- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id below which they are ('' : any), limit,
+-- how many to look at. Answers now; for each job: id, job without cells, state, '', '', '', worker, run_at; the names of the queues by
+-- number; and the id down to which it has looked ('' : to the end).
 
 local now = clock(ARGV[1])
 local sel = selector(ARGV[5])

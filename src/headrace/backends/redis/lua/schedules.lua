@@ -1,8 +1,8 @@
 -- Reads and writes schedules, and lists when each must be looked at.
 
--- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at;
--- then the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each)
--- that have earlier ticks of it.
+-- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at; then
+-- the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each) that have
+-- earlier ticks of it.
 local SCHEDULE = '>c16I8i4I2Bi8i8I8i8c16I8I8'
 local SCHEDULE_SIZE = 95
 local BUCKET_AT = 29

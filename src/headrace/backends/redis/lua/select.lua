@@ -1,7 +1,6 @@
 -- Finds the jobs that a selector means.
---
--- A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before which they were
--- enqueued (-1: any), the id above which they are ('' : any), the reason for which they ended (false: any).
+-- A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before which they were enqueued (-1: any),
+-- the id above which they are ('' : any), the reason for which they ended (false: any).
 
 local function selector(packed)
     local sel = cmsgpack.unpack(packed)

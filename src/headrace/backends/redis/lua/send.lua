@@ -1,5 +1,4 @@
 -- Sends jobs, rows and schedules to another shard.
---
 -- A job that leaves is taken off every list at once. Its record stays readable until the job has arrived.
 
 -- The replication history of this server. A new one begins each time it starts or becomes a primary.

@@ -17,8 +17,8 @@ local function heaviest(bound, limit)
     return call('ZREVRANGE', base .. HEAVIEST[bound], 0, limit, 'WITHSCORES')
 end
 
--- Returns how much of the excess each tenant gives, so that no tenant is left with more than necessary. If there may be
--- more tenants than were read, all keep at least one less than the last one has.
+-- Returns how much of the excess each tenant gives, so that no tenant is left with more than necessary. If there may be more tenants than
+-- were read, all keep at least one less than the last one has.
 local function gives(held, excess, limit)
     local floor, total = #held > limit and math.max(held[#held] - 1, 0) or 0, 0
     for _, mine in ipairs(held) do
@@ -39,9 +39,8 @@ local function gives(held, excess, limit)
     return gifts
 end
 
--- Collects the oldest dead letters of a tenant, up to its gift: ``found`` gets id, state and instant of each, up to one
--- more than the limit. An entry whose job is no dead letter any more, but could not be read when it left, is removed
--- now.
+-- Collects the oldest dead letters of a tenant, up to its gift: ``found`` gets id, state and instant of each, up to one more than the
+-- limit. An entry whose job is no dead letter any more, but could not be read when it left, is removed now.
 local function give(tenant, bound, gift, spared, limit, dry, found)
     local at, given = 0, 0
     repeat

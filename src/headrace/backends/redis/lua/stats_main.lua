@@ -1,11 +1,9 @@
 -- Counts what the store has, some queues and some workers at a time.
---
--- ARGV: now or '', how far to count, queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no
--- more), the worker to begin with ('' : none). Answers for each queue: name, whether it is paused, jobs that are
--- available, scheduled, running, paused, completed, cancelled, failed, how long the first has been due (-1: none is),
--- the end of the pause (-1: none), and the level to continue with in search of older jobs ('' : none); the cursor to
--- continue with ('0': no more queues); holders and their workers; the worker to continue with (-1: no more); jobs and
--- bytes of each ended state; ticks; keys that outlive their jobs.
+-- ARGV: now or '', how far to count, queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no more), the worker to
+-- begin with ('' : none). Answers for each queue: name, whether it is paused, jobs that are available, scheduled, running, paused,
+-- completed, cancelled, failed, how long the first has been due (-1: none is), the end of the pause (-1: none), and the level to continue
+-- with in search of older jobs ('' : none); the cursor to continue with ('0': no more queues); holders and their workers; the worker to
+-- continue with (-1: no more); jobs and bytes of each ended state; ticks; keys that outlive their jobs.
 
 -- How many queues, levels and bytes of workers one call reads, roughly.
 local QUEUES, LEVELS, MOST_READ = 200, 1000, 1024 * 1024

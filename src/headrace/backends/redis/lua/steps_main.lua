@@ -1,5 +1,4 @@
--- Continues with what a change of the rules has begun. ARGV: now or '', the queue's name. Answers whether there is more
--- to do.
+-- Continues with what a change of the rules has begun. ARGV: now or '', the queue's name. Answers whether there is more to do.
 clock(ARGV[1])
 local qid = tonumber(call('HGET', base .. ':q', ARGV[2]) or 0)
 local more = false

@@ -1,7 +1,6 @@
 -- Removes ended jobs, oldest end first; FAILED jobs that are too old, or if none is, those that are too many.
---
--- ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound), limit, whether it is a dry run,
--- how long ago they must have ended at least. Answers removed, bytes, kept, more.
+-- ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound), limit, whether it is a dry run, how long ago they
+-- must have ended at least. Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])

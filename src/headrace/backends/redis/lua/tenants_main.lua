@@ -1,7 +1,6 @@
 -- Reads tenants of a governed queue.
---
--- ARGV: now or '', the queue's name, names in their order (msgpack) or '' for all, the title to begin with, limit, how
--- far to count. Answers now, the policy (POLICY; '' : none), and TENANT, waiting jobs and names of workers of each.
+-- ARGV: now or '', the queue's name, names in their order (msgpack) or '' for all, the title to begin with, limit, how far to count.
+-- Answers now, the policy (POLICY; '' : none), and TENANT, waiting jobs and names of workers of each.
 local now = clock(ARGV[1])
 local qid = call('HGET', base .. ':q', ARGV[2])
 if not qid or not is_governed(qid) then

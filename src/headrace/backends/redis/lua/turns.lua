@@ -1,12 +1,10 @@
 -- Keeps the tenants of governed queues.
---
 -- Made when it is first needed, as most stores have no such queue.
 
--- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: never), running, jobs that are due and that
--- are not ({due, later}), running jobs by holder, its own limit ({running, rate}; false: none), until when it is paused
--- (0: it is not), the bucket of its rate (BUCKET; false: none).
--- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the last tenant that was woken, and the instant of the
--- change.
+-- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: never), running, jobs that are due and that are not ({due,
+-- later}), running jobs by holder, its own limit ({running, rate}; false: none), until when it is paused (0: it is not), the bucket of its
+-- rate (BUCKET; false: none).
+-- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the last tenant that was woken, and the instant of the change.
 
 local function open_turns()
     local queues, tenants, numbers, changed = {}, {}, {}, {}
@@ -23,8 +21,7 @@ local function open_turns()
         changed[t.n] = t
     end
 
-    -- Returns the instant from which a sweep may remove the tenant, or all but what was set by hand; false: not while
-    -- nothing changes.
+    -- Returns the instant from which a sweep may remove the tenant, or all but what was set by hand; false: not while nothing changes.
     local function idle_from(t)
         if t.due + t.later > 0 or t.running > 0 or t.status == AWAKE or t.status == BOUND then
             return false
@@ -125,8 +122,7 @@ local function open_turns()
         end
     end
 
-    -- Removes a tenant if nothing depends on it: it has no jobs, its count is not above the round, and its rate is not
-    -- in use.
+    -- Removes a tenant if nothing depends on it: it has no jobs, its count is not above the round, and its rate is not in use.
     function self.forget(t)
         self.note(t)
         if is_forgettable(t) and t.count <= self.queue(t.qid).round then

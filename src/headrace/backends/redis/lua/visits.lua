@@ -1,5 +1,4 @@
 -- Takes jobs of a governed queue: its tenants take turns.
---
 -- The steps are those of ``Backend.claim``: 1. wake (``awake``), 2. next tenant, 3. allowance, 4. take (``pick``), 5. rest.
 
 local function open_visits()
@@ -164,8 +163,8 @@ local function open_visits()
         return total
     end
 
-    -- Returns the time until the queue may have more (nil: unknown), and whether it has something now for any holder. Jobs that were
-    -- passed over are still there.
+    -- Returns the time until the queue may have more (nil: unknown), and whether it has something now for any holder. Jobs that were passed
+    -- over are still there.
     local function turns_in(qid, b)
         local q = own.queue(qid)
         for _, lane in ipairs(b.passing) do

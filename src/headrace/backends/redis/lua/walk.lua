@@ -1,5 +1,4 @@
 -- Walks over the due jobs of queues that are not governed, by (priority, run_at, id).
---
 -- It reads only the levels that it comes to, and of these only the jobs that it returns, however many there are.
 
 local open_walk
@@ -185,9 +184,8 @@ do
             return n < want
         end
 
-        -- Returns the next jobs: ids, scores, the cursor of each, and the steps it took. After many steps it returns
-        -- fewer jobs, but at least one if there is any. The caller says that a job has left its level by ``cursor.at =
-        -- cursor.at - 1``.
+        -- Returns the next jobs: ids, scores, the cursor of each, and the steps it took. After many steps it returns fewer jobs, but at
+        -- least one if there is any. The caller says that a job has left its level by ``cursor.at = cursor.at - 1``.
         function walk.piece(want)
             local ids, scores, taken_from, before = {}, {}, {}, walk.steps
             while #ids < want and (current or #order > 0) and (#ids == 0 or walk.steps - before < MANY_STEPS) do
