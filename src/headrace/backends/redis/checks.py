@@ -96,12 +96,12 @@ def slow_scripts(log: Sequence[Sequence[Any]], names: Mapping[bytes, str]) -> li
             longest[name] = max(longest.get(name, 0), micros)
     if not longest:
         return []
-    told = ", ".join(f"{name} {micros / 1000:.0f} ms" for name, micros in sorted(longest.items()))
+    slow = ", ".join(f"{name} {micros / 1000:.0f} ms" for name, micros in sorted(longest.items()))
     advice = (
         "a slow script blocks all clients: give the server a core of its own and memory that is not swapped; if it "
         "has both, report the operation and how many jobs, queues and tenants there are"
     )
-    return [Fact("warn", "scripts", f"slow lately, according to SLOWLOG: {told}", advice)]
+    return [Fact("warn", "scripts", f"slow lately, according to SLOWLOG: {slow}", advice)]
 
 
 def _server(info: Mapping[str, str]) -> Fact:

@@ -218,10 +218,10 @@ async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Conn
             f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(endpoint)}"
         ) from None
     except SSLError as error:
-        told = translated(error, where)
+        problem = translated(error, where)
         if any(sign in str(error) for sign in _NOT_TLS):
-            told = ConfigError(f"{told}{_no_tls_there(endpoint)}")
-        raise told from error
+            problem = ConfigError(f"{problem}{_no_tls_there(endpoint)}")
+        raise problem from error
     except Exception as error:
         raise translated(error, where, login=endpoint.login) from error
     return connection

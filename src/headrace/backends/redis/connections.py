@@ -157,7 +157,7 @@ class ClusterConnections:
         self._singles: WeakKeyDictionary[Connection, Address] = WeakKeyDictionary()
         self._learning = asyncio.Lock()
         self._good = False
-        self._turn = 0
+        self._rotation = 0
         self._open = False
 
     def open(self) -> None:
@@ -241,14 +241,14 @@ class ClusterConnections:
         """Find the server of a slot: ask the servers that still count as good first, and each time begin with another
         one, as one may be out of date."""
         async with self._learning:
-            self._turn += 1
+            self._rotation += 1
             problem: Exception = Unavailable(f"{self._endpoint.where} cannot serve just now: no server has slot {slot}")
             there = list(dict.fromkeys(address for _, _, address in self._ranges))
-            turn = self._turn % len(there) if there else 0
-            there = there[turn:] + there[:turn]
+            begin = self._rotation % len(there) if there else 0
+            there = there[begin:] + there[:begin]
             others = (*self._endpoint.addresses, *self._kept)
-            turn = self._turn % len(others)
-            for asked in dict.fromkeys((*there, *others[turn:], *others[:turn])):
+            begin = self._rotation % len(others)
+            for asked in dict.fromkeys((*there, *others[begin:], *others[:begin])):
                 if (owner := self._owner(slot)) is not None:
                     return owner
                 try:

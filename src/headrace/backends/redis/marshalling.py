@@ -249,8 +249,8 @@ def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
     job_id, _, packed, *_ = answer
     queue, state = "", JobState.FAILED
     try:
-        told = State(packed)
-        queue, state = queues[told.qid], STATES[told.state]
+        known = State(packed)
+        queue, state = queues[known.qid], STATES[known.state]
     except UNREADABLE:
         pass
     return Record(job_id, queue, "", state, reason=CORRUPT if state is JobState.FAILED else "")

@@ -75,8 +75,8 @@ class ShardPolicies:
             names = [name.decode() for name in await self._run("policies", at_arg(at), "")]
         found: list[PolicyState] = []
         for first in range(0, len(names), _QUEUES):
-            now, told = await self._run("policies", at_arg(at), encode(names[first : first + _QUEUES]))
-            found += [_state(int(now), *one) for one in told]
+            now, answers = await self._run("policies", at_arg(at), encode(names[first : first + _QUEUES]))
+            found += [_state(int(now), *one) for one in answers]
         return sorted(found, key=lambda state: state.policy.queue)
 
     async def tenants(
@@ -91,9 +91,9 @@ class ShardPolicies:
         if names is not None:
             wanted = encode(sorted(name for name in set(names) if after is None or name > after))
         above = "-" if after is None else f"[{after}\1"
-        now, policy, told = await self._run("tenants", at_arg(at), queue, wanted, above, limit, self._count_cap)
+        now, policy, answers = await self._run("tenants", at_arg(at), queue, wanted, above, limit, self._count_cap)
         rules = _unpack(queue, policy)
-        return [_tenant_state(rules, int(now), *one) for one in told]
+        return [_tenant_state(rules, int(now), *one) for one in answers]
 
     async def group(self, queue: str, group: str) -> GroupState:
         called, waiting = await self._run("group", queue, group)

@@ -162,7 +162,7 @@ def plan_args(batch: Sequence[Plan], away: marshalling.Away) -> list[Any]:
 
 def outcomes(answers: Sequence[Sequence[int] | None]) -> list[list[TickOutcome | None] | None]:
     """What became of the ticks of plans."""
-    return [None if told is None else [_OUTCOMES[code] for code in told] for told in answers]
+    return [None if codes is None else [_OUTCOMES[code] for code in codes] for codes in answers]
 
 
 def note_args(batch: Sequence[TickNote]) -> tuple[bytes, bytes]:

@@ -116,7 +116,7 @@ class Shard:
         self._base = base
         self._where = where
         self._away = away
-        self._turned = 0
+        self._rotation = 0
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
@@ -163,9 +163,9 @@ class Shard:
         """Split a claim that names more queues than one call looks at. Each time another part comes first."""
         if len(req.queues) <= _NAMED:
             return [req]
-        self._turned += 1
+        self._rotation += 1
         pieces = [req.queues[first : first + _NAMED] for first in range(0, len(req.queues), _NAMED)]
-        begin = self._turned % len(pieces)
+        begin = self._rotation % len(pieces)
         return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
 
     async def _claim_others(
@@ -256,8 +256,8 @@ class Shard:
         return Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        told, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
-        return marshalling.reaped(told, marshalling.names(queues))
+        flat, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
@@ -358,10 +358,10 @@ class Shard:
         cursor, worker = "0" if names is None else "", "0"
         while True:
             wanted = encode(pieces.pop()) if pieces else ""
-            told, found, listed, listed_upto, places, ticks, keys = await self._run(
+            counted, found, listed, listed_upto, places, ticks, keys = await self._run(
                 "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
             )
-            for *queue, rest in told:
+            for *queue, rest in counted:
                 queues[queue[0]] = _queue_stats(queue, await self._oldest(queue[0], rest, at))
             workers |= {holder: _worker_stats(packed) for holder, packed in listed}
             cursor, worker = found.decode() if found != b"0" else "", str(listed_upto) if listed_upto >= 0 else ""

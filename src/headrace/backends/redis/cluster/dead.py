@@ -19,8 +19,8 @@ async def condemn_heaviest(
     A tenant that is not among those with most dead letters in some shard counts as having none there: it gives less.
     """
     held: Counter[bytes] = Counter()
-    for told in await every(shard.heaviest(bound, clause.limit) for shard in shards.all):
-        held.update(dict(told))
+    for most in await every(shard.heaviest(bound, clause.limit) for shard in shards.all):
+        held.update(dict(most))
     heaviest = held.most_common(clause.limit + 1)
     gifts = gives(bound, [each for _, each in heaviest], excess, clause.limit)
     wanted = [(tenant, gift) for (tenant, _), gift in zip(heaviest, gifts, strict=False)]

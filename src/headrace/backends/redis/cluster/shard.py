@@ -150,8 +150,8 @@ class ClusterShard(Shard):
 
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
         """Cancel those of these jobs that are due and have expired."""
-        told, queues = await self._run("expire", at_arg(at), b"".join(ids))
-        return marshalling.reaped(told, marshalling.names(queues))
+        flat, queues = await self._run("expire", at_arg(at), b"".join(ids))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     # -- reap, sweep
 
@@ -163,11 +163,11 @@ class ClusterShard(Shard):
 
     async def take_back(self, req: Reap, share: Share, at: Stamp) -> list[Reaped]:
         """Do one share of a reap."""
-        told, queues = await self._run(
+        flat, queues = await self._run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
             share.leases, share.first, share.total,
         )  # fmt: skip
-        return marshalling.reaped(told, marshalling.names(queues))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     async def ended(self, clause: SweepClause, at: Stamp) -> Ended:
         """What a sweep would find."""
@@ -223,13 +223,13 @@ class ClusterShard(Shard):
     async def locate(self, ids: Sequence[JobId], keys: Sequence[JobKey]) -> tuple[list[int], list[JobId]]:
         """For each id: whether it is unknown, here or leaving, or when it left. For each key: the id that last took it,
         or ``b""``."""
-        told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
-        return told, holders
+        codes, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
+        return codes, holders
 
     async def taken(self, keys: Sequence[JobKey], at: Stamp) -> list[bool]:
         """For each key whether it keeps a job from moving here."""
-        told = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
-        return [bool(one) for one in told]
+        answers = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
+        return [bool(one) for one in answers]
 
     async def mark(self, ids: Sequence[JobId]) -> list[JobId]:
         """Mark these jobs as being in another shard. Returns those that are here after all."""
@@ -252,9 +252,9 @@ class ClusterShard(Shard):
         return mark
 
 
-def _time(told: bytes) -> int | None:
-    return None if int(told) < 0 else int(told)
+def _time(micros: bytes) -> int | None:
+    return None if int(micros) < 0 else int(micros)
 
 
-def _names(told: Sequence[bytes]) -> frozenset[str]:
-    return frozenset(name.decode() for name in told)
+def _names(names: Sequence[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in names)

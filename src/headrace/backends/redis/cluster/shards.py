@@ -151,13 +151,13 @@ class Shards:
             if isinstance(answer, Unavailable):
                 problem = answer
                 continue
-            for name, told in zip(names, answer[0], strict=True):
-                if told == HERE:
+            for name, code in zip(names, answer[0], strict=True):
+                if code == HERE:
                     found[name] = shard.number
-                elif told == LEAVING:
+                elif code == LEAVING:
                     leaving[name] = shard.number
-                elif told != UNKNOWN:
-                    left.setdefault(name, set()).add((shard.number, told))
+                elif code != UNKNOWN:
+                    left.setdefault(name, set()).add((shard.number, code))
         if problem is not None and len(found) < len(names):
             raise problem
         return found, {name: number for name, number in leaving.items() if name not in found}, left

@@ -202,11 +202,11 @@ class ClusterTicks:
         found: Outcomes = [None] * len(batch)
         problem = next((slots for slots in known if isinstance(slots, Unavailable)), None)
         routes: set[tuple[int, int]] = set()
-        for (number, of), told in zip(groups.items(), answers, strict=True):
-            if isinstance(told, Unavailable):
-                problem = told
+        for (number, of), answer in zip(groups.items(), answers, strict=True):
+            if isinstance(answer, Unavailable):
+                problem = answer
                 continue
-            for index, outcomes in zip(of, told, strict=True):
+            for index, outcomes in zip(of, answer, strict=True):
                 if outcomes is not None:
                     found[index] = list(_with_known(batch[index], checked(known[index]), outcomes))
                     targets = {self._shards.number_of(tick.row.queue) for tick in batch[index].ticks if tick.row}
@@ -304,6 +304,6 @@ def _with_known(
     plan: Plan, known: Collection[int], outcomes: Iterable[TickOutcome | None]
 ) -> Iterator[TickOutcome | None]:
     """What became of all ticks of the plan."""
-    told = iter(outcomes)
+    fresh = iter(outcomes)
     for tick in plan.ticks:
-        yield None if tick.slot in known else next(told)
+        yield None if tick.slot in known else next(fresh)

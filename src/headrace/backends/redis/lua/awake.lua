@@ -180,7 +180,7 @@ local function open_awake(self)
 
     -- A running job has moved here from another queue, and its run ends in the same step.
     function self.pass(qid, id)
-        local t = self.known(qid, described(call('HGET', base .. ':j', id))[3])
+        local t = self.known(qid, labels_of(call('HGET', base .. ':j', id))[3])
         if t then
             if t.status == FULL then
                 t.status, t.wake_at = ASLEEP, -1

@@ -21,7 +21,7 @@ do
     -- Returns by how many bytes the job grows.
     function patch_cells(id, changes)
         local job = call('HGET', base .. ':j', id)
-        local _, at = described(job)
+        local _, at = labels_of(job)
         local was = at and {struct.unpack(CELLS, job, at + 4)} or {NONE, NONE, NONE, NONE}
         local packed = call('HGET', base .. ':c', id)
         local lengths, cells = {KEPT, KEPT, KEPT, KEPT}, {}

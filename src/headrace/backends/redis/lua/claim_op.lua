@@ -7,7 +7,7 @@ local answer_claim
 
 do
     -- How many queues with more jobs get a signal, and in how many queues with passed-over jobs a holder is chosen.
-    local TOLD = 64
+    local SIGNALLED = 64
 
     -- Returns, by queue number: the time until there may be more (false: unknown), and whether there is more now.
     local function rest_of(parts, b)
@@ -39,15 +39,15 @@ do
         claim(b, parts)
         local ids = b.ids
         local short = #ids < limit
-        local quiet, told = {}, 0
+        local quiet, signalled = {}, 0
         local coming, more = rest_of(parts, b)
         for qid, till in pairs(coming) do
             if till then
                 next_in = math.min(next_in or FOREVER, till)
             end
-            if more[qid] and (not short or b.room <= 0) and told < TOLD then
+            if more[qid] and (not short or b.room <= 0) and signalled < SIGNALLED then
                 wake(qid, 1)
-                told = told + 1
+                signalled = signalled + 1
             elseif not more[qid] then
                 quiet[#quiet + 1] = base .. ':g:' .. name_of(qid)
             end
@@ -60,7 +60,7 @@ do
         end
         local passed, asked = 0, 0
         for qid in pairs(b.passed) do
-            if asked < TOLD then
+            if asked < SIGNALLED then
                 passed, asked = math.max(passed, choose(qid, now, holder, lease_for)), asked + 1
             end
         end

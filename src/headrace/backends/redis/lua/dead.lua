@@ -7,7 +7,7 @@ function dead.key(tenant)
 end
 
 function dead.tenant_of(id)
-    return described(call('HGET', base .. ':j', id))[3]
+    return labels_of(call('HGET', base .. ':j', id))[3]
 end
 
 function dead.add(id, at, size)

@@ -10,7 +10,7 @@ local dry = ARGV[6] == '1'
 local spared = now - tonumber(ARGV[7])
 local key = base .. ':d:' .. state
 
-local told, aged = {}, 0
+local answers, aged = {}, 0
 
 local function look(from, to, pass)
     local ids, ends, states = ended_jobs(key, from, to)
@@ -25,16 +25,16 @@ local function look(from, to, pass)
     return #ids
 end
 
-local function tell(id, instant, j, old)
+local function add(id, instant, j, old)
     aged = aged + (old and 1 or 0)
     for _, fact in ipairs({id, instant, j.size, old and 1 or 0}) do
-        told[#told + 1] = fact
+        answers[#answers + 1] = fact
     end
 end
 
 if first > 0 then
     look(0, first - 1, function(id, instant, j, past, old)
-        tell(id, instant, j, old)
+        add(id, instant, j, old)
         return true
     end)
 end
@@ -53,7 +53,7 @@ while age >= 0 and aged < limit do
         end
         if old then
             if at >= first then
-                tell(id, instant, j, true)
+                add(id, instant, j, true)
             end
         elseif aged == 0 then
             walked, last, earliest = instant, id, math.min(earliest or j.held_until, j.held_until)
@@ -72,4 +72,4 @@ end
 if not dry and state == COMPLETED and at > known and walked then
     remember_held(walked, last, earliest)
 end
-return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', told, more and 1 or 0}
+return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', answers, more and 1 or 0}

@@ -20,7 +20,7 @@ local function open_rule()
         for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
             local j = read_state(packed)
             if j.qid == qid and j.state == RUNNING and j.held_until == 0 then
-                local t = turns().tenant(qid, described(call('HGET', base .. ':j', ids[i]))[3])
+                local t = turns().tenant(qid, labels_of(call('HGET', base .. ':j', ids[i]))[3])
                 turns().start(t, j.text, 1)
                 j.held_until = t.n
                 save(ids[i], j)
@@ -76,13 +76,13 @@ local function open_rule()
             end
             local by_tenant, expected = {}, {}
             for i, job in ipairs(ask('HMGET', base .. ':j', ids)) do
-                local told, run_at = described(job), tonumber(flat[2 * i])
-                local t = turns().tenant(qid, told[3])
-                local name = priority and told[2] or 0
+                local labels, run_at = labels_of(job), tonumber(flat[2 * i])
+                local t = turns().tenant(qid, labels[3])
+                local name = priority and labels[2] or 0
                 by_tenant[t] = by_tenant[t] or {}
                 by_tenant[t][name] = by_tenant[t][name] or {}
                 table.insert(by_tenant[t][name], flat[2 * i])
-                table.insert(by_tenant[t][name], priority and ids[i] or names[i] .. told[2])
+                table.insert(by_tenant[t][name], priority and ids[i] or names[i] .. labels[2])
                 expected[t] = math.min(expected[t] or run_at, run_at)
                 bytes = bytes + #(job or '')
             end

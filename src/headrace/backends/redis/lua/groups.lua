@@ -8,7 +8,7 @@ local function open_groups()
     local MOST_GROUPS = 10000
 
     local function group_of(id)
-        return described(call('HGET', base .. ':j', id))[7]
+        return labels_of(call('HGET', base .. ':j', id))[7]
     end
 
     local function waiting_in(qid, group)
@@ -19,7 +19,7 @@ local function open_groups()
         return base .. ':ic:' .. qid .. ':' .. group
     end
 
-    local function keeps_turns(qid)
+    local function stays_called(qid)
         return policy_of(qid)[RULE.group_running] == 1
     end
 
@@ -83,16 +83,16 @@ local function open_groups()
     -- Calls the first jobs of a group, as many as may run, and sends others back to wait.
     local function call_group(qid, group)
         local waiting, called = waiting_in(qid, group), called_in(qid, group)
-        local turns = policy_of(qid)[RULE.group_running]
+        local most = policy_of(qid)[RULE.group_running]
         local taken = call('ZCARD', called)
         local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-        while taken > turns or (taken > 0 and first[1]) do
-            local id, run_at = last_called(called, turns == 1, taken > turns)
+        while taken > most or (taken > 0 and first[1]) do
+            local id, run_at = last_called(called, most == 1, taken > most)
             if not id then
                 break
             end
             local at = first[1] and tonumber(first[2])
-            if taken <= turns and not (at < run_at or (at == run_at and before(first[1], id))) then
+            if taken <= most and not (at < run_at or (at == run_at and before(first[1], id))) then
                 break
             end
             local j = find(id)
@@ -104,7 +104,7 @@ local function open_groups()
             taken = taken - 1
             first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
         end
-        while taken < turns and first[1] do
+        while taken < most and first[1] do
             local id = first[1]
             local j = find(id)
             call('ZREM', waiting, id)
@@ -117,7 +117,7 @@ local function open_groups()
                 count(qid, AVAILABLE, -1)
                 set_aside(id, qid)
             end
-            first = taken < turns and call('ZRANGE', waiting, 0, 0, 'WITHSCORES') or {}
+            first = taken < most and call('ZRANGE', waiting, 0, 0, 'WITHSCORES') or {}
         end
         if taken == 0 then
             call('ZREM', base .. ':i', qid .. ':' .. group)
@@ -156,14 +156,14 @@ local function open_groups()
         elseif j.state == AVAILABLE and is_governed(j.qid) then
             turns().miss(id, j)
         end
-        if not stays or (j.state == RUNNING and not keeps_turns(j.qid)) then
+        if not stays or (j.state == RUNNING and not stays_called(j.qid)) then
             call('ZREM', called and called_in(j.qid, group) or waiting_in(j.qid, group), id)
             call_later(j.qid, group)
         end
     end
 
     return {
-        of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
+        of = group_of, waiting_in = waiting_in, called_in = called_in, stays_called = stays_called, call_later = call_later,
         wait = wait, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
         forget_member = forget_member,
     }

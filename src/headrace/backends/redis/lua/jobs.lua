@@ -83,8 +83,8 @@ local function worker_of(holder, now)
     if not listed or tonumber(listed) <= now then
         return false
     end
-    local fine, told = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
-    return fine and type(told) == 'table' and told[1] or false
+    local fine, worker = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
+    return fine and type(worker) == 'table' and worker[1] or false
 end
 
 local function save(id, j)
@@ -92,12 +92,12 @@ local function save(id, j)
 end
 
 -- Returns key, task, tenant and (at 7) group of a job, and where its lengths begin.
-local function described(job)
+local function labels_of(job)
     if is_whole_job(job) then
         local length = struct.unpack('>I4', job, JOB_SIZE + 1)
-        local fine, told = pcall(cmsgpack.unpack, string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length))
-        if fine and type(told) == 'table' and type(told[2]) == 'string' and type(told[3]) == 'string' then
-            return told, JOB_SIZE + 5 + length
+        local fine, labels = pcall(cmsgpack.unpack, string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length))
+        if fine and type(labels) == 'table' and type(labels[2]) == 'string' and type(labels[3]) == 'string' then
+            return labels, JOB_SIZE + 5 + length
         end
     end
     return {nil, '', ''}
@@ -105,7 +105,7 @@ end
 
 -- Returns a job with its headers, but without its cells.
 local function without_cells(job)
-    local _, at = described(job)
+    local _, at = labels_of(job)
     if not at then
         return ''
     end

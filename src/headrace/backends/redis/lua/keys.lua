@@ -4,7 +4,7 @@ local key_of, key_field, key_holder, named_by, take_key, end_key, drop_key
 
 do
     function key_of(id)
-        return described(call('HGET', base .. ':j', id))[1] or ''
+        return labels_of(call('HGET', base .. ':j', id))[1] or ''
     end
 
     function key_field(qid, key)

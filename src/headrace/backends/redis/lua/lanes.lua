@@ -4,7 +4,7 @@
 
 -- Adds this to ``self``, the turns.
 local function open_lanes(self)
-    -- How many jobs of a tenant are promoted in one turn.
+    -- How many jobs of a tenant are promoted in one visit.
     local RISING = 250
     local NO_ID = string.rep('\0', 16)
     -- The lanes that this script uses, by key; and those whose first job may have changed.
@@ -100,12 +100,12 @@ local function open_lanes(self)
 
     -- Lists a job that may be claimed when it is due.
     function self.put(id, j)
-        local told = described(call('HGET', base .. ':j', id))
-        local t = self.tenant(j.qid, told[3])
+        local labels = labels_of(call('HGET', base .. ':j', id))
+        local t = self.tenant(j.qid, labels[3])
         if j.run_at <= instant then
-            self.fill(t, told[2], j.priority, {number(j.run_at), id})
+            self.fill(t, labels[2], j.priority, {number(j.run_at), id})
         else
-            self.fill_later(t, {number(j.run_at), self.later_as(j.priority, id, told[2])})
+            self.fill_later(t, {number(j.run_at), self.later_as(j.priority, id, labels[2])})
         end
         self.expect(t, j.run_at)
     end
@@ -154,29 +154,29 @@ local function open_lanes(self)
 
     -- Returns tenant and task of a row, by its body.
     function self.whose(qid, body)
-        local told = cmsgpack.unpack(string.sub(body, 5, 4 + struct.unpack('>I4', body)))
-        return self.tenant(qid, told[3]), told[2]
+        local labels = cmsgpack.unpack(string.sub(body, 5, 4 + struct.unpack('>I4', body)))
+        return self.tenant(qid, labels[3]), labels[2]
     end
 
     function self.score(id, job, qid, priority)
-        local told = described(job)
-        local t = self.known(qid, told[3])
-        return t and (call('ZSCORE', base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. told[2], id)
-            or call('ZSCORE', later_of(t), self.later_as(priority, id, told[2])))
+        local labels = labels_of(job)
+        local t = self.known(qid, labels[3])
+        return t and (call('ZSCORE', base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. labels[2], id)
+            or call('ZSCORE', later_of(t), self.later_as(priority, id, labels[2])))
     end
 
     -- Takes a job out of its lane. Returns whether it was there.
     function self.drop(id, j)
-        local told = described(call('HGET', base .. ':j', id))
-        local t = self.known(j.qid, told[3])
+        local labels = labels_of(call('HGET', base .. ':j', id))
+        local t = self.known(j.qid, labels[3])
         if not t then
             return false
         end
-        local lane = lane_of(t, told[2], j.priority)
+        local lane = lane_of(t, labels[2], j.priority)
         if call('ZREM', lane.key, id) == 1 then
             touch(lane)
             t.due = t.due - 1
-        elseif t.later > 0 and call('ZREM', later_of(t), self.later_as(j.priority, id, told[2])) == 1 then
+        elseif t.later > 0 and call('ZREM', later_of(t), self.later_as(j.priority, id, labels[2])) == 1 then
             call('ZREM', base .. ':F:' .. j.qid, id)
             t.later = t.later - 1
         else
@@ -188,7 +188,7 @@ local function open_lanes(self)
 
     -- A job is removed that was in no lane.
     function self.miss(id, j)
-        local t = self.known(j.qid, described(call('HGET', base .. ':j', id))[3])
+        local t = self.known(j.qid, labels_of(call('HGET', base .. ':j', id))[3])
         if t then
             self.forget(t)
         end
@@ -215,11 +215,11 @@ local function open_lanes(self)
     -- Returns the first jobs that are not due: instant, task, instant, task, ...
     function self.first_later(t, most)
         local flat = t.later > 0 and call('ZRANGE', later_of(t), 0, most - 1, 'WITHSCORES') or {}
-        local told = {}
+        local found = {}
         for i = 1, #flat, 2 do
-            told[#told + 1], told[#told + 2] = tonumber(flat[i + 1]), string.sub(flat[i], 19)
+            found[#found + 1], found[#found + 2] = tonumber(flat[i + 1]), string.sub(flat[i], 19)
         end
-        return told
+        return found
     end
 
     -- Writes the first jobs of lanes that have changed.

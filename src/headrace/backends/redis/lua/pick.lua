@@ -6,7 +6,7 @@ local function open_pick(own)
     -- How many lanes are read together, at least and at most, and how many lanes of closed tasks may come first.
     local FEW, WIDTH, CLOSED = 8, 64, 2000
     local NOTHING = {}
-    -- What comes next in a single lane. The tables are reused, as there are many turns.
+    -- What comes next in a single lane. The tables are reused, as there are many visits.
     local next_ids, next_scores, next_lanes = {}, {}, {}
 
     local function add(b, q, view, found, is_open)

@@ -15,7 +15,7 @@ local function recall(qid, most)
         return false
     end
     local found = call('ZRANGEBYLEX', base .. ':i', from, '(' .. qid .. ';', 'LIMIT', 0, most)
-    local keep = groups().keeps_turns(qid)
+    local keep = groups().stays_called(qid)
     for _, name in ipairs(found) do
         local group = string.sub(name, #tostring(qid) + 2)
         local called = groups().called_in(qid, group)

@@ -20,7 +20,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     call('ZREM', base .. ':m', id)
     call('ZADD', base .. ':a', 0, id)
     call('HSET', base .. ':j', id, job)
-    local tenant = described(job)[3]
+    local tenant = labels_of(job)[3]
     if tenant ~= '' then
         enter_tenant(id, tenant)
     end

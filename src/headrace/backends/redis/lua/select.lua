@@ -30,7 +30,7 @@ local function matches(id, job, j, sel)
         return false
     end
     if sel[2] or sel[3] then
-        local head = described(job)
+        local head = labels_of(job)
         if (sel[3] and head[2] ~= sel[3]) or (sel[2] and head[3] ~= sel[2]) then
             return false
         end

@@ -63,9 +63,9 @@ end
 
 -- Returns what goes, up to one more than the limit. If no tenant has more than one, the oldest go.
 local function condemn(bound, excess, spared, limit, dry)
-    local told, held, found = heaviest(bound, limit), {}, {}
-    for i = 2, #told, 2 do
-        held[#held + 1] = tonumber(told[i])
+    local most, held, found = heaviest(bound, limit), {}, {}
+    for i = 2, #most, 2 do
+        held[#held + 1] = tonumber(most[i])
     end
     excess = bound == 'jobs' and math.min(excess, limit + 1) or excess
     if bound == 'jobs' and (held[1] or 0) <= 1 then
@@ -74,7 +74,7 @@ local function condemn(bound, excess, spared, limit, dry)
         end
     elseif #held > 0 then
         for i, gift in ipairs(gives(held, excess, limit)) do
-            give(told[2 * i - 1], bound, gift, spared, limit, dry, found)
+            give(most[2 * i - 1], bound, gift, spared, limit, dry, found)
         end
     end
     for _, one in ipairs(found) do

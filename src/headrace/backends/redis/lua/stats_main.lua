@@ -59,7 +59,7 @@ local function look_at(name, qid, counts, pause)
     }
 end
 
-local told, known, asked = {}, {}, {}
+local answers, known, asked = {}, {}, {}
 for i, qid in ipairs(qids) do
     if qid then
         known[#known + 1] = {titles[i], qid}
@@ -77,7 +77,7 @@ for i, one in ipairs(known) do
     end
     local pause = tonumber(call('ZSCORE', base .. ':z', one[2]) or 0)
     if any or pause > now then
-        told[#told + 1] = look_at(one[1], one[2], counts, pause)
+        answers[#answers + 1] = look_at(one[1], one[2], counts, pause)
     end
 end
 
@@ -97,4 +97,4 @@ for state = COMPLETED, FAILED do
     ends[#ends + 1] = call('ZCARD', base .. ':d:' .. state)
     ends[#ends + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
 end
-return {told, cursor, workers, next_worker, ends, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}
+return {answers, cursor, workers, next_worker, ends, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}

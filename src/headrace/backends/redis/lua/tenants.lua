@@ -9,7 +9,7 @@ end
 
 -- The job is about to be removed.
 local function leave_tenant(id, job)
-    local tenant = described(job)[3]
+    local tenant = labels_of(job)[3]
     if tenant ~= '' then
         local key = base .. ':u:' .. tenant
         call('ZREM', key, id)

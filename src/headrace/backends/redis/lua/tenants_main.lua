@@ -20,7 +20,7 @@ else
         end
     end
 end
-local told = {}
+local answers = {}
 for i, t in ipairs(found) do
     local workers = {}
     for holder in pairs(t.holders) do
@@ -29,6 +29,6 @@ for i, t in ipairs(found) do
             workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
         end
     end
-    told[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.later, cap), workers}
+    answers[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.later, cap), workers}
 end
-return {number(now), call('HGET', base .. ':P', qid) or '', told}
+return {number(now), call('HGET', base .. ':P', qid) or '', answers}

@@ -198,6 +198,6 @@ end
 
 elsewhere = function(id, job, qid, priority, grouped)
     local listed = is_governed(qid) and turns().score(id, job, qid, priority)
-    local group = grouped and described(job)[7]
+    local group = grouped and labels_of(job)[7]
     return listed or (group and call('ZSCORE', base .. ':i:' .. qid .. ':' .. group, id))
 end

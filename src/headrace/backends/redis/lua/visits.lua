@@ -7,10 +7,10 @@ local function open_visits()
 
     -- How many awake tenants are read together, at most.
     local WINDOW = 16
-    -- How many jobs a tenant gets in one turn if the policy does not say.
+    -- How many jobs a visit takes if the policy does not say.
     local CHUNK = 10
-    -- The steps that a queue, a turn, a tenant that wakes up and a promoted job cost.
-    local PER_QUEUE, PER_TURN, PER_WAKING, PER_PROMOTED = 25, 14, 3, 2
+    -- The steps that a queue, a visit, a tenant that wakes up and a promoted job cost.
+    local PER_QUEUE, PER_VISIT, PER_WAKING, PER_PROMOTED = 25, 14, 3, 2
 
     local function comes_first(t, other)
         if t.count ~= other.count then
@@ -21,7 +21,7 @@ local function open_visits()
         return bytes_before(t.name, other.name)
     end
 
-    -- Returns the first awake tenant that every holder may serve. A tenant whose count has changed comes back into the window by
+    -- Returns the first awake tenant that every holder may visit. A tenant whose count has changed comes back into the window by
     -- ``return_to``.
     local function look_at_window(q)
         if #q.window == 0 then
@@ -50,7 +50,7 @@ local function open_visits()
         table.insert(window, at, t)
     end
 
-    -- 2. Next tenant: the first of those that every holder may serve and of those whose jobs this holder has.
+    -- 2. Next tenant: the first of those that every holder may visit and of those whose jobs this holder has.
     local function next_tenant(b, q)
         local first = look_at_window(q)
         if q.policy[RULE.holders] and q.owned ~= false then
@@ -70,7 +70,7 @@ local function open_visits()
         return math.min(most and math.max(0, most - own.running(q)) or FOREVER, bucket and own.free(bucket, b.now) or FOREVER)
     end
 
-    -- 3. Allowance: returns how many jobs the tenant may get; 0: none, and the tenant rests.
+    -- 3. Allowance: returns how many jobs the visit may take; 0: none, and the tenant is full or asleep.
     local function allowance(b, q, t)
         q.round = math.max(q.round, t.count)
         local most = t.limit and t.limit[1] or q.policy[RULE.tenant_running]
@@ -94,9 +94,9 @@ local function open_visits()
         t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
     end
 
-    -- Gives a tenant its turn. Returns how many jobs were taken.
-    local function serve(b, q, t, room)
-        b.step(PER_TURN)
+    -- Visits a tenant. Returns how many jobs were taken.
+    local function visit(b, q, t, room)
+        b.step(PER_VISIT)
         if q.window[1] == t then
             table.remove(q.window, 1)
         end
@@ -156,7 +156,7 @@ local function open_visits()
             if not t then
                 break
             end
-            total = total + serve(b, q, t, room)
+            total = total + visit(b, q, t, room)
         end
         own.write_moved(q)
         b.flush()
