@@ -67,7 +67,7 @@ def test_doctor_tells_of_scripts_that_took_long() -> None:
     """By the log of the server, in which others stand too."""
     took = 60_000
     call = b"EVALSHA", SCRIPTS["claim"].digest.encode(), b"1"
-    log = [[1, 2, took, [*call], b"", b""], [2, 3, 40_000, [b"EVALSHA", SCRIPTS["turn"].digest.encode()], b"", b""]]
+    log = [[1, 2, took, [*call], b"", b""], [2, 3, 40_000, [b"EVALSHA", SCRIPTS["finish"].digest.encode()], b"", b""]]
     [fact] = slow_scripts([*log, [3, 4, 10**6, [b"KEYS"], b"", b""]], DIGESTS)
     assert (fact.level, fact.check, fact.what) == ("warn", "scripts", "slow lately, according to SLOWLOG: claim 60 ms")
 

@@ -14,18 +14,19 @@ _TURNS = ("rates", "lanes", "awake", "turns")
 _INDEX = ("order", "policies", "ready", *_TURNS, "index", "groups")
 _ALL = (*_JOBS, *_INDEX, "aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
-_CLAIM = ("recall", "govern", "pick", "visits", "walk", "batch", "chances", "claim", "claim_op")
+_FINISH = ("insert", "send", "cells", "kinds", "finish")
+_CLAIM = ("recall", "govern", "pick", "visits", "walk", "batch", "chances", "claim", "claim_answer")
 _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
-    "insert": (*_JOBS, *_INDEX, "aside", "tenants", "insert", "settle", "insert_op"),
+    "insert": (*_JOBS, *_INDEX, "aside", "tenants", "insert", "settle", "insert_main"),
     "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
-    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "kinds", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "kinds", "finish", *_CLAIM, "turn_main"),
+    "finish": ("goes_on", *_ALL, *_FINISH, "finish_main"),
+    "finish_and_claim": ("goes_on", *_ALL, *_FINISH, *_CLAIM, "finish_and_claim_main"),
     "renew": ("goes_on", "jobs", "steady", "absence", "renew_main"),
     "reap": ("goes_on", *_ALL, "recall", "steady", "absence", "reap_main"),
     "aside": ("goes_on", *_ALL, "aside_main"),
     "alter": ("goes_on", *_ALL, "select", "send", "alter_main"),
-    "configure": ("goes_on", *_GOVERN, "configure_main"),
+    "pause": ("goes_on", *_GOVERN, "pause_main"),
     "fetch": (*_READ, "fetch_main"),
     "scan": (*_READ, "order", "select", "scan_main"),
     "stats": ("queues", "policies", "stats_main"),

@@ -215,7 +215,7 @@ class Shard:
         answer: list[Any] = []
         while not answer:
             rest = marshalling.finish_args(batch[len(settled) :], self._away)
-            answers, *answer = await self._run("turn", at_arg(at), *claim_args(first), *rest)
+            answers, *answer = await self._run("finish_and_claim", at_arg(at), *claim_args(first), *rest)
             settled += _settled(answers)
         claimed = await self._claimed(answer[0], first, at)
         return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
@@ -262,7 +262,7 @@ class Shard:
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         if isinstance(change, Configure):
             configured = _configuration(sel, change)
-            more = await self._run("configure", at_arg(at), *configured)
+            more = await self._run("pause", at_arg(at), *configured)
             await self.policies.go_on(configured[0], more, at)
             return []
         return await self._alter(sel, change, at, *_arguments(change))

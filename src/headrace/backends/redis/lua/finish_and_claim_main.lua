@@ -1,4 +1,4 @@
--- Ends leases and leases due jobs in one call; see ``finish`` and ``claim_op``. ARGV: now or '', then as in ``claim_op``, then as in
+-- Ends leases and leases due jobs in one call; see ``finish`` and ``claim_answer``. ARGV: now or '', then as in ``claim_answer``, then as in
 -- ``finish``. Answers what both do; without a claim, if not all leases could be ended.
 
 local now = clock(ARGV[1])
