@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from headrace.backends.redis.cluster.shard import HERE, LEAVING, UNKNOWN, ClusterShard
 from headrace.backends.redis.cluster.transfer import Relay
 from headrace.backends.redis.connections import SLOTS, Connections, slot_of
+from headrace.backends.redis.marshalling import Away
 from headrace.errors import Unavailable
 from headrace.seam.records import JobId, JobKey, Leased
 
@@ -46,7 +47,7 @@ class Shards:
 
     def __init__(self, connections: Connections, prefix: str, count: int, where: str) -> None:
         self.all = [
-            ClusterShard(connections, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
+            ClusterShard(connections, f"{prefix}{{{tag}}}", where, number, self._away_from(number))
             for number, tag in enumerate(tags(count))
         ]
         self.relay = Relay(self.all)
@@ -54,6 +55,13 @@ class Shards:
         self._seen: dict[JobId, int] = {}
         self._leased: dict[JobId, tuple[int, int]] = {}
         self._refused: dict[JobId, int] = {}
+
+    def _away_from(self, here: int) -> Away:
+        def away(queue: str) -> int | None:
+            number = self.number_of(queue)
+            return None if number == here else number
+
+        return away
 
     def number_of(self, queue: str) -> int:
         """The number of a queue's shard."""
@@ -208,18 +216,6 @@ def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
     """Forget the oldest entries."""
     while len(remembered) > most:
         del remembered[next(iter(remembered))]
-
-
-class _Away:
-    """The shard of a queue if that is another one, else None."""
-
-    def __init__(self, shards: Shards, here: int) -> None:
-        self._shards = shards
-        self._here = here
-
-    def __call__(self, queue: str) -> int | None:
-        number = self._shards.number_of(queue)
-        return None if number == self._here else number
 
 
 async def attempt(calls: Iterable[Awaitable[T]]) -> list[T | Unavailable]:

@@ -1,5 +1,6 @@
 -- Keeps which tenants of a governed queue are awake, and when the others wake up (steps 1 and 5 of a claim).
 
+-- BOUND: awake, but the rule ``holders`` lets only its present holders visit it.
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
 
 -- Adds this to ``self``, the turns.
@@ -54,13 +55,13 @@ local function open_awake(self)
     end
 
     -- The queue may have something to claim from this instant on.
-    function self.lower(qid, at)
+    function self.expect_in(qid, at)
         soon[qid] = math.min(soon[qid] or at, at)
     end
 
     -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule ``holders``: other
     -- holders may find more.
-    function self.fix(qid, at)
+    function self.set_soon(qid, at)
         if not policy_of(qid)[RULE.holders] then
             soon[qid] = nil
             if at then
@@ -81,7 +82,7 @@ local function open_awake(self)
     function self.list(t)
         self.note(t)
         if t.status == AWAKE or t.status == BOUND then
-            self.lower(t.qid, 0)
+            self.expect_in(t.qid, 0)
             t.status = self.is_bound(t) and BOUND or AWAKE
             if t.status == AWAKE then
                 call('ZADD', base .. ':A:' .. t.qid, number(t.count), awake_as(t))
@@ -93,7 +94,7 @@ local function open_awake(self)
             end
         elseif t.wake_at >= 0 then
             call('ZADD', base .. ':B:' .. t.qid, number(t.wake_at), t.digits)
-            self.lower(t.qid, t.wake_at)
+            self.expect_in(t.qid, t.wake_at)
         end
     end
 
@@ -112,7 +113,7 @@ local function open_awake(self)
     end
 
     -- The rules have changed: the tenant is looked at again.
-    function self.rouse(t, at)
+    function self.reconsider(t, at)
         local bucket = t.bucket
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
             self.note(t)
@@ -124,7 +125,7 @@ local function open_awake(self)
         if t.status ~= ASLEEP then
             self.unlist(t)
             self.list(t)
-        elseif t.count > 0 or t.running > 0 or t.bucket or t.due + t.later > 0 then
+        elseif t.count > 0 or t.running > 0 or t.bucket or t.due + t.delayed > 0 then
             self.expect(t, at)
         end
     end
@@ -174,7 +175,7 @@ local function open_awake(self)
         local policy = policy_of(t.qid)
         if policy[RULE.running] or policy[RULE.holders] or policy[RULE.tenant_running] or (t.limit and t.limit[1]) then
             wake(t.qid, jobs)
-            self.lower(t.qid, 0)
+            self.expect_in(t.qid, 0)
         end
     end
 
@@ -198,7 +199,7 @@ local function open_awake(self)
         for i = 1, #flat, 2 do
             due[#due + 1] = tonumber(flat[i])
         end
-        self.take_in_all(due)
+        self.read_all(due)
         for i = 1, #flat, 2 do
             local t = self.by_number(tonumber(flat[i]))
             t.status, t.since, t.wake_at, t.count = AWAKE, t.wake_at, -1, math.max(t.count, q.round)

@@ -72,7 +72,7 @@ do
 
     -- Returns the parts of a claim, in the order of the first queue named: each governed queue is one, all others together are one. Of
     -- these, only queues that have something and the first that are named are kept. Also returns the time until something may come that
-    -- this claim leaves out: from paused queues, from governed ones that have nothing now, and from what is not due.
+    -- this claim leaves out: from paused queues, from governed ones that have nothing now, and from delayed jobs.
     function parts_of(queues, now, b)
         local qids, known, next_in = numbers_of(queues), {}, nil
         for i = 1, #queues do

@@ -7,7 +7,7 @@
 --   :u:TENANT   zset    likewise the ids of one tenant   :u  set   tenants that have any
 --   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at: those that are due, or were once
 --   :pq         zset    numbers of queues by the lowest priority that has such jobs    :p:Q zset  further such priorities of Q
---   :f:Q        zset    AVAILABLE jobs of Q that are not due yet (priority + 32768 in 2 bytes, id) by run_at
+--   :f:Q        zset    AVAILABLE jobs of Q that are delayed (priority + 32768 in 2 bytes, id) by run_at
 --   :fq         zset    numbers of queues by the instant of the first of these; of a governed queue by the instant from which a claim
 --                       may find something
 --   :i:Q:GROUP  zset    AVAILABLE jobs that are not called in their group, by run_at; they are not in the claim index
@@ -46,9 +46,9 @@
 --
 --   :G:N:P:TASK zset    AVAILABLE jobs of tenant number N by run_at: those that are due, or were once
 --   :Gp:N       zset    its lanes by priority: run_at in 8 bytes and id of the first job, priority + 32768 in 2 bytes, task
---   :Gf:N       zset    its jobs that are not due yet (priority + 32768 in 2 bytes, id, task) by run_at
+--   :Gf:N       zset    its delayed jobs (priority + 32768 in 2 bytes, id, task) by run_at
 --   :H:Q        zset    lanes (N:P:TASK) of Q by the run_at of their first jobs
---   :F:Q        zset    jobs of Q that are not due yet by run_at
+--   :F:Q        zset    delayed jobs of Q by run_at
 --   :o          hash    Q -> its round                   :ow hash  Q -> the tenant after which all are still to be woken (WAKING)
 --   :oc         hash    Q -> where to continue counting its running jobs
 --   :of:Q       hash    buckets of rates (BUCKET): of the queue (q), of tasks (kTASK)

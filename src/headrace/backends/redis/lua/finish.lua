@@ -62,7 +62,7 @@ do
                 numbers[#numbers + 1] = tenant
             end
             if #numbers > 1 then
-                turns().take_in_all(numbers)
+                turns().read_all(numbers)
             end
             for tenant, holders in pairs(stopped) do
                 for holder, jobs in pairs(holders) do

@@ -35,16 +35,16 @@ local function open_rule()
     end
 
     -- Wakes some of the tenants that are still asleep since the rules changed.
-    local function rouse_some(qid, after, at)
+    local function reconsider_some(qid, after, at)
         local most = STEPS / PER_TENANT
         local titles = call('ZRANGEBYLEX', base .. ':V:' .. qid, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most)
         local ns = {}
         for i, title in ipairs(titles) do
             ns[i] = struct.unpack('>I8', title, #title - 7)
         end
-        turns().take_in_all(ns)
+        turns().read_all(ns)
         for _, n in ipairs(ns) do
-            turns().rouse(turns().by_number(n), at)
+            turns().reconsider(turns().by_number(n), at)
         end
         if #titles == most then
             call('HSET', base .. ':ow', qid, cmsgpack.pack({titles[most], at}))
@@ -54,10 +54,10 @@ local function open_rule()
         return #titles * PER_TENANT
     end
 
-    -- Returns the first jobs that waited before: of a level, or of those that are not due (priority nil).
+    -- Returns the first jobs that waited before: of a level, or delayed ones (priority nil).
     local function first_of(qid)
         local priority = ready.first_level(qid)
-        local key = priority and ready.level_key(qid, priority) or ready.coming_key(qid)
+        local key = priority and ready.level_key(qid, priority) or ready.delayed_key(qid)
         local flat, ids, names = call('ZRANGE', key, 0, PIECE - 1, 'WITHSCORES'), {}, {}
         for i = 1, #flat, 2 do
             names[#names + 1] = flat[i]
@@ -91,7 +91,7 @@ local function open_rule()
                     if priority then
                         turns().fill(t, task, priority, entries)
                     else
-                        turns().fill_later(t, entries)
+                        turns().fill_delayed(t, entries)
                     end
                 end
                 turns().expect(t, expected[t])
@@ -111,7 +111,7 @@ local function open_rule()
     end
 
     local function is_bringing(qid)
-        return ready.first_level(qid) or call('EXISTS', ready.coming_key(qid)) == 1
+        return ready.first_level(qid) or call('EXISTS', ready.delayed_key(qid)) == 1
     end
 
     local function is_going_on(qid)
@@ -130,7 +130,7 @@ local function open_rule()
         local waking = left > 0 and call('EXISTS', base .. ':ow') == 1 and call('HGET', base .. ':ow', qid)
         if waking then
             waking = cmsgpack.unpack(waking)
-            left = left - rouse_some(qid, waking[1], waking[2])
+            left = left - reconsider_some(qid, waking[1], waking[2])
         end
         if left > 0 and is_bringing(qid) then
             left = left - bring_in(qid, left)
@@ -140,7 +140,7 @@ local function open_rule()
         end
         local more = is_going_on(qid)
         if more then
-            turns().lower(qid, 0)
+            turns().expect_in(qid, 0)
         end
         return more
     end
@@ -156,15 +156,15 @@ local function open_rule()
     end
 
     -- The rules have changed: all tenants are looked at again.
-    local function rouse_all(qid)
+    local function reconsider_all(qid)
         call('HSET', base .. ':ow', qid, cmsgpack.pack({'', instant}))
-        turns().lower(qid, 0)
+        turns().expect_in(qid, 0)
         if not has_gone_on then
             go_on(qid)
         end
     end
 
-    return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, rouse_all = rouse_all}
+    return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, reconsider_all = reconsider_all}
 end
 
 local made_rule

@@ -8,7 +8,7 @@ local more = #idle > limit
 idle[limit + 1] = nil
 if not dry then
     for _, n in ipairs(idle) do
-        turns().let_go(turns().by_number(tonumber(n)))
+        turns().remove(turns().by_number(tonumber(n)))
     end
     settle()
 end

@@ -106,9 +106,9 @@ do
                 end
                 seen[id], fresh_rows[i] = true, true
                 local run_at = run_ats[i]
-                local later = run_at > now
+                local delayed = run_at > now
                 local name = group and qid .. ':' .. group
-                    or tenant and tenant.digits .. (later and '' or ':' .. priorities[i] .. ':' .. task) or later and qid or qid .. ':' .. priorities[i]
+                    or tenant and tenant.digits .. (delayed and '' or ':' .. priorities[i] .. ':' .. task) or delayed and qid or qid .. ':' .. priorities[i]
                 local flags = (key and 1 or 0) + (group and 2 or 0)
                 local job = struct.pack(JOB, now, sizes[i], qid, priorities[i], flags, expiries[i])
                 local at = #jobs
@@ -118,17 +118,17 @@ do
                 local list = lists[name]
                 if not list then
                     list = {
-                        qid = qid, priority = priorities[i], group = group, tenant = tenant, task = task, later = later, first = run_at,
+                        qid = qid, priority = priorities[i], group = group, tenant = tenant, task = task, delayed = delayed, first = run_at,
                     }
                     lists[name] = list
                 end
                 local n = #list
-                list.first, list.later = math.min(list.first, run_at), list.later or later
+                list.first, list.delayed = math.min(list.first, run_at), list.delayed or delayed
                 if run_at ~= last then
                     last, last_text = run_at, number(run_at)
                 end
                 list[n + 1] = last_text
-                list[n + 2] = (group or not later) and id or tenant and turns().later_as(priorities[i], id, task) or ready.coming_as(priorities[i], id)
+                list[n + 2] = (group or not delayed) and id or tenant and turns().delayed_as(priorities[i], id, task) or ready.delayed_as(priorities[i], id)
                 if expiries[i] > 0 then
                     dying[#dying + 1] = number(math.max(expiries[i], run_ats[i]))
                     dying[#dying + 1] = id
@@ -147,19 +147,19 @@ do
         many('ZADD', base .. ':a', all)
         many('ZADD', base .. ':y', dying)
         for _, list in pairs(plain_lists) do
-            if list.tenant and list.later then
-                turns().fill_later(list.tenant, list)
+            if list.tenant and list.delayed then
+                turns().fill_delayed(list.tenant, list)
                 turns().expect(list.tenant, list.first)
             elseif list.tenant then
                 turns().fill(list.tenant, list.task, list.priority, list)
                 turns().expect(list.tenant, list.first)
-            elseif list.later then
-                ready.fill_coming(list.qid, list, list.first)
+            elseif list.delayed then
+                ready.fill_delayed(list.qid, list, list.first)
             else
                 ready.fill_level(list.qid, list.priority, list)
             end
             count(list.qid, AVAILABLE, #list / 2)
-            wake(list.qid, list.later and SIGNALS or #list / 2)
+            wake(list.qid, list.delayed and SIGNALS or #list / 2)
         end
         for _, list in pairs(grouped_lists) do
             local key = groups().waiting_in(list.qid, list.group)
@@ -172,7 +172,7 @@ do
             many('ZADD', key, {unpack(list, #list - step + 1)})
             call('ZADD', base .. ':i', 0, list.qid .. ':' .. list.group)
             count(list.qid, AVAILABLE, #list / 2)
-            if list.later then
+            if list.delayed then
                 wake(list.qid, SIGNALS)
             end
             groups().call_later(list.qid, list.group)

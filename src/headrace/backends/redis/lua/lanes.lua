@@ -1,5 +1,5 @@
 -- Keeps the waiting jobs of governed queues in lanes: one for each tenant, priority and task.
--- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Jobs that are not due are listed apart, by
+-- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Delayed jobs are listed apart, by
 -- run_at.
 
 -- Adds this to ``self``, the turns.
@@ -14,7 +14,7 @@ local function open_lanes(self)
         return base .. ':Gp:' .. t.digits
     end
 
-    local function later_of(t)
+    local function delayed_of(t)
         return base .. ':Gf:' .. t.digits
     end
 
@@ -30,7 +30,7 @@ local function open_lanes(self)
     end
 
     -- Returns the name under which a job is listed until it is due.
-    function self.later_as(priority, id, task)
+    function self.delayed_as(priority, id, task)
         return struct.pack('>I2', priority + 32768) .. id .. task
     end
 
@@ -86,15 +86,15 @@ local function open_lanes(self)
         self.note(t)
     end
 
-    -- Lists jobs (instant, name, ...) that are not due.
-    function self.fill_later(t, entries)
-        many('ZADD', later_of(t), entries)
+    -- Lists delayed jobs (instant, name, ...).
+    function self.fill_delayed(t, entries)
+        many('ZADD', delayed_of(t), entries)
         local ids = {}
         for i = 1, #entries, 2 do
             ids[i], ids[i + 1] = entries[i], string.sub(entries[i + 1], 3, 18)
         end
         many('ZADD', base .. ':F:' .. t.qid, ids)
-        t.later = t.later + #entries / 2
+        t.delayed = t.delayed + #entries / 2
         self.note(t)
     end
 
@@ -105,17 +105,17 @@ local function open_lanes(self)
         if j.run_at <= instant then
             self.fill(t, labels[2], j.priority, {number(j.run_at), id})
         else
-            self.fill_later(t, {number(j.run_at), self.later_as(j.priority, id, labels[2])})
+            self.fill_delayed(t, {number(j.run_at), self.delayed_as(j.priority, id, labels[2])})
         end
         self.expect(t, j.run_at)
     end
 
     -- Promotes jobs of a tenant that have become due, first by run_at. Returns whether more of them are due.
     function self.promote(t)
-        if t.later == 0 then
+        if t.delayed == 0 then
             return false
         end
-        local flat = call('ZRANGEBYSCORE', later_of(t), '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, RISING)
+        local flat = call('ZRANGEBYSCORE', delayed_of(t), '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, RISING)
         local gone, ids, by_lane = {}, {}, {}
         for i = 1, #flat, 2 do
             local priority, id, task = struct.unpack('>I2', flat[i]) - 32768, string.sub(flat[i], 3, 18), string.sub(flat[i], 19)
@@ -128,9 +128,9 @@ local function open_lanes(self)
             entries[#entries + 1], entries[#entries + 2] = flat[i + 1], id
             gone[#gone + 1], ids[#ids + 1] = flat[i], id
         end
-        many('ZREM', later_of(t), gone)
+        many('ZREM', delayed_of(t), gone)
         many('ZREM', base .. ':F:' .. t.qid, ids)
-        t.later = t.later - #ids
+        t.delayed = t.delayed - #ids
         for _, entries in pairs(by_lane) do
             self.fill(t, entries.task, entries.priority, entries)
         end
@@ -144,12 +144,12 @@ local function open_lanes(self)
         local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], self.later_as(lane.priority, flat[i], lane.task)
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], self.delayed_as(lane.priority, flat[i], lane.task)
         end
         touch(lane)
         many('ZREM', lane.key, gone)
         t.due = t.due - #gone
-        self.fill_later(t, entries)
+        self.fill_delayed(t, entries)
     end
 
     -- Returns tenant and task of a row, by its body.
@@ -162,7 +162,7 @@ local function open_lanes(self)
         local labels = labels_of(job)
         local t = self.known(qid, labels[3])
         return t and (call('ZSCORE', base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. labels[2], id)
-            or call('ZSCORE', later_of(t), self.later_as(priority, id, labels[2])))
+            or call('ZSCORE', delayed_of(t), self.delayed_as(priority, id, labels[2])))
     end
 
     -- Takes a job out of its lane. Returns whether it was there.
@@ -176,9 +176,9 @@ local function open_lanes(self)
         if call('ZREM', lane.key, id) == 1 then
             touch(lane)
             t.due = t.due - 1
-        elseif t.later > 0 and call('ZREM', later_of(t), self.later_as(j.priority, id, labels[2])) == 1 then
+        elseif t.delayed > 0 and call('ZREM', delayed_of(t), self.delayed_as(j.priority, id, labels[2])) == 1 then
             call('ZREM', base .. ':F:' .. j.qid, id)
-            t.later = t.later - 1
+            t.delayed = t.delayed - 1
         else
             return false
         end
@@ -212,9 +212,9 @@ local function open_lanes(self)
         return call('ZCARD', lanes_of(t))
     end
 
-    -- Returns the first jobs that are not due: instant, task, instant, task, ...
-    function self.first_later(t, most)
-        local flat = t.later > 0 and call('ZRANGE', later_of(t), 0, most - 1, 'WITHSCORES') or {}
+    -- Returns the first delayed jobs: instant, task, instant, task, ...
+    function self.first_delayed(t, most)
+        local flat = t.delayed > 0 and call('ZRANGE', delayed_of(t), 0, most - 1, 'WITHSCORES') or {}
         local found = {}
         for i = 1, #flat, 2 do
             found[#found + 1], found[#found + 2] = tonumber(flat[i + 1]), string.sub(flat[i], 19)

@@ -22,7 +22,7 @@ else
         local paused = base .. ':oz:' .. qid
         many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now), 'LIMIT', 0, 1000))
         keep(paused, ARGV[4])
-        rule().rouse_all(qid)
+        rule().reconsider_all(qid)
     elseif not resumed or turns().known(qid, ARGV[4]) then
         local t = turns().tenant(qid, ARGV[4])
         t.paused = till

@@ -207,12 +207,12 @@ local function open_pick(own)
                 end
             end
         end
-        local later = own.first_later(t, WIDTH)
-        for i = 1, #later, 2 do
-            if later[i] >= till then
+        local delayed = own.first_delayed(t, WIDTH)
+        for i = 1, #delayed, 2 do
+            if delayed[i] >= till then
                 break
             end
-            consider(later[i], later[i + 1])
+            consider(delayed[i], delayed[i + 1])
         end
         return till
     end

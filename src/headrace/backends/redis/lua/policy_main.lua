@@ -62,7 +62,7 @@ if was[RULE.group_running] ~= policy[RULE.group_running] then
 end
 local more
 if is_governed(qid) then
-    rule().rouse_all(qid)
+    rule().reconsider_all(qid)
     more = rule().is_going_on(qid)
 else
     more = recall(qid, CALLED)

@@ -1,5 +1,5 @@
 -- Keeps the waiting jobs of queues that are not governed: due jobs in levels, one for each priority.
--- Jobs that are not due are listed apart, by run_at, until a claim promotes them. The first level of every queue, and when its next job is
+-- Delayed jobs are listed apart, by run_at, until a claim promotes them. The first level of every queue, and when its next job is
 -- due, are kept in one place, so that a claim from many queues asks once. Only further levels are listed by queue.
 
 local ready = {}
@@ -8,20 +8,20 @@ do
     -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
 
-    -- The first level of each queue (false: none), and the queues where it has changed; queues whose next due job is earlier than before,
-    -- or may be another.
-    local first_levels, new_levels, lower_coming, other_coming = {}, {}, {}, {}
+    -- The first level of each queue (false: none), and the queues where it has changed; queues whose first delayed job is due
+    -- earlier than before, or may be another.
+    local first_levels, new_levels, earlier, changed_delayed = {}, {}, {}, {}
 
     function ready.level_key(qid, priority)
         return base .. ':r:' .. qid .. ':' .. priority
     end
 
-    function ready.coming_key(qid)
+    function ready.delayed_key(qid)
         return base .. ':f:' .. qid
     end
 
     -- Returns the name under which a job is listed until it is due.
-    function ready.coming_as(priority, id)
+    function ready.delayed_as(priority, id)
         return struct.pack('>I2', priority + 32768) .. id
     end
 
@@ -65,10 +65,10 @@ do
         end
     end
 
-    -- Lists jobs (instant, name, ...) that are not due; ``first`` is the lowest instant.
-    function ready.fill_coming(qid, entries, first)
-        many('ZADD', ready.coming_key(qid), entries)
-        lower_coming[qid] = math.min(lower_coming[qid] or first, first)
+    -- Lists delayed jobs (instant, name, ...); ``first`` is the lowest instant.
+    function ready.fill_delayed(qid, entries, first)
+        many('ZADD', ready.delayed_key(qid), entries)
+        earlier[qid] = math.min(earlier[qid] or first, first)
     end
 
     -- These levels are empty.
@@ -93,7 +93,7 @@ do
         if run_at <= instant then
             ready.fill_level(qid, priority, {number(run_at), id})
         else
-            ready.fill_coming(qid, {number(run_at), ready.coming_as(priority, id)}, run_at)
+            ready.fill_delayed(qid, {number(run_at), ready.delayed_as(priority, id)}, run_at)
         end
     end
 
@@ -103,8 +103,8 @@ do
             if call('EXISTS', key) == 0 then
                 ready.drop_levels(qid, {priority})
             end
-        elseif call('ZREM', ready.coming_key(qid), ready.coming_as(priority, id)) == 1 then
-            other_coming[qid] = true
+        elseif call('ZREM', ready.delayed_key(qid), ready.delayed_as(priority, id)) == 1 then
+            changed_delayed[qid] = true
         end
     end
 
@@ -124,10 +124,10 @@ do
 
     -- A queue that has become governed keeps that instant itself; see ``awake``.
     local function write_coming()
-        for qid in pairs(other_coming) do
-            local first = call('ZRANGE', ready.coming_key(qid), 0, 0, 'WITHSCORES')[2]
+        for qid in pairs(changed_delayed) do
+            local first = call('ZRANGE', ready.delayed_key(qid), 0, 0, 'WITHSCORES')[2]
             if is_governed(qid) then
-                other_coming[qid] = nil
+                changed_delayed[qid] = nil
             elseif first then
                 call('ZADD', base .. ':fq', first, qid)
             else
@@ -135,29 +135,29 @@ do
             end
         end
         local lowered = {}
-        for qid, first in pairs(lower_coming) do
-            if not other_coming[qid] then
+        for qid, first in pairs(earlier) do
+            if not changed_delayed[qid] then
                 lowered[#lowered + 1], lowered[#lowered + 2] = number(first), qid
             end
         end
         for at = 1, #lowered, MANY do
             call('ZADD', base .. ':fq', 'LT', unpack(lowered, at, math.min(at + MANY - 1, #lowered)))
         end
-        lower_coming, other_coming = {}, {}
+        earlier, changed_delayed = {}, {}
     end
 
     function ready.settle()
         if next(new_levels) then
             write_levels()
         end
-        if next(lower_coming) or next(other_coming) then
+        if next(earlier) or next(changed_delayed) then
             write_coming()
         end
     end
 
     -- Promotes jobs of a queue that have become due, up to ``most``, first by run_at. Returns how many.
     local function promote(qid, most)
-        local key = ready.coming_key(qid)
+        local key = ready.delayed_key(qid)
         local flat = call('ZRANGEBYSCORE', key, '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, most)
         local gone, levels = {}, {}
         for i = 1, #flat, 2 do
@@ -174,7 +174,7 @@ do
         for priority, entries in pairs(levels) do
             ready.fill_level(qid, priority, entries)
         end
-        other_coming[qid] = true
+        changed_delayed[qid] = true
         return #gone
     end
 
@@ -199,11 +199,11 @@ do
         local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], ready.coming_as(priority, flat[i])
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], ready.delayed_as(priority, flat[i])
         end
         if #gone > 0 then
             many('ZREM', key, gone)
-            ready.fill_coming(qid, entries, tonumber(entries[1]))
+            ready.fill_delayed(qid, entries, tonumber(entries[1]))
             if call('EXISTS', key) == 0 then
                 ready.drop_levels(qid, {priority})
             end

@@ -29,6 +29,6 @@ for i, t in ipairs(found) do
             workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
         end
     end
-    answers[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.later, cap), workers}
+    answers[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.delayed, cap), workers}
 end
 return {number(now), call('HGET', base .. ':P', qid) or '', answers}

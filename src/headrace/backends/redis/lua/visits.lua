@@ -30,7 +30,7 @@ local function open_visits()
             for i, title in ipairs(call('ZRANGE', base .. ':A:' .. q.qid, 0, q.width - 1)) do
                 found[i] = struct.unpack('>I8', title, #title - 7)
             end
-            own.take_in_all(found)
+            own.read_all(found)
             for i, n in ipairs(found) do
                 q.window[i] = own.by_number(n)
             end
@@ -104,9 +104,9 @@ local function open_visits()
         if allowed <= 0 then
             return 0
         end
-        local later = t.later
+        local delayed = t.delayed
         local more_due = own.promote(t)
-        b.step(PER_PROMOTED * (later - t.later))
+        b.step(PER_PROMOTED * (delayed - t.delayed))
         local taken = pick.take(b, q, t, allowed)
         local was = t.status
         if was == BOUND then
@@ -189,7 +189,7 @@ local function open_visits()
 
     local function coming(qid, b)
         local till, more = turns_in(qid, b)
-        own.fix(tonumber(qid), more and 0 or till and b.now + till or nil)
+        own.set_soon(tonumber(qid), more and 0 or till and b.now + till or nil)
         return till, more
     end
 
