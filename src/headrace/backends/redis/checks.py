@@ -30,7 +30,7 @@ _LONG = 50_000
 """Microseconds: no script should take longer."""
 _FULL = 0.9
 _ROOM = 1.25
-"""The memory should be so many times the bytes of ended jobs that are kept: these bytes do not count the server's
+"""The memory should be this many times the bytes of ended jobs that are kept: these bytes do not count the server's
 overhead per job, and other jobs need room too."""
 
 

@@ -29,7 +29,7 @@ STATES = (
 CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _ASKED = frozenset((1, 3))
-"""Values of ``cancel`` while a cancellation is requested, by somebody or by a plan; see ``jobs.lua``."""
+"""Values of ``cancel`` while a cancellation is requested, by a client or by a plan; see ``jobs.lua``."""
 _SECTION_NUMBERS = {name: number for number, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")

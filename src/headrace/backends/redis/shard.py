@@ -198,7 +198,7 @@ class Shard:
             return claimed
         log.error("these jobs cannot be read and go to the dead letters: %s", [job.hex() for job in unreadable])
         try:
-            await self._run("aside", at_arg(at), req.holder, b"".join(unreadable))
+            await self._run("set_aside", at_arg(at), req.holder, b"".join(unreadable))
         except BackendError as error:
             log.warning(
                 "these jobs could not be set aside; that is tried again when their leases have expired: %s", error

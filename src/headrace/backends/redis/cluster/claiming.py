@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     cut_at: int | None
     """The shard that may have the next job, beyond what was looked at."""
     quiet: list[int]
-    """Shards that give nothing but have jobs without a signal: those who wait for these jobs must be woken."""
+    """Shards that give nothing but have jobs without a signal: workers that wait for these jobs must be woken."""
 
 
 async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:

@@ -13,7 +13,7 @@
 --   :i:Q:GROUP  zset    AVAILABLE jobs that are not called in their group, by run_at; they are not in the claim index
 --   :ic:Q:GROUP zset    jobs that are called, by run_at, or with -1 if they are known to stay called
 --   :i          zset    Q:GROUP of every group that has jobs in these two, all with the score 0
---   :ir         hash    Q -> the group from which on jobs are still to be called again
+--   :ir         hash    Q -> the group to continue with when jobs are called again
 --   :y          zset    AVAILABLE jobs that can expire, by the instant at which they are both due and expired
 --   :l          zset    RUNNING jobs by the end of their lease
 --   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was requested
@@ -33,7 +33,7 @@
 --   :P          hash    Q -> policy (POLICY); 0 is the store              :Pk:Q hash  task -> its rate
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
 --   :Wa         hash    since when any worker has been listed; begin and end of the last time when none was
---   :g:QUEUE    list    signals to those who wait for jobs of a queue
+--   :g:QUEUE    list    signals to workers that wait for jobs of a queue
 --   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
 --   :Sn         zset    every such name, all with the score 0, so by name
 --   :Sl:R:B     zset    enabled schedules of rank R and bucket B by the instant at which they must be looked at

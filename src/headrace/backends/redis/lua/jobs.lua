@@ -1,6 +1,6 @@
 -- Reads and writes jobs and their states.
 
--- The values of ``cancel``: 0, or somebody (1) or a plan (3) asked for the cancellation of a running job, which then ends with this reason;
+-- The values of ``cancel``: 0, or a client (1) or a plan (3) requested the cancellation of a running job, which then ends with this reason;
 -- or ``left``: the job is on its way to another shard.
 local asked = {[1] = 'cancelled', [3] = 'superseded', left = 2}
 

@@ -1,4 +1,4 @@
--- Wakes those who wait for jobs of a queue: one signal wakes one of them.
+-- Wakes workers that wait for jobs of a queue: one signal wakes one of them.
 -- A waiter that finds more than it can take passes the signal on. For a job that is due later several are woken, as each of them may be
 -- busy by then.
 
