@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -300,19 +301,30 @@ class Selector(Struct, frozen=True, kw_only=True):
     """``alter`` without names: at most so many jobs are met in one call."""
 
 
+_WAITING = frozenset((JobState.AVAILABLE, JobState.PAUSED))
+_LIVE = _WAITING | {JobState.RUNNING}
+_ENDED = frozenset(JobState) - _LIVE
+
+
 class Cancel(Struct, frozen=True):
     """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew; of reasons, only
     ``superseded`` stays with the request."""
 
+    applies: ClassVar = _LIVE
+    """The states to which the change applies; so for every change."""
     reason: str = "cancelled"
 
 
 class Pause(Struct, frozen=True):
     """AVAILABLE → PAUSED."""
 
+    applies: ClassVar = frozenset((JobState.AVAILABLE,))
+
 
 class Resume(Struct, frozen=True):
     """PAUSED → AVAILABLE, with the ``run_at`` that it had."""
+
+    applies: ClassVar = frozenset((JobState.PAUSED,))
 
 
 class Requeue(Struct, frozen=True):
@@ -321,16 +333,20 @@ class Requeue(Struct, frozen=True):
     Refused (``after`` equals ``before``) when another job holds the key by now.
     """
 
+    applies: ClassVar = _ENDED
+
 
 class Move(Struct, frozen=True):
     """AVAILABLE, PAUSED: to another queue. Refused when the key is taken there."""
 
+    applies: ClassVar = _WAITING
     queue: str
 
 
 class Reprioritise(Struct, frozen=True):
     """AVAILABLE, PAUSED: to another priority."""
 
+    applies: ClassVar = _WAITING
     priority: int
 
 
@@ -338,6 +354,7 @@ class Reschedule(Struct, frozen=True):
     """AVAILABLE, PAUSED: to another time. Its expiry stays. A job of a group that is called stays so, unless another
     comes before it now; one that stands in line does so at the place of its new time."""
 
+    applies: ClassVar = _WAITING
     delay: int = 0
     """Due this long from now …"""
     run_at: int | None = None
@@ -353,23 +370,28 @@ class Watch(Struct, frozen=True):
     """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends, unless ``WATCHERS`` others come after it. As
     hints may be lost, so may a watch be when the store crashes."""
 
+    applies: ClassVar = _LIVE
     inbox: str
 
 
 class Hold(Struct, frozen=True):
     """COMPLETED and still held: hold the key, and the result if there is one, for ``result_ttl`` from now instead."""
 
+    applies: ClassVar = frozenset((JobState.COMPLETED,))
     result_ttl: int
 
 
 class Delete(Struct, frozen=True):
     """Any state but RUNNING: the job and all that belongs to it are gone, its key is free."""
 
+    applies: ClassVar = frozenset(JobState) - {JobState.RUNNING}
+
 
 class Configure(Struct, frozen=True):
     """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it; with a tenant or a
     task in the selector (not both), claims of the jobs of that tenant or task in it."""
 
+    applies: ClassVar = frozenset[JobState]()
     paused: bool
     lasts: int | None = None
     """For so long; None: until it is resumed."""

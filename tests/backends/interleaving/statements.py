@@ -37,7 +37,6 @@ from headrace.seam.records import (
     SweepClause,
     Watch,
 )
-from headrace.testing.machine.pools import APPLIES
 from headrace.types import JobState
 from tests.backends.interleaving.scenes import (
     HOUR,
@@ -275,7 +274,7 @@ def _alter_fitting(change: Change, **narrow: Any) -> Callable[[tuple[JobId, ...]
     def upon(names: tuple[JobId, ...]) -> Run:
         async def run(store: Backend, scene: Scene) -> Facts:
             answers = await store.alter(Selector(ids=names, **narrow), change, NOW)
-            return _altered([told for told in answers if told.before in APPLIES[type(change)]])
+            return _altered([told for told in answers if told.before in change.applies])
 
         return run
 

@@ -63,19 +63,6 @@ from headrace.seam.records import (
 )
 from headrace.types import JobState
 
-_APPLIES: dict[type, frozenset[JobState]] = {
-    Cancel: frozenset(LIVE),
-    Pause: frozenset((JobState.AVAILABLE,)),
-    Resume: frozenset((JobState.PAUSED,)),
-    Requeue: frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)),
-    Move: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Reprioritise: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Reschedule: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Watch: frozenset(LIVE),
-    Hold: frozenset((JobState.COMPLETED,)),
-    Delete: frozenset(JobState) - {JobState.RUNNING},
-}
-
 
 def _wall_clock() -> int:
     return time.time_ns() // 1_000
@@ -335,7 +322,7 @@ class MemoryBackend:
             eligible = (
                 e
                 for e in self.store.jobs.values()
-                if e.state in _APPLIES[type(change)]
+                if e.state in change.applies
                 and not (isinstance(change, Cancel) and e.cancel_requested)
                 and _matches(e, sel, now)
             )
@@ -373,7 +360,7 @@ class MemoryBackend:
 
     def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
         before = entry.state
-        if before not in _APPLIES[type(change)] or not self._apply(entry, change, now):
+        if before not in change.applies or not self._apply(entry, change, now):
             return Altered(entry.id, before, before, False, entry.queue, entry.key)
         after = entry.state if entry.id in self.store.jobs else None
         return Altered(entry.id, before, after, True, entry.queue, entry.key)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -17,7 +17,7 @@ from psycopg.errors import UniqueViolation
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
+from headrace.backends.postgres.arrays import Smallints, bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections, Then
@@ -88,18 +88,6 @@ _KINDS: dict[type[Change], int] = {
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
-_APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Reschedule: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
 _PLACES = {CODES[JobState(place)]: place.value for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED)} | {
     6: Place.TICKS.value,
     7: Place.KEYS.value,
@@ -331,11 +319,10 @@ class PostgresBackend:
             if not change.paused:
                 self._notifier.send([(f"queue:{sel.queue}", None)])
             return []
-        applies = _APPLIES[type(change)]
         text, number = _arguments(change)
         named = sel.ids is not None or sel.keys is not None
         meant = _selection(
-            sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
+            sel, at, None if named else change.applies, limit=sel.limit, unasked=isinstance(change, Cancel)
         )  # fmt: skip
         at_instant = isinstance(change, Reschedule) and change.run_at is not None
         kind = _PUT_AT if at_instant else _KINDS[type(change)]
@@ -344,9 +331,19 @@ class PostgresBackend:
             if self._confined and isinstance(change, Watch):  # who did not see the watch has ended the job after this
                 rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
         else:
-            states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
+            states = None if sel.states is None else _codes(sel.states)
             rows = await self._call(
-                "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states, sel.reason
+                "alter",
+                at,
+                *meant,
+                kind,
+                text,
+                number,
+                _codes(change.applies),
+                not named,
+                sel.queue,
+                states,
+                sel.reason,
             )
         self._tell(rows)
         return [
@@ -472,10 +469,14 @@ def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
     return {name: call.replace("{schema}", quoted) for name, call in calls.items()}
 
 
+def _codes(states: Iterable[JobState]) -> Smallints:
+    return smallints(sorted(CODES[state] for state in states))
+
+
 def _selection(
     sel: Selector,
     at: Stamp,
-    applies: Sequence[int] | None,
+    applies: frozenset[JobState] | None,
     *,
     limit: int,
     below: JobId | None = None,
@@ -483,9 +484,9 @@ def _selection(
     unasked: bool = False,
 ) -> tuple[Any, ...]:
     """The parameters of ``matching_v1``."""
-    states = None if sel.states is None else {CODES[state] for state in sel.states}
+    states = sel.states
     if applies is not None:
-        states = set(applies) if states is None else states & set(applies)
+        states = applies if states is None else states & applies
     keys = sel.keys or ()
     return (
         at,
@@ -496,7 +497,7 @@ def _selection(
         sel.queue,
         sel.tenant,
         sel.task,
-        None if states is None else smallints(sorted(states)),
+        None if states is None else _codes(states),
         sel.older_than,
         None if sel.above is None else UUID(bytes=sel.above),
         None if below is None else UUID(bytes=below),

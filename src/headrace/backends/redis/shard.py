@@ -87,18 +87,6 @@ _KINDS: dict[type[Change], int] = {
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
-APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Reschedule: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
 _ANY = 63
 _DURABLE = "in the server's memory: what survives its end is what its append-only file says (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
@@ -267,7 +255,7 @@ class Shard:
         self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
     ) -> list[Altered]:
         at = await self._now() if at is None else at
-        applies = sum(1 << state for state in APPLIES[type(change)])
+        applies = sum(1 << CODES[state] for state in change.applies)
         found: list[Altered] = []
         above = sel.above
         while True:

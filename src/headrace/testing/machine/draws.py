@@ -287,8 +287,7 @@ def alterations(draw: DrawFn) -> tuple[Selector, Change]:
     """A change of jobs that are named: of such that it applies to, or of such that it does not."""
     world = _world(draw)
     change, applies = _change(draw, world)
-    fitting = pools.APPLIES[type(change)]
-    pool = world.in_state(*(state for state in JobState if (state in fitting) == applies))
+    pool = world.in_state(*(state for state in JobState if (state in change.applies) == applies))
     return _named(draw, world, pool), change
 
 
@@ -297,7 +296,7 @@ def revisits(draw: DrawFn) -> tuple[Selector, Change]:
     """A change of jobs that have ended: of those whose result is held, whose key is taken, or of any."""
     world = _world(draw)
     kind, ticks = draw(_revisits)
-    ended = world.in_state(*pools.APPLIES[Requeue])
+    ended = world.in_state(*Requeue.applies)
     match kind:
         case "hold":
             return _named(draw, world, [record for record in ended if record.held] or ended), Hold(ticks * world.tick)

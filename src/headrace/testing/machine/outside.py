@@ -21,7 +21,7 @@ from headrace.seam.records import (
     Selector,
     Settlement,
 )
-from headrace.testing.machine import draws, pools
+from headrace.testing.machine import draws
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules
 from headrace.types import JobState
@@ -80,10 +80,10 @@ class OutsideRules(WorkingRules):
         match change:
             case Cancel() if answer.changed and answer.before is JobState.RUNNING:
                 self.note("alter: cancel requested")
-            case Move(queue) if not answer.changed and answer.before in pools.APPLIES[Move]:
+            case Move(queue) if not answer.changed and answer.before in Move.applies:
                 old = self.world.books[answer.id]
                 self.note("alter: move refused for the key" if old.queue != queue else "alter: move to the same queue")
-            case Requeue() if not answer.changed and answer.before in pools.APPLIES[Requeue]:
+            case Requeue() if not answer.changed and answer.before in Requeue.applies:
                 self.note("alter: requeue refused for the key")
 
     @rule(halt=draws.queue_halts())

@@ -123,18 +123,6 @@ CHANGES: Sequence[Change] = (
     Reprioritise(-(2**31)), Reprioritise(0), Reschedule(), Reschedule(3), Reschedule(9, -5), Reschedule(0, 5),
     Watch("in:2"), Watch("in:3"), Hold(5), Delete(), Delete(),
 )  # fmt: skip
-APPLIES: dict[type, tuple[JobState, ...]] = {
-    Cancel: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
-    Pause: (JobState.AVAILABLE,),
-    Resume: (JobState.PAUSED,),
-    Requeue: (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED),
-    Move: (JobState.AVAILABLE, JobState.PAUSED),
-    Reprioritise: (JobState.AVAILABLE, JobState.PAUSED),
-    Reschedule: (JobState.AVAILABLE, JobState.PAUSED),
-    Watch: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
-    Hold: (JobState.COMPLETED,),
-    Delete: tuple(state for state in JobState if state is not JobState.RUNNING),
-}
 LIMITS = (1, 2, 5, 1_000)
 
 TASKS = ("t", "T", _HOSTILE, "nobody's")

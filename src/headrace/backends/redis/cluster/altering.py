@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
-from headrace.backends.redis.rows import CODES
-from headrace.backends.redis.shard import APPLIES
 from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
@@ -78,7 +76,6 @@ async def _alter_matching(fleet: Fleet, sel: Selector, change: Change, at: Stamp
     """In the order of the ids of all shards. Jobs that have changed between the look and the change are not met; others
     take their places."""
     parts = fleet.parts if sel.queue is None else [fleet.part_of(sel.queue)]
-    codes = APPLIES[type(change)]
     found: list[Altered] = []
     above = sel.above
     while len(found) < sel.limit:
@@ -96,7 +93,7 @@ async def _alter_matching(fleet: Fleet, sel: Selector, change: Change, at: Stamp
             narrowed = partial(_alter_part, sel=here, change=change, at=at)
             await _ask_at(fleet, where, narrowed, done)
             answers = [done[job_id][1] for job_id in where if job_id in done]
-        found += [one for one in answers if CODES[one.before] in codes]
+        found += [one for one in answers if one.before in change.applies]
         if len(met) < here.limit:
             break
         above = met[-1][1].id
