@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.seam.policy import Policy, Rate, TenantLimit
-from headrace.seam.records import Beat, Claim, Configure, Row, Selector
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
+from headrace.seam.records import Beat, Claim, Row
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, number, row, settle
 from headrace.types import JobState
 from tests.backends.test_redis_audit import problems
@@ -168,8 +168,8 @@ async def test_a_change_for_one_tenant_touches_no_other(store: RedisBackend) -> 
     await put(store, [row(n, tenant=f"t{n}") for n in range(3_000)])
     assert await cost(lambda: store.policies.limit(TenantLimit("q", "t7", 1), T0)) < 60
     for paused in (True, False):
-        change = Configure(paused)
-        assert await cost(lambda: store.alter(Selector(queue="q", tenant="t7"), change, T0)) < 60  # noqa: B023
+        pause = QueuePause("q", "t7", paused=paused)
+        assert await cost(lambda: store.policies.pause(pause, T0)) < 60  # noqa: B023
     assert problems() == []
 
 
@@ -190,7 +190,7 @@ async def test_a_queue_becomes_governed_in_steps_whatever_runs(store: RedisBacke
 async def test_a_worker_of_very_many_queues_beats_at_the_cost_of_few(store: RedisBackend) -> None:
     names = tuple(f"queue-{n}" for n in range(MANY))
     await put(store, [row(n, queue=name) for n, name in enumerate(names)])
-    await store.alter(Selector(queue=names[5]), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause(names[5]), T0)
     with commands() as asked:
         renewed = await store.renew(Beat("h", "w", names, LEASE), T0)
     assert renewed.paused == [names[5]]

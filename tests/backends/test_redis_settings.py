@@ -16,12 +16,12 @@ from servers.valkey import Valkey
 from headrace import App, EventKind, Queue
 from headrace.api.connection import open_backend
 from headrace.errors import ConfigError, StoreFull, Unavailable
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,
-    Configure,
     Delete,
     InsertStatus,
     JobKey,
@@ -185,8 +185,8 @@ async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valk
     ]:  # fmt: skip
         [altered] = await store.alter(Selector(ids=[job_id(number)]), change, T0)
         assert altered.changed, change
-    await store.alter(Selector(queue="q"), Configure(paused=True))
-    await store.alter(Selector(queue="q"), Configure(paused=False))
+    await store.policies.pause(QueuePause("q"))
+    await store.policies.pause(QueuePause("q", paused=False))
     assert len(await store.alter(Selector(queue="q"), Cancel(), T0)) == 1_000
     full(valkey)
     with pytest.raises(StoreFull):

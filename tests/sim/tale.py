@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from headrace.backends.memory import MemoryBackend
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template, make_plan, unpack
-from headrace.seam.policy import Policy
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
     Claimed,
-    Configure,
     JobId,
     Leased,
     Place,
@@ -40,7 +39,7 @@ SECOND = 1_000_000
 LEASE = 3 * SECOND
 TRUE: Any = object()
 TICKING = ("save", "due", "plan", "note")
-RULING = {"save policy": "save", "limit": "limit", "policies": "find", "tenants": "tenants"}
+RULING = {"save policy": "save", "limit": "limit", "pause": "pause", "policies": "find", "tenants": "tenants"}
 UID = b"a schedule's uid"
 
 
@@ -146,7 +145,7 @@ class Tale:
         return self.alter(number, Cancel(), **how)
 
     def pause(self, tenant: str | None = None, *, paused: bool = True) -> None:
-        self.call("op", "alter", Selector(queue="q", tenant=tenant), Configure(paused=paused))
+        self.call("op", "pause", QueuePause("q", tenant, paused=paused))
 
     def sweep(self, place: Place = Place.COMPLETED, older_than: int = SECOND, **how: Any) -> Any:
         return self.call("j", "sweep", SweepClause(place=place, older_than=older_than), **how)

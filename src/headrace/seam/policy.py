@@ -15,7 +15,7 @@ STORE = ""
 CHUNK = 10
 """What a tenant gets when it is its turn, where the policy does not say."""
 FOREVER = 2**53 - 1
-"""An instant that never comes: the pause of who is to be resumed by hand."""
+"""An instant that never comes: the end of a pause that is resumed by hand."""
 
 
 class Rate(Struct, frozen=True):
@@ -84,6 +84,28 @@ class TenantLimit(Struct, frozen=True):
     tenant: str
     running: int | None = None
     rate: Rate | None = None
+
+
+class QueuePause(Struct, frozen=True):
+    """A queue is paused or resumed; with a tenant or a task, only the jobs of that tenant or task in it."""
+
+    queue: str
+    tenant: str | None = None
+    task: str | None = None
+    """One of the two at most."""
+    paused: bool = True
+    lasts: int | None = None
+    """How long the pause lasts; None: until it is resumed."""
+
+    def __post_init__(self) -> None:
+        if self.tenant is not None and self.task is not None:
+            raise ValueError("a pause is of a tenant or of a task; this one names both: make two of it")
+
+    def until(self, now: int) -> int:
+        """When the pause ends, if it begins now; 0: there is none."""
+        if not self.paused:
+            return 0
+        return FOREVER if self.lasts is None else now + self.lasts
 
 
 class PolicyState(Struct, frozen=True):

@@ -42,7 +42,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import (
     Altered,
     Beat,
@@ -238,6 +238,11 @@ class PolicyStore(Protocol):
         """Replace what one tenant may do in one queue; with neither bound it has no limit of its own any more."""
         ...
 
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        """Pause a queue, or a tenant or a task of it: its jobs are not claimed. Or resume it: those who listen to
+        ``queue:NAME`` get a hint. No job changes."""
+        ...
+
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         """The policies of these queues, or of all, that have one or are governed, by name."""
         ...
@@ -280,7 +285,7 @@ class Backend(Protocol):
 
     @property
     def policies(self) -> PolicyStore | None:
-        """Capability: policies of queues. None means that there can be none; groups there are all the same."""
+        """Capability: policies and pauses of queues. None means that there are neither; groups work all the same."""
         ...
 
     @property

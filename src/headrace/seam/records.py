@@ -387,17 +387,7 @@ class Delete(Struct, frozen=True):
     applies: ClassVar = frozenset(JobState) - {JobState.RUNNING}
 
 
-class Configure(Struct, frozen=True):
-    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it; with a tenant or a
-    task in the selector (not both), claims of the jobs of that tenant or task in it."""
-
-    applies: ClassVar = frozenset[JobState]()
-    paused: bool
-    lasts: int | None = None
-    """For so long; None: until it is resumed."""
-
-
-Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete | Configure
+Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete
 
 
 class Altered(Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Altered,
@@ -17,7 +18,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -287,7 +287,7 @@ def _altered(answers: Sequence[Altered]) -> Facts:
 
 def _configure(paused: bool) -> Run:
     async def run(store: Backend, scene: Scene) -> Facts:
-        await store.alter(Selector(queue="q"), Configure(paused=paused), NOW)
+        await store.policies.pause(QueuePause("q", paused=paused), NOW)
         return []
 
     return run

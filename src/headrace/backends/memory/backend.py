@@ -28,7 +28,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hint,
     Hold,
@@ -313,9 +312,6 @@ class MemoryBackend:
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
         with self.store.lock:
             now = self._begin(at)
-            if isinstance(change, Configure):
-                self._configure(sel, change, now)
-                return []
             if sel.ids is not None or sel.keys is not None:
                 named = [e for e in self._named(sel) if _matches(e, sel, now)]
                 return [self._alter(entry, change, now) for entry in named]
@@ -335,28 +331,6 @@ class MemoryBackend:
         by_id = [self.store.jobs.get(job_id) for job_id in sel.ids or ()]
         by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
         return [entry for entry in dict.fromkeys(by_id + by_key) if entry is not None]
-
-    def _configure(self, sel: Selector, change: Configure, now: int) -> None:
-        if sel.queue is None:
-            raise ValueError("Configure needs a selector with a queue")
-        if sel.tenant is not None and sel.task is not None:
-            raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-        until = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
-        if sel.tenant is None and sel.task is None:
-            pauses, name = self.store.paused_queues, sel.queue
-        else:
-            turns = self.store.govern(sel.queue)
-            pauses = turns.paused_tasks if sel.tenant is None else turns.paused_tenants
-            name = (sel.task if sel.tenant is None else sel.tenant) or ""
-            if sel.tenant is None:
-                turns.wake_all(now)
-            else:
-                turns.wake_tenant(name, now)
-        if change.paused:
-            pauses[name] = until
-        else:
-            pauses.pop(name, None)
-            self.store.publish(f"queue:{sel.queue}")
 
     def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
         before = entry.state

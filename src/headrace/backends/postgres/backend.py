@@ -40,7 +40,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -308,17 +307,6 @@ class PostgresBackend:
         return [shapes.reaped(row) for row in rows if row[0] == 2]
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            if sel.queue is None:
-                raise ValueError("Configure needs a selector with a queue")
-            if sel.tenant is not None and sel.task is not None:
-                raise ValueError(
-                    "Configure takes a selector with a tenant or with a task, but this one has both: send two"
-                )
-            await self._call("configure", at, sel.queue, sel.tenant, sel.task, change.paused, change.lasts)
-            if not change.paused:
-                self._notifier.send([(f"queue:{sel.queue}", None)])
-            return []
         text, number = _arguments(change)
         named = sel.ids is not None or sel.keys is not None
         meant = _selection(

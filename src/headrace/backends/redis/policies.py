@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.backends.redis.blob import encode
-from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 _Pair = tuple[int, int]
@@ -53,10 +53,10 @@ class ShardPolicies:
         """What concerns very many tenants, jobs or groups is done in several steps; if this is interrupted, by those
         who claim and reap."""
         done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
-        await self.go_on(policy.queue, more, at)
+        await self._go_on(policy.queue, more, at)
         return bool(done)
 
-    async def go_on(self, queue: str, more: int, at: Stamp) -> None:
+    async def _go_on(self, queue: str, more: int, at: Stamp) -> None:
         """The steps that are left of a change of the rules."""
         while more:
             more = await self._run("steps", _at(at), queue)
@@ -65,7 +65,15 @@ class ShardPolicies:
         bound = limit.running is not None or limit.rate is not None
         packed = encode((_or_false(limit.running), _pair(limit.rate))) if bound else b""
         more = await self._run("limit", _at(at), limit.queue, limit.tenant, packed)
-        await self.go_on(limit.queue, more, at)
+        await self._go_on(limit.queue, more, at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        kind, name = ("q", "") if pause.task is None else ("k", pause.task)
+        if pause.tenant is not None:
+            kind, name = "t", pause.tenant
+        lasts: int | str = 0 if not pause.paused else "" if pause.lasts is None else pause.lasts
+        more = await self._run("configure", _at(at), pause.queue, kind, name, lasts)
+        await self._go_on(pause.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         """Of very many queues some at a time."""

@@ -30,7 +30,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -244,11 +243,6 @@ class Shard:
         return shapes.reaped(told, shapes.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            configured = _configuration(sel, change)
-            more = await self._run("configure", at_arg(at), *configured)
-            await self.policies.go_on(configured[0], more, at)
-            return []
         return await self._alter(sel, change, at, *_arguments(change))
 
     async def _alter(
@@ -397,18 +391,6 @@ def claim_args(req: Claim) -> tuple[Any, ...]:
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
-
-
-def _configuration(sel: Selector, change: Configure) -> tuple[str, str, str, int | str]:
-    """Which queue, what of it (all, a tenant, a task), of which name, and for how long."""
-    if sel.queue is None:
-        raise ValueError("Configure needs a selector with a queue")
-    if sel.tenant is not None and sel.task is not None:
-        raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-    lasts: int | str = 0 if not change.paused else "" if change.lasts is None else change.lasts
-    if sel.tenant is not None:
-        return sel.queue, "t", sel.tenant, lasts
-    return sel.queue, "q" if sel.task is None else "k", sel.task or "", lasts
 
 
 def _arguments(change: Change) -> tuple[str, int]:

@@ -19,7 +19,6 @@ from headrace.backends.sqlite.lane import Command
 from headrace.backends.sqlite.mass import alter_many
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
-from headrace.backends.sqlite.rules import configure
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
 from headrace.backends.sqlite.ticks import SqliteTicks
@@ -33,7 +32,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Inserted,
     JobId,
     JobKey,
@@ -229,14 +227,10 @@ class SqliteBackend(guard.Watched):
         return swept
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        answers: list[Altered] = []
-        if isinstance(change, Configure):
-            await self._write(lambda tx, now: configure(tx, sel, change, now), at)
-        elif sel.ids is not None or sel.keys is not None:
-            weight = len(sel.ids or ()) + len(sel.keys or ())
-            answers = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
-        else:
-            answers = await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
+        if sel.ids is None and sel.keys is None:
+            return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
+        weight = len(sel.ids or ()) + len(sel.keys or ())
+        answers: list[Altered] = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
         return answers
 
     # -- reading

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import pytest_asyncio
 
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, PolicyStore
 from headrace.seam.records import Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
 from headrace.types import JobState
 
@@ -92,6 +92,11 @@ class ConformanceBase:
             yield backend
         finally:
             await backend.close()
+
+    def policies(self, store: Backend) -> PolicyStore:
+        """The capability, in tests that need it."""
+        assert store.policies is not None
+        return store.policies
 
     async def put(self, store: Backend, *rows: Row, at: int = T0) -> list[Inserted]:
         """Insert rows that must all be new."""

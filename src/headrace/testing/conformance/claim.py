@@ -7,10 +7,21 @@ import itertools
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Configure, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
-from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, number, row, settle
+from headrace.seam.records import Claim, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
+from headrace.testing.conformance.base import (
+    LEASE,
+    MINUTE,
+    SECOND,
+    T0,
+    ConformanceBase,
+    job_id,
+    needs,
+    number,
+    row,
+    settle,
+)
 from headrace.types import JobState
 
 
@@ -170,13 +181,14 @@ class ClaimTests(ConformanceBase):
         found = sorted(number(job) for claimed in answers for job in claimed.jobs)
         assert found == [*range(20)] or any(claimed.next_in == 0 for claimed in answers)
 
+    @needs("policies")
     async def test_paused_jobs_and_queues_are_passed_over(self, store: Backend) -> None:
         await self.put(store, row(1), row(2), row(3, queue="r"))
         await store.alter(Selector(ids=[job_id(1)]), Pause(), T0)
-        await store.alter(Selector(queue="r"), Configure(paused=True), T0)
+        await self.policies(store).pause(QueuePause("r"), T0)
         claimed = await store.claim(Claim("w1", ("q", "r"), 10, LEASE), T0)
         assert ([j.id for j in claimed.jobs], claimed.next_in) == ([job_id(2)], None)
-        await store.alter(Selector(queue="r"), Configure(paused=False), T0)
+        await self.policies(store).pause(QueuePause("r", paused=False), T0)
         assert [j.id for j in await self.take(store, queues=("q", "r"))] == [job_id(3)]
 
     async def test_jobs_that_were_lost_too_often_are_passed_over(self, store: Backend) -> None:

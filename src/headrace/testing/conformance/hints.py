@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, TenantLimit
 from headrace.seam.protocol import Backend
-from headrace.seam.records import WATCHERS, Cancel, Configure, Hint, Reap, Reschedule, Selector, Watch
+from headrace.seam.records import WATCHERS, Cancel, Hint, Reap, Reschedule, Selector, Watch
 from headrace.testing.conformance.base import HOUR, LEASE, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
@@ -47,8 +47,6 @@ class HintTests(ConformanceBase):
             assert await first(hints) == Hint("queue:q")
             await store.reap(Reap(), T0 + LEASE)
             assert await first(hints) == Hint("queue:q")
-            await store.alter(Selector(queue="q"), Configure(paused=False), T0)
-            assert await first(hints) == Hint("queue:q")
             await store.alter(Selector(ids=[job_id(9)]), Reschedule(), T0)
             assert await first(hints) == Hint("queue:q")
 
@@ -84,8 +82,8 @@ class HintTests(ConformanceBase):
             assert await first(hints) == Hint("queue:q")
             await store.policies.limit(TenantLimit("q", "a", 1), T0)
             assert await first(hints) == Hint("queue:q")
-            for sel in (Selector(queue="q", tenant="a"), Selector(queue="q", task="t")):
-                await store.alter(sel, Configure(paused=False), T0)
+            for tenant, task in ((None, None), ("a", None), (None, "t")):
+                await store.policies.pause(QueuePause("q", tenant, task, paused=False), T0)
                 assert await first(hints) == Hint("queue:q")
 
     @needs("hints")

@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.policy import Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
     Cancel,
-    Configure,
     Pause,
     Place,
     Reap,
@@ -98,7 +97,7 @@ class PolicyTests(GovernedBase):
         await self.claim(store, 3)
         await self.policies(store).limit(TenantLimit("q", "b", 5), T0)
         await self.policies(store).limit(TenantLimit("q", "d", rate=Rate(9)), T0)
-        await store.alter(Selector(queue="q", tenant="e"), Configure(paused=True, lasts=HOUR), T0)
+        await self.policies(store).pause(QueuePause("q", tenant="e", lasts=HOUR), T0)
         found = {one.tenant: one for one in await self.policies(store).tenants("q", at=T0)}
         assert found["a"] == TenantState("q", "a", 0, 3, workers=("alice",))
         assert found["b"] == TenantState("q", "b", 3, 0, TenantLimit("q", "b", 5))
@@ -243,7 +242,7 @@ class PolicyTests(GovernedBase):
         await self.put(store, row(1, tenant="a", delay=3), row(2, tenant="b", delay=1))
         await self.policies(store).limit(TenantLimit("q", "c", 3), T0)
         for paused in (True, False):
-            await store.alter(Selector(queue="q", tenant="c"), Configure(paused), T0)
+            await self.policies(store).pause(QueuePause("q", tenant="c", paused=paused), T0)
         assert await self.got(store, at=T0 + 5) == [2, 1]
 
     @needs("policies")

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.seam.policy import Policy
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, PolicyStore
 from headrace.seam.records import (
     Beat,
     Change,
@@ -62,6 +62,12 @@ class Actor:
         self.now = now
         self.repaired = False
 
+    @property
+    def policies(self) -> PolicyStore:
+        """The store's own, which it must have."""
+        assert self.store.policies is not None
+        return self.store.policies
+
     async def insert(self, *rows: Row) -> list[Inserted]:
         """Enqueue; whoever asked is told."""
         answers = await self.store.insert(rows, self.now)
@@ -72,10 +78,9 @@ class Actor:
 
     async def rule(self, rules: Policy) -> None:
         """Give the queue these rules, if it has others."""
-        assert self.store.policies is not None
-        known = next((one.policy for one in await self.store.policies.find([rules.queue], self.now)), rules)
+        known = next((one.policy for one in await self.policies.find([rules.queue], self.now)), rules)
         if known.version == 0 or replace(known, version=0) != rules:
-            assert await self.store.policies.save(replace(rules, version=known.version), self.now)
+            assert await self.policies.save(replace(rules, version=known.version), self.now)
 
     def wish(self, limit: int) -> Claim:
         """A claim from all queues."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import PolicyStore
 from headrace.seam.records import Stamp
 
@@ -30,6 +30,9 @@ class InterruptedPolicies:
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._call("limit tenant", at, self._inner.limit(limit, at))
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._call("pause queue", at, self._inner.pause(pause, at))
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         return await self._call("find policies", at, self._inner.find(queues, at))

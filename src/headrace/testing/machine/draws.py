@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy, sampled_from
 from msgspec.structs import replace
 
-from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.policy import STORE, Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     Hold,
     JobId,
@@ -89,9 +88,9 @@ _clauses = _mixed(pools.PLACES, pools.BOUNDS, pools.LIMITS, pools.SELDOM)
 _caps = _mixed(pools.CAPS, pools.RATES, pools.CAPS, pools.RATES, pools.TASK_RATES, pools.HOLDER_COUNTS)
 _orders = _mixed(pools.QUEUES, pools.CHUNKS, pools.AGEINGS, pools.GROUP_TURNS, pools.DEPTHS, pools.VERSIONS)
 _limits = _mixed(pools.GOVERNED, pools.TENANTS, pools.CAPS, pools.RATES)
-_halts = _mixed(pools.GOVERNED, pools.TENANTS, pools.TASKS, pools.FLAGS, pools.FLAGS, pools.LASTS)
+_pauses = _mixed(pools.GOVERNED, pools.TENANTS, pools.TASKS, pools.FLAGS, pools.FLAGS, pools.LASTS)
 _rulings = sampled_from(("policy", "policy", "policy", "store", "limit", "pause", "pause"))
-_queue_halts = _mixed(pools.QUEUES, pools.SELDOM, pools.LASTS)
+_queue_pauses = _mixed(pools.QUEUES, pools.SELDOM, pools.LASTS)
 _instants = _mixed(pools.FLAGS, pools.NUDGES, pools.STEPS)
 
 
@@ -318,7 +317,7 @@ def _rate(rate: Rate | None, world: World) -> Rate | None:
     return None if rate is None else Rate(rate.every * world.tick, rate.burst)
 
 
-Ruling = Policy | TenantLimit | tuple[Selector, Configure]
+Ruling = Policy | TenantLimit | QueuePause
 """A change of the rules of a queue."""
 
 
@@ -335,9 +334,9 @@ def rulings(draw: DrawFn) -> Ruling:
         case "limit":
             queue, tenant, running, rate = draw(_limits)
             return TenantLimit(queue, tenant, running, _rate(rate, world))
-    queue, tenant, task, of_tenant, paused, lasts = draw(_halts)
-    sel = Selector(queue=queue, tenant=tenant) if of_tenant else Selector(queue=queue, task=task)
-    return sel, Configure(paused=paused, lasts=_lasting(lasts, world) if paused else None)
+    queue, tenant, task, of_tenant, paused, lasts = draw(_pauses)
+    lasting = _lasting(lasts, world) if paused else None
+    return QueuePause(queue, tenant if of_tenant else None, None if of_tenant else task, paused, lasting)
 
 
 def _policy(draw: DrawFn, world: World) -> Policy:
@@ -366,10 +365,10 @@ def _lasting(ticks: int | None, world: World) -> int | None:
 
 
 @st.composite
-def queue_halts(draw: DrawFn) -> tuple[Selector, Configure]:
+def queue_pauses(draw: DrawFn) -> QueuePause:
     """A queue is paused now and then, and resumed more often."""
-    queue, paused, lasts = draw(_queue_halts)
-    return Selector(queue=queue), Configure(paused=paused, lasts=_lasting(lasts, _world(draw)) if paused else None)
+    queue, paused, lasts = draw(_queue_pauses)
+    return QueuePause(queue, paused=paused, lasts=_lasting(lasts, _world(draw)) if paused else None)
 
 
 @st.composite

@@ -13,7 +13,6 @@ from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
-    Configure,
     JobId,
     JobKey,
     Move,
@@ -85,16 +84,6 @@ class OutsideRules(WorkingRules):
                 self.note("alter: move refused for the key" if old.queue != queue else "alter: move to the same queue")
             case Requeue() if not answer.changed and answer.before in Requeue.applies:
                 self.note("alter: requeue refused for the key")
-
-    @rule(halt=draws.queue_halts())
-    def configure(self, halt: tuple[Selector, Configure]) -> None:
-        self.begin_rule("configure")
-        sel, change = halt
-        self.note(f"alter: a queue {'paused' if change.paused else 'resumed'}")
-        if change.lasts is not None:
-            self.note("alter: a queue paused for a while")
-            self.world.instants.add(self.now + change.lasts)
-        self.twins.ask(lambda backend: backend.alter(sel, change, self.now))
 
     # -- reading
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import CHUNK, FOREVER, Policy, TenantLimit
+from headrace.seam.policy import CHUNK, FOREVER, Policy, QueuePause, TenantLimit
 from headrace.seam.records import (
     Cancel,
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Inserted,
     InsertStatus,
@@ -26,7 +25,6 @@ from headrace.seam.records import (
     Resume,
     Room,
     Row,
-    Selector,
     Settlement,
 )
 from headrace.testing.referee.book import Book
@@ -61,13 +59,13 @@ class Referee:
         self.governed = True
         self.book.limit(limit)
 
-    def configure(self, sel: Selector, change: Configure, now: int) -> None:
+    def pause(self, pause: QueuePause, now: int) -> None:
         """The queue, a tenant or a task was paused or resumed."""
         scope = ("queue", "")
-        if sel.tenant is not None or sel.task is not None:
+        if pause.tenant is not None or pause.task is not None:
             self.governed = True
-            scope = ("task", sel.task or "") if sel.tenant is None else ("tenant", sel.tenant)
-        self.book.pauses[scope] = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
+            scope = ("task", pause.task or "") if pause.tenant is None else ("tenant", pause.tenant)
+        self.book.pauses[scope] = 0 if not pause.paused else FOREVER if pause.lasts is None else now + pause.lasts
 
     # -- what changes jobs
 

@@ -10,13 +10,12 @@ from hypothesis.strategies import SearchStrategy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     JobId,
     Pause,
@@ -89,15 +88,7 @@ class Alter(Struct, frozen=True):
     change: Change
 
 
-class Halt(Struct, frozen=True):
-    """The queue, a tenant or a task is paused or resumed."""
-
-    change: Configure
-    tenant: str | None = None
-    task: str | None = None
-
-
-Step = Plant | Take | End | Wait | Recall | Alter | Halt | Policy | TenantLimit
+Step = Plant | Take | End | Wait | Recall | Alter | QueuePause | Policy | TenantLimit
 
 
 class Story(Struct, frozen=True):
@@ -173,13 +164,13 @@ def _end(dice: _Dice) -> End:
     return End(places, state, delay, _rows(dice, 1, 2) if dice.pick((False, False, False, True)) else ())
 
 
-def _halt(dice: _Dice) -> Halt:
+def _pause(dice: _Dice) -> QueuePause:
     paused = dice.pick((True, False))
-    change = Configure(paused=paused, lasts=dice.pick((None, 2 * TICK, 10 * TICK)) if paused else None)
+    lasts = dice.pick((None, 2 * TICK, 10 * TICK)) if paused else None
     names: Sequence[tuple[str | None, str | None]] = (
         *((name, None) for name in TENANTS), *((None, name) for name in TASKS), (None, None),
     )  # fmt: skip
-    return Halt(change, *dice.pick(names))
+    return QueuePause("", *dice.pick(names), paused, lasts)
 
 
 def _step(thrown: bytes) -> Step:
@@ -202,7 +193,7 @@ def _step(thrown: bytes) -> Step:
         case "a":
             return Alter(dice.pick(range(64)), dice.pick(CHANGES))
         case "h":
-            return _halt(dice)
+            return _pause(dice)
         case "l":
             rate = dice.pick((None, None, *RATES))
             return TenantLimit("", dice.pick(TENANTS), dice.pick((None, 1, 2, 5)), rate)
@@ -255,10 +246,11 @@ class _Player:
                 ids = known[place % len(known) :][:1] if known else []
                 await self._store.alter(Selector(ids=ids), change, self._now)
                 self._referee.alter(ids, change, self._now)
-            case Halt(change, tenant, task):
-                sel = Selector(queue=self._queue, tenant=tenant, task=task)
-                await self._store.alter(sel, change, self._now)
-                self._referee.configure(sel, change, self._now)
+            case QueuePause():
+                pause = replace(step, queue=self._queue)
+                assert self._store.policies is not None
+                await self._store.policies.pause(pause, self._now)
+                self._referee.pause(pause, self._now)
             case Policy():
                 await self._save(step)
             case TenantLimit(_, tenant, running, rate):

@@ -18,7 +18,7 @@ from headrace.testing.sim.rules.clients import Clients
 from headrace.testing.sim.rules.finish import on_finish
 from headrace.testing.sim.rules.insert import on_insert
 from headrace.testing.sim.rules.lease import on_reap, on_renew
-from headrace.testing.sim.rules.policies import on_group, on_limit, on_policies, on_save_policy, on_tenants
+from headrace.testing.sim.rules.policies import on_group, on_limit, on_pause, on_policies, on_save_policy, on_tenants
 from headrace.testing.sim.rules.read import on_fetch, on_scan, on_snapshot, on_stats
 from headrace.testing.sim.rules.rest import on_rest
 from headrace.testing.sim.rules.runs import Runs
@@ -46,6 +46,7 @@ _RULES: dict[str, Callable[..., None]] = {
     "note": on_note,
     "save policy": on_save_policy,
     "limit": on_limit,
+    "pause": on_pause,
     "policies": on_policies,
     "tenants": on_tenants,
     "group": on_group,

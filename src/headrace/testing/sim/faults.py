@@ -52,7 +52,7 @@ class FaultyBackend:
 
     The network is no part of the node: a request that was sent arrives although its sender has been frozen or killed
     since. Calls reach the store one after the other, each at an instant of the store's clock, which is the history's.
-    Without ``schedules`` it is one that keeps none, and without ``policies`` one that has none.
+    Without ``schedules`` it is one that keeps none.
     """
 
     def __init__(
@@ -64,11 +64,9 @@ class FaultyBackend:
         node: Node,
         *,
         schedules: bool = True,
-        policies: bool = True,
     ) -> None:
         self._inner = inner
         self._schedules = schedules
-        self._policies = policies
         self._rng = rng
         self._plan = plan
         self._history = history
@@ -91,9 +89,7 @@ class FaultyBackend:
 
     @property
     def policies(self) -> FaultyPolicies | None:
-        if self._inner.policies is None or not self._policies:
-            return None
-        return FaultyPolicies(self._inner.policies, self._call)
+        return None if self._inner.policies is None else FaultyPolicies(self._inner.policies, self._call)
 
     @property
     def hints(self) -> FaultyHints | None:
@@ -106,8 +102,8 @@ class FaultyBackend:
         return None if self._inner.turn is None else self._turn
 
     def sibling(self) -> FaultyBackend:
-        inner, given = self._inner.sibling(), {"schedules": self._schedules, "policies": self._policies}
-        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, **given)
+        inner = self._inner.sibling()
+        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, schedules=self._schedules)
 
     async def open(self) -> None:
         if self._node.cut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import PolicyStore
 from headrace.seam.records import Stamp
 
@@ -26,6 +26,9 @@ class FaultyPolicies:
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._call("limit", (limit,), at, lambda now: self._inner.limit(limit, now))
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._call("pause", (pause,), at, lambda now: self._inner.pause(pause, now))
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         names = None if queues is None else tuple(queues)

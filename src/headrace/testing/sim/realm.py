@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, TenantLimit
-from headrace.seam.records import Claim, Claimed, Configure, JobId, Row, Selector
+from headrace.seam.policy import Policy, QueuePause, TenantLimit
+from headrace.seam.records import Claim, Claimed, JobId, Row
 from headrace.testing.referee import Law, Referee
 from headrace.testing.referee.job import Job
 from headrace.testing.sim.life import Life
@@ -64,9 +64,9 @@ class Realm:
         """A tenant has a limit of its own, or none any more."""
         self.of(limit.queue).limit(limit)
 
-    def configure(self, sel: Selector, change: Configure, now: int) -> None:
+    def pause(self, pause: QueuePause, now: int) -> None:
         """A queue, a tenant or a task was paused or resumed."""
-        self.of(sel.queue or "").configure(sel, change, now)
+        self.of(pause.queue).pause(pause, now)
 
     # -- jobs
 

@@ -66,7 +66,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     planners: int = 2
     """Processes that do nothing else, where there are schedules."""
     governed: str | None = None
-    """The queue that has rules; None: the store knows of none."""
+    """The queue that has rules; None: no queue has."""
 
 
 def draw_scenario(seed: int | str) -> Scenario:
@@ -170,8 +170,7 @@ def simulate(
 
 
 async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callable[[], Backend], cast: Cast) -> History:
-    given = {"schedules": scenario.schedules > 0, "policies": scenario.governed is not None}
-    world = World(store(), scenario.plan, seed, replay, **given)
+    world = World(store(), scenario.plan, seed, replay, schedules=scenario.schedules > 0)
     await world.store.open()
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(world, scenario.workers, scenario.duty, Script(seed=seed), cast.worker)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.fleet import Fleet, every
 from headrace.backends.redis.cluster.part import Part
-from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
+from headrace.seam.records import Altered, Change, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
 """By id: the shard, and what it says."""
@@ -34,10 +34,6 @@ async def alter(fleet: Fleet, sel: Selector, change: Change, at: Stamp) -> list[
 
 def _only_shard(fleet: Fleet, sel: Selector, change: Change) -> int | None:
     """The shard in which all of it happens."""
-    if isinstance(change, Configure):
-        if sel.queue is None:
-            raise ValueError("Configure needs a selector with a queue")
-        return fleet.number_of(sel.queue)
     if sel.queue is None or sel.ids is not None or sel.keys is not None:
         return None
     shard = fleet.number_of(sel.queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.testing.sim.ledger import Ledger
 from headrace.types import JobState
 
@@ -21,6 +21,19 @@ def on_limit(book: Ledger, limit: TenantLimit, answer: None, now: int) -> None:
     """A tenant has a limit of its own."""
     book.realm.limit(limit)
     book.reach("tenant limited")
+
+
+def on_pause(book: Ledger, pause: QueuePause, answer: None, now: int) -> None:
+    """A queue, a tenant or a task was paused or resumed."""
+    book.realm.pause(pause, now)
+    if pause.tenant is not None or pause.task is not None:
+        kind = "task" if pause.tenant is None else "tenant"
+        book.reach(f"{kind} {'paused' if pause.paused else 'resumed'}")
+    elif pause.paused:
+        book.paused.add(pause.queue)
+        book.reach("queue paused")
+    else:
+        book.paused.discard(pause.queue)
 
 
 def on_policies(book: Ledger, queues: Sequence[str] | None, states: Sequence[PolicyState], now: int) -> None:
