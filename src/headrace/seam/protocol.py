@@ -107,8 +107,7 @@ class Turn(Protocol):
 
 
 class Tidy(Protocol):
-    """What a store needs besides sweeps, such as a place for the jobs of days to come. A store that needs nothing has
-    no attribute ``tidy``."""
+    """What a store needs besides sweeps, such as a place for the jobs of days to come."""
 
     async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
         """Do what is due, unless another process does, or did lately: every worker calls this on every beat.
@@ -296,6 +295,11 @@ class Backend(Protocol):
     @property
     def turn(self) -> Turn | None:
         """Capability: finish and claim in one trip. None means two trips."""
+        ...
+
+    @property
+    def tidy(self) -> Tidy | None:
+        """Capability: upkeep of the store's own. None means that it needs none."""
         ...
 
     def sibling(self) -> Backend:

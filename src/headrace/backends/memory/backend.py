@@ -72,6 +72,7 @@ class MemoryBackend:
 
     limits = Limits(durable="nothing survives the process")
     tx = None
+    tidy = None
 
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store

@@ -21,6 +21,7 @@ class RedisBackend(Shard):
     """Jobs in one Valkey or Redis server, or in the primary that sentinels name; shared by any number of machines."""
 
     tx = None
+    tidy = None
 
     def __init__(self, place: Place, *, prefix: str = "headrace", listen: bool = True) -> None:
         self._place = place

@@ -76,6 +76,7 @@ class SqliteBackend(guard.Watched):
     """
 
     tx = None
+    tidy = None
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "full", now: Callable[[], int] = _wall_clock

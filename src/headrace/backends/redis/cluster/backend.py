@@ -51,6 +51,7 @@ class ClusterBackend:
     shards' answers."""
 
     tx = None
+    tidy = None
     limits = Shard.limits
 
     def __init__(
