@@ -333,6 +333,7 @@ OPERATIONS = {
     "insert": Operation(PRODUCERS, insert),
     "insert, much": Operation(PRODUCERS, insert_much),
     "insert, joined": Operation(PRODUCERS, insert_in_a_transaction),
+    "now": Operation(EVERYBODY, lambda store, jobs: store.now()),
     "claim": Operation(("worker",), claim),
     "turn": Operation(("worker",), turn),
     "finish": Operation(("worker",), finish),

@@ -153,6 +153,7 @@ def test_errors_of_the_store_pass_through() -> None:
 def test_every_operation_passes_and_is_recorded() -> None:
     async def main(rig: Rig) -> None:
         seen = rig.seen.sibling()
+        assert await seen.now() <= rig.history.now()
         await seen.insert([row(n) for n in range(1, 6)])
         claim = Claim("h", ("q",), 1, SECOND)
         [one] = (await seen.claim(claim)).jobs
@@ -173,7 +174,7 @@ def test_every_operation_passes_and_is_recorded() -> None:
 
     rig = rigged(main)
     assert {event.op for event in rig.history} == {
-        "insert", "claim", "finish", "turn", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep",
+        "now", "insert", "claim", "finish", "turn", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep",
     }  # fmt: skip
     assert check(rig.history).ok
 

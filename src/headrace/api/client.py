@@ -68,7 +68,6 @@ from headrace.seam.records import (
     Selector,
     Stats,
 )
-from headrace.seam.ticks import Look
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
 from headrace.worker.handler import Handler
@@ -398,12 +397,8 @@ class Client:
         return explain(seen)
 
     async def store_now(self) -> int:
-        """The store's clock, by which leases end and jobs are due; this process's, where the store does not tell."""
-        ticks = self._backend.ticks
-        try:
-            return self.clock.now() if ticks is None else (await ticks.due(Look(1), self.clock.stamp())).now
-        except ConfigError:
-            return self.clock.now()
+        """The store's clock, by which leases end and jobs are due."""
+        return await (await self.backend()).now(self.clock.stamp())
 
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""

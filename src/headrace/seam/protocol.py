@@ -323,6 +323,10 @@ class Backend(Protocol):
         """Let go of every connection and thread. Closing twice, or before opening, is harmless."""
         ...
 
+    async def now(self, at: Stamp = None) -> int:
+        """The store's clock: what an operation takes for now that is sent now; so ``at``, where it is given."""
+        ...
+
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         """Store new jobs; answer each row, in order.
 

@@ -109,6 +109,9 @@ class Wrapped:
     async def close(self) -> None:
         await self.inner.close()
 
+    async def now(self, at: Stamp = None) -> int:
+        return await self._call("now", (), at, self.inner.now)
+
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         rows = tuple(rows)
         return await self._call("insert", (rows,), at, lambda now: self.inner.insert(rows, now))

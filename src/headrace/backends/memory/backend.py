@@ -96,6 +96,9 @@ class MemoryBackend:
     async def open(self) -> None:
         pass
 
+    async def now(self, at: Stamp = None) -> int:
+        return self._now() if at is None else at
+
     async def close(self) -> None:
         pass
 

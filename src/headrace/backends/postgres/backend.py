@@ -187,6 +187,12 @@ class PostgresBackend:
             await self._notifier.flush()
             await self._connections.close()
 
+    async def now(self, at: Stamp = None) -> int:
+        if at is not None:
+            return at
+        [[now]] = await self._call("now")
+        return int(now)
+
     async def _call(self, name: str, *params: Any) -> list[Any]:
         try:
             rows = await self._connections.rows(self._sql[name], params, self._seals.get(name))

@@ -248,7 +248,7 @@ class Shard:
     async def _alter(
         self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
     ) -> list[Altered]:
-        at = await self._now() if at is None else at
+        at = await self.now(at)
         applies = sum(1 << CODES[state] for state in change.applies)
         found: list[Altered] = []
         above = sel.above
@@ -308,7 +308,7 @@ class Shard:
         return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        at = await self._now() if at is None else at
+        at = await self.now(at)
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
         now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
@@ -363,7 +363,9 @@ class Shard:
             age = max(age, int(found))
         return age
 
-    async def _now(self) -> int:
+    async def now(self, at: Stamp = None) -> int:
+        if at is not None:
+            return at
         try:
             seconds, micros = await self._lines.call(self._base, "TIME")
         except Refused as error:

@@ -122,6 +122,9 @@ class SqliteBackend(guard.Watched):
             self._writer, self._reader, self._forked = writer, reader, False
             guard.watch(self)
 
+    async def now(self, at: Stamp = None) -> int:
+        return self._now() if at is None else at
+
     async def close(self) -> None:
         async with self._switching:
             writer, reader, self._writer, self._reader = self._writer, self._reader, None, None

@@ -19,7 +19,7 @@ from headrace.testing.sim.rules.finish import on_finish
 from headrace.testing.sim.rules.insert import on_insert
 from headrace.testing.sim.rules.lease import on_reap, on_renew
 from headrace.testing.sim.rules.policies import on_group, on_limit, on_pause, on_policies, on_save_policy, on_tenants
-from headrace.testing.sim.rules.read import on_fetch, on_scan, on_snapshot, on_stats
+from headrace.testing.sim.rules.read import on_fetch, on_now, on_scan, on_snapshot, on_stats
 from headrace.testing.sim.rules.rest import on_rest
 from headrace.testing.sim.rules.runs import Runs
 from headrace.testing.sim.rules.sweep import on_sweep
@@ -28,6 +28,7 @@ from headrace.testing.sim.story import tell
 from headrace.testing.sim.verdict import Verdict
 
 _RULES: dict[str, Callable[..., None]] = {
+    "now": on_now,
     "insert": on_insert,
     "claim": on_claim,
     "finish": on_finish,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
-from headrace.backends.redis.cluster.fleet import Fleet
+from headrace.backends.redis.cluster.fleet import Fleet, attempt
 from headrace.backends.redis.cluster.policies import ClusterPolicies
 from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.hints import Listener
@@ -108,6 +108,14 @@ class ClusterBackend:
 
     async def close(self) -> None:
         await self._lines.close()
+
+    async def now(self, at: Stamp = None) -> int:
+        """The clock that is furthest on, of the shards that are there."""
+        clocks = await attempt(part.now(at) for part in self.fleet.parts)
+        known = [clock for clock in clocks if not isinstance(clock, Unavailable)]
+        if not known:
+            raise Unavailable(f"{self._place.where}: no shard answers")
+        return max(known)
 
     # -- writing
 
