@@ -70,7 +70,7 @@ stores = Stores(server)
 
 async def every_operation(store: Backend) -> None:
     """Every operation of the protocol on an open, blank store, each with all that it can be asked for."""
-    hints, turn = store.hints, store.turn
+    hints, turn = store.hints, store.finish_and_claim
     assert hints is not None
     assert turn is not None
     async with hints.listen(["queue:q"]) as queue, hints.listen(["inbox:me", "holder:w1"]) as own:

@@ -11,7 +11,7 @@ from headrace.backends.memory.policies import MemoryPolicies
 from headrace.seam.policy import Policy, QueuePause, TenantLimit
 from headrace.seam.records import Stamp
 
-_WRITES = ("insert", "claim", "finish", "turn", "renew", "reap", "alter", "sweep")
+_WRITES = ("insert", "claim", "finish", "finish_and_claim", "renew", "reap", "alter", "sweep")
 
 
 class JournalBackend(MemoryBackend):

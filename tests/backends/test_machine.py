@@ -18,7 +18,7 @@ RULES = {
     "rule claim",
     "rule work",
     "rule finish",
-    "rule turn",
+    "rule finish_and_claim",
     "rule renew",
     "rule reap",
     "rule vanish",

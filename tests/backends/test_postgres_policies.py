@@ -577,7 +577,9 @@ async def test_producers_come_to_groups_in_any_order(store: PostgresBackend) -> 
     while len(found) < 100:
         found += (await store.claim(Claim("w", ("q",), 200, LEASE), T0)).jobs
     assert {job.group for job in found} == set(groups)
-    while not (claimed := await store.turn([done(job) for job in found], Claim("w", ("q",), 200, LEASE), T0))[1].jobs:
+    while not (
+        claimed := await store.finish_and_claim([done(job) for job in found], Claim("w", ("q",), 200, LEASE), T0)
+    )[1].jobs:
         found = []
     assert len(claimed[1].jobs) <= 100
 
@@ -593,7 +595,7 @@ async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store
             batch = [
                 replace(done(job, holder), spawn=[row(next(numbers), group=f"g{draw.randrange(60)}")]) for job in jobs
             ]
-            _, claimed = await store.turn(batch, Claim(holder, ("q",), 8, LEASE))
+            _, claimed = await store.finish_and_claim(batch, Claim(holder, ("q",), 8, LEASE))
             jobs = list(claimed.jobs)
 
     async with asyncio.TaskGroup() as group:
@@ -722,7 +724,7 @@ async def test_what_a_claim_by_turns_tells_is_on_the_disk(store: PostgresBackend
     with psycopg.connect(server().url(), autocommit=True) as connection:
         [[before]] = connection.execute("SELECT pg_current_wal_insert_lsn()")
         if ends:
-            await store.turn([done(job) for job in claimed.jobs], Claim("w", ("empty", "q"), 1, LEASE), T0)
+            await store.finish_and_claim([done(job) for job in claimed.jobs], Claim("w", ("empty", "q"), 1, LEASE), T0)
         else:
             assert len((await store.claim(Claim("w", ("q",), 100, LEASE), T0)).jobs) == 100
         [[flushed]] = connection.execute("SELECT pg_current_wal_flush_lsn() - %s::pg_lsn", (before,))

@@ -223,9 +223,9 @@ async def claim(store: PostgresBackend, jobs: Jobs) -> None:
     assert [job.id for job in (await store.claim(Claim("w", (jobs.queue,), 1, LEASE))).jobs] == [jobs.available]
 
 
-async def turn(store: PostgresBackend, jobs: Jobs) -> None:
+async def finish_and_claim(store: PostgresBackend, jobs: Jobs) -> None:
     done = Settlement(jobs.running, jobs.epoch, "held", JobState.COMPLETED)
-    states, claimed = await store.turn([done], Claim("w", (jobs.queue,), 1, LEASE))
+    states, claimed = await store.finish_and_claim([done], Claim("w", (jobs.queue,), 1, LEASE))
     assert (states, [job.id for job in claimed.jobs]) == ([JobState.COMPLETED], [jobs.available])
 
 
@@ -335,7 +335,7 @@ OPERATIONS = {
     "insert, joined": Operation(PRODUCERS, insert_in_a_transaction),
     "now": Operation(EVERYBODY, lambda store, jobs: store.now()),
     "claim": Operation(("worker",), claim),
-    "turn": Operation(("worker",), turn),
+    "finish_and_claim": Operation(("worker",), finish_and_claim),
     "finish": Operation(("worker",), finish),
     "finish, more": Operation(("worker",), finish_with_more),
     "finish, joined": Operation(("worker",), complete_in_a_transaction),
@@ -373,7 +373,7 @@ OPERATIONS = {
 def test_every_operation_is_in_the_matrix() -> None:
     operations = {name for name, value in vars(Backend).items() if inspect.iscoroutinefunction(value)}
     assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {
-        "turn",
+        "finish_and_claim",
         "ticks",
         "pause",
         "tidy",

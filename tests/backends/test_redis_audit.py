@@ -87,9 +87,9 @@ class Anybody:
         """One operation; which."""
         self._now += self._chance.choice([0, 1, SECOND // 2, 2 * SECOND, -SECOND])
         steps = (
-            self.insert, self.insert, self.claim, self.claim, self.finish, self.turn, self.reap, self.renew, self.alter,
-            self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note, self.rule, self.limit,
-            self.pause,
+            self.insert, self.insert, self.claim, self.claim, self.finish, self.finish_and_claim, self.reap, self.renew,
+            self.alter, self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note, self.rule,
+            self.limit, self.pause,
         )  # fmt: skip
         step = self._chance.choice(steps)
         await step()
@@ -172,9 +172,9 @@ class Anybody:
     async def finish(self) -> None:
         await self._store.finish(self._settlements(), self._now)
 
-    async def turn(self) -> None:
+    async def finish_and_claim(self) -> None:
         holder = self._chance.choice(HOLDERS)
-        _, claimed = await self._store.turn(self._settlements(), self._wish(holder), self._now)
+        _, claimed = await self._store.finish_and_claim(self._settlements(), self._wish(holder), self._now)
         self._got(holder, claimed)
 
     async def reap(self) -> None:

@@ -114,7 +114,7 @@ async def test_a_trickle_lists_the_level_of_its_job_once_and_no_more(store: Redi
     with commands() as asked:
         await put(store, [row(2)])
         [job] = (await store.claim(Claim("w1", ("q",), 10, LEASE), T0)).jobs
-        await store.turn([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
+        await store.finish_and_claim([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
     levels = [words for words in asked.all if words[0] in ("ZADD", "ZREM") and words[1].startswith(f"{BASE}:p")]
     assert [words[:2] for words in levels] == [["ZADD", f"{BASE}:pq"], ["ZREM", f"{BASE}:pq"]]
     assert problems() == []
@@ -224,7 +224,7 @@ async def test_a_turn_finds_what_its_own_settlements_have_made_free(store: Redis
     claimed = await store.claim(Claim("w1", names, 10, LEASE), T0)
     assert len(claimed.jobs) == 2
     assert (await store.claim(Claim("w1", names, 10, LEASE), T0)).jobs == []
-    _, claimed = await store.turn([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
+    _, claimed = await store.finish_and_claim([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
     assert sorted(map(number, claimed.jobs)) == [2, 3]
 
 
@@ -262,7 +262,7 @@ async def test_no_script_makes_very_many_steps(store: RedisBackend, make: Callab
     at, found, jobs = T0, [], []
     with commands() as working:
         for _ in range(150):
-            settled, claimed = await store.turn([settle(job) for job in jobs], claim, at)
+            settled, claimed = await store.finish_and_claim([settle(job) for job in jobs], claim, at)
             assert settled == [JobState.COMPLETED] * len(jobs)
             jobs = claimed.jobs
             found += map(number, jobs)

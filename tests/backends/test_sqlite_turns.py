@@ -156,8 +156,8 @@ def note(*given: TickNote) -> Operation:
 
 
 async def finish_and_claim(store: Backend) -> object:
-    assert store.turn is not None
-    return await store.turn([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
+    assert store.finish_and_claim is not None
+    return await store.finish_and_claim([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
 
 
 BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), T0) for number in (20, 21, 10)], ttl=2 * HOUR)

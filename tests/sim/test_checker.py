@@ -364,7 +364,7 @@ def a_turn_settles_and_claims(t: Tale) -> None:
     t.insert(row(1))
     [held] = t.claim()
     again = Settlement(held.id, held.epoch, "w1", A, delay=0)
-    t.call("w1", "turn", (again,), Claim("w1", ("q",), 1, 3 * SECOND))
+    t.call("w1", "finish_and_claim", (again,), Claim("w1", ("q",), 1, 3 * SECOND))
     t.look()
 
 

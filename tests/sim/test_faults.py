@@ -158,8 +158,8 @@ def test_every_operation_passes_and_is_recorded() -> None:
         claim = Claim("h", ("q",), 1, SECOND)
         [one] = (await seen.claim(claim)).jobs
         assert await seen.finish([Settlement(one.id, one.epoch, "h", JobState.COMPLETED)]) == [JobState.COMPLETED]
-        assert seen.turn is not None
-        [two] = (await seen.turn([], claim))[1].jobs
+        assert seen.finish_and_claim is not None
+        [two] = (await seen.finish_and_claim([], claim))[1].jobs
         assert two.id == job(2)
         leases = [(two.id, two.epoch), (one.id, one.epoch)]
         assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, leases))).lost) == leases[1:]
@@ -174,7 +174,8 @@ def test_every_operation_passes_and_is_recorded() -> None:
 
     rig = rigged(main)
     assert {event.op for event in rig.history} == {
-        "now", "insert", "claim", "finish", "turn", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep",
+        "now", "insert", "claim", "finish", "finish_and_claim", "renew", "reap", "alter", "fetch", "scan", "stats",
+        "sweep",
     }  # fmt: skip
     assert check(rig.history).ok
 

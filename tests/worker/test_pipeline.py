@@ -55,7 +55,7 @@ async def test_a_store_without_hints_and_turns_is_polled(make_app: Callable[...,
         await work.enqueue()
         async with asyncio.timeout(60):
             await done.wait()
-    assert "turn" not in plain.calls
+    assert "finish_and_claim" not in plain.calls
 
 
 async def test_a_store_that_is_away_costs_time_and_no_attempt(make_app: Callable[..., App], store: Backend) -> None:

@@ -96,7 +96,7 @@ class Hints(Protocol):
         ...
 
 
-class Turn(Protocol):
+class FinishAndClaim(Protocol):
     """``finish`` of the last batch and ``claim`` of the next, in one trip."""
 
     async def __call__(
@@ -293,7 +293,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def turn(self) -> Turn | None:
+    def finish_and_claim(self) -> FinishAndClaim | None:
         """Capability: finish and claim in one trip. None means two trips."""
         ...
 
@@ -458,7 +458,7 @@ class Backend(Protocol):
         through is fenced off too, as the lease is gone: the core does not take that for a loss.
 
         A batch with a state that is not in :data:`~headrace.seam.records.SETTLED` raises ``ValueError``, and nothing of
-        it is stored; so it is with ``turn``.
+        it is stored; so it is with ``finish_and_claim``.
 
         A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
         ``cancelled``), and loses against the terminal states. Where the first who asked was a plan, the reason is

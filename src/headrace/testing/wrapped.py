@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.protocol import Backend, Hints, PolicyStore, TickStore, Tidy, Transactions, Turn
+from headrace.seam.protocol import Backend, FinishAndClaim, Hints, PolicyStore, TickStore, Tidy, Transactions
 from headrace.seam.records import (
     Altered,
     Beat,
@@ -92,8 +92,8 @@ class Wrapped:
         return self.inner.hints
 
     @property
-    def turn(self) -> Turn | None:
-        return None if self.inner.turn is None else self._turn
+    def finish_and_claim(self) -> FinishAndClaim | None:
+        return None if self.inner.finish_and_claim is None else self._finish_and_claim
 
     @property
     def tidy(self) -> Tidy | None:
@@ -123,12 +123,12 @@ class Wrapped:
         batch = tuple(batch)
         return await self._call("finish", (batch,), at, lambda now: self.inner.finish(batch, now))
 
-    async def _turn(
+    async def _finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        batch, turn = tuple(batch), self.inner.turn
-        assert turn is not None
-        return await self._call("turn", (batch, req), at, lambda now: turn(batch, req, now))
+        batch, both = tuple(batch), self.inner.finish_and_claim
+        assert both is not None
+        return await self._call("finish_and_claim", (batch, req), at, lambda now: both(batch, req, now))
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
         return await self._call("renew", (beat,), at, lambda now: self.inner.renew(beat, now))

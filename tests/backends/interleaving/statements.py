@@ -190,10 +190,10 @@ _TURNED: dict[str, Any] = {"result": b"turned", "result_ttl": HOUR}
 
 
 async def _turn(store: Backend, scene: Scene) -> Facts:
-    assert store.turn is not None
+    assert store.finish_and_claim is not None
     batch = _of_one_holder(scene, **_TURNED)
     holder = batch[0].holder if batch else NEWCOMER
-    answers, claimed = await store.turn(batch, Claim(holder, QUEUES, 100, HOUR), NOW)
+    answers, claimed = await store.finish_and_claim(batch, Claim(holder, QUEUES, 100, HOUR), NOW)
     return _settled(batch, answers) + _claimed(claimed)
 
 

@@ -160,7 +160,7 @@ class MemoryBackend:
             now = self._begin(at)
             return self._finish_all(batch, now)
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         with self.store.lock:

@@ -260,7 +260,7 @@ class PostgresBackend:
         self._tell(rows)
         return self._hushed(req, notes, self._claimed(rows, marks, began))
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:

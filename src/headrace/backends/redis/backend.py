@@ -61,10 +61,10 @@ class RedisBackend(Shard):
             self._hints.fed(req, claimed)
         return claimed
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await super().turn(batch, req, at)
+        states, claimed = await super().finish_and_claim(batch, req, at)
         if self._hints is not None:
             self._hints.fed(req, claimed)
         return states, claimed

@@ -188,7 +188,7 @@ class Shard:
             log.warning("not yet, but when their leases have expired and they are claimed again: %s", error)
         return replace(claimed, next_in=0)
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:

@@ -22,7 +22,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LEASE = 30 * SECOND
 
-CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
+CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',

@@ -264,12 +264,12 @@ class GroupTests(ConformanceBase):
             [(holder, job)] = [(f"w{n}", job) for n, jobs in enumerate(claims) for job in jobs]
             assert await store.finish([settle(job, holder=holder)], T0) == [JobState.COMPLETED]
 
-    @needs("turn")
+    @needs("finish_and_claim")
     async def test_a_turn_that_ends_a_job_gets_the_next_of_its_group(self, store: Backend) -> None:
-        assert store.turn is not None
+        assert store.finish_and_claim is not None
         await self.put(store, row(1, group="g"), row(2, group="g"))
         [job] = await self.take(store)
-        _, claimed = await store.turn([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
+        _, claimed = await store.finish_and_claim([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
         assert numbers(claimed.jobs) == [2]
 
     # -- several turns

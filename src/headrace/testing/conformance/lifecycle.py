@@ -21,7 +21,7 @@ class LifecycleTests(ConformanceBase):
 
     async def test_the_capabilities_named_are_the_capabilities_there(self, store: Backend) -> None:
         assert ("hints" in self.capabilities) == (store.hints is not None)
-        assert ("turn" in self.capabilities) == (store.turn is not None)
+        assert ("finish_and_claim" in self.capabilities) == (store.finish_and_claim is not None)
         assert store.limits.durable
         assert store.limits.max_batch >= 1_000
 

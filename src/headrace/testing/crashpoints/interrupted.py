@@ -79,7 +79,7 @@ class Interrupted(Wrapped):
                 self._tell_claimed(args[0], answer)
             case "finish":
                 self._tell_settled(args[0], answer)
-            case "turn":
+            case "finish_and_claim":
                 states, claimed = answer
                 self._tell_settled(args[0], states)
                 self._tell_claimed(args[1], claimed)

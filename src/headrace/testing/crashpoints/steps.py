@@ -125,12 +125,12 @@ async def work_long(actor: Actor) -> None:
     await actor.finish(jobs)
 
 
-async def turn(actor: Actor) -> None:
-    assert actor.store.turn is not None
+async def finish_and_claim(actor: Actor) -> None:
+    assert actor.store.finish_and_claim is not None
     jobs = await actor.claim(1)
     while jobs:
         actor.now += SECOND
-        _, claimed = await actor.store.turn(list(map(actor.settlement, jobs)), actor.wish(1), actor.now)
+        _, claimed = await actor.store.finish_and_claim(list(map(actor.settlement, jobs)), actor.wish(1), actor.now)
         jobs = actor.start(claimed.jobs)
 
 

@@ -109,7 +109,7 @@ class _Reader:
     def _invoked(self, event: Event) -> None:
         if event.op == "insert":
             self._clients.invoked(event.data[0])
-        elif event.op in ("finish", "turn"):
+        elif event.op in ("finish", "finish_and_claim"):
             for settlement in event.data[0]:
                 self._runs.settling(event.node, settlement)
         elif event.op == "wait":
@@ -125,7 +125,7 @@ class _Reader:
     def _applied(self, op: str, args: Any, done: Applied) -> None:
         book, answer, now = self._book, done.answer, done.now
         match op:
-            case "turn":
+            case "finish_and_claim":
                 batch, req = args
                 states, claimed = answer
                 on_finish(book, batch, states, now)
@@ -136,7 +136,7 @@ class _Reader:
                 _RULES[op](book, *args, answer, now)
         if op == "insert":
             self._clients.accepted(args[0], answer)
-        elif op in ("finish", "turn"):
+        elif op in ("finish", "finish_and_claim"):
             for settlement, state in zip(args[0], answer if op == "finish" else answer[0], strict=False):
                 if state is not None:
                     self._runs.settled(settlement.id)

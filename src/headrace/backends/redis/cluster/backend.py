@@ -128,10 +128,10 @@ class ClusterBackend:
             self._hints.fed(req, claimed)
         return claimed
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await settling.turn(self.fleet, batch, req, at)
+        states, claimed = await settling.finish_and_claim(self.fleet, batch, req, at)
         if self._hints is not None:
             self._hints.fed(req, claimed)
         return states, claimed

@@ -41,7 +41,7 @@ async def finish(fleet: Fleet, batch: Sequence[Settlement], at: Stamp) -> list[J
     return [settled.get(place) for place in range(len(batch))]
 
 
-async def turn(
+async def finish_and_claim(
     fleet: Fleet, batch: Sequence[Settlement], req: Claim, at: Stamp
 ) -> tuple[list[JobState | None], Claimed]:
     """In one trip where all of it happens in one shard."""
@@ -53,7 +53,7 @@ async def turn(
         except Unavailable:
             # What was settled is told; the next claim says what is wrong.
             return settled, Claimed([], 0, doubtful=True)
-    settled, claimed = await fleet.parts[number].turn(batch, req, at)
+    settled, claimed = await fleet.parts[number].finish_and_claim(batch, req, at)
     fleet.leased(claimed.jobs, number)
     return settled, claimed
 

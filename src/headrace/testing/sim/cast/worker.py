@@ -164,10 +164,10 @@ class ScriptedWorker:
         return job.max_attempts is not None and job.attempt + 1 >= job.max_attempts
 
     async def _settle(self, group: asyncio.TaskGroup, settlement: Settlement) -> None:
-        turn = self.backend.turn
-        if self.duty.turns and turn is not None and not self.seat.stop.is_set():
+        both = self.backend.finish_and_claim
+        if self.duty.turns and both is not None and not self.seat.stop.is_set():
             sent_at = self._now()
-            answer = await self._try(turn, [settlement], self.request(1))
+            answer = await self._try(both, [settlement], self.request(1))
             if answer is not None:
                 self._start(group, answer[1], sent_at)
                 return
