@@ -567,7 +567,7 @@ class Limits(Struct, frozen=True):
     time_precision: int = 1
     """Microseconds."""
     count_cap: int = 10_000
-    lanes: int = 1
+    trips: int = 1
     """How many trips of one worker are best under way at once: two, if the store works while the worker does."""
     durable: str = "no"
     """One phrase for people: what survives what."""

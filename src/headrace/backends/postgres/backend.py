@@ -137,7 +137,7 @@ class PostgresBackend:
         self.limits = Limits(
             max_batch=1_000,
             count_cap=_COUNT_CAP,
-            lanes=2,
+            trips=2,
             durable="what was acknowledged survives what the server's synchronous_commit says",
         )
 
