@@ -82,7 +82,7 @@ class MemoryBackend:
         self._claiming = Claiming(self.store, self._end)
 
     def _begin(self, at: Stamp) -> int:
-        """The instant of the operation that begins; the lock is held."""
+        """Begin an operation, under the lock: its instant."""
         self.store.now = self._now() if at is None else at
         return self.store.now
 
@@ -235,7 +235,7 @@ class MemoryBackend:
         return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
 
     def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
-        """Move a job and its key; a job whose key is taken there goes without it, and False is answered."""
+        """Move a job and its key. If the key is taken there, the job goes without it, and the answer is False."""
         free = not self._key_taken(entry, queue, now)
         self.store.drop_key(entry)
         self.store.move(entry, entry.state, queue=queue)
@@ -290,7 +290,7 @@ class MemoryBackend:
             ] + [reaped(entry) for entry in expired]
 
     def _steady(self, req: Reap, holder: str, now: int) -> bool:
-        """Whether those whose leases have run out had time to say that they live."""
+        """Whether the holders of expired leases had time to show that they live."""
         listed = self.store.workers.get(holder)
         if listed is None:
             return False
@@ -506,7 +506,7 @@ class MemoryBackend:
         return Swept(len(doomed), freed, kept, more)
 
     def _sweep_dead(self, clause: SweepClause, now: int) -> Swept:
-        """FAILED jobs: what is too old; where nothing is, what is too much."""
+        """FAILED jobs: what is too old; if there is none, what is too much."""
         place, size = self.store.ended[JobState.FAILED], self.store.sizes[JobState.FAILED]
         jobs, bound = len(place), "age"
         swept = self._sweep_ended(replace(clause, max_count=None, max_bytes=None), JobState.FAILED, now)
