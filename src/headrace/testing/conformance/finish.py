@@ -176,7 +176,7 @@ class FinishTests(ConformanceBase):
 
     @pytest.mark.parametrize("wrong", ["epoch", "holder"])
     async def test_a_plain_completion_under_a_wrong_fence_is_refused(self, store: Backend, wrong: str) -> None:
-        """Nothing but the outcome is told, as most workers do; alone and among others."""
+        """Settlements with nothing but an outcome, which is the usual case; alone and among others."""
         await self.put(store, row(1), row(2))
         jobs = await self.take(store, 2)
         epoch, holder = jobs[0].epoch + (wrong == "epoch"), "w2" if wrong == "holder" else "w1"

@@ -1,4 +1,4 @@
-"""Groups: their jobs take turns, one after the other where there is one turn."""
+"""Groups: which jobs are called, one after the other or several at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def numbers(jobs: list[Leased]) -> list[int]:
 
 class GroupTests(ConformanceBase):
     async def turns(self, store: Backend, turns: int) -> None:
-        """Give every group of the queue so many."""
+        """Let this many jobs of every group be called."""
         assert store.policies is not None
         policy = next((one.policy for one in await store.policies.find(["q"])), Policy(queue="q"))
         assert await store.policies.save(replace(policy, group_running=turns), T0)
@@ -327,7 +327,7 @@ class GroupTests(ConformanceBase):
         assert await self.take(store) == []
 
     @needs("policies")
-    async def test_a_group_says_who_has_its_turns(self, store: Backend) -> None:
+    async def test_a_group_says_which_jobs_are_called(self, store: Backend) -> None:
         assert store.policies is not None
         await self.put(store, *(row(n, group="g") for n in range(4)))
         state = await store.policies.group("q", "g")

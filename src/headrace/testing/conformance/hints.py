@@ -1,4 +1,4 @@
-"""hints: who is told to look, and about what. Lost hints are lawful; these tests show that the usual ones come."""
+"""hints: which listeners hear of what. Losing hints is allowed; these tests show that the usual ones come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def first(hints: AsyncIterator[Hint]) -> Hint:
 
 class HintTests(ConformanceBase):
     @needs("hints")
-    async def test_an_insert_wakes_those_who_listen_to_its_queue(self, store: Backend) -> None:
+    async def test_an_insert_wakes_the_listeners_of_its_queue(self, store: Backend) -> None:
         assert store.hints is not None
         sibling = store.sibling()
         await sibling.open()
@@ -136,8 +136,8 @@ class HintTests(ConformanceBase):
             assert {await first(hints) for _ in topics} == {Hint(t, job_id(1)) for t in topics}
 
     @needs("hints")
-    async def test_those_who_waited_first_make_room_for_others(self, store: Backend) -> None:
-        """A job that never ends does not remember everybody who ever waited for it."""
+    async def test_the_oldest_waiters_make_room_for_others(self, store: Backend) -> None:
+        """A job that never ends does not remember everybody that ever waited for it."""
         assert store.hints is not None
         await self.put(store, row(1, key="k", reply_to="first"))
         for n in range(WATCHERS):

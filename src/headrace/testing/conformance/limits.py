@@ -1,4 +1,4 @@
-"""Limits, tokens, rates and pauses hold, and nobody waits behind those who may not run."""
+"""Limits, rates and pauses hold, and nobody waits behind a tenant or task that may not run."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class LimitTests(GovernedBase):
         assert await self.got(store, at=T0 + SECOND) in ([2], [8])
 
     @needs("policies")
-    async def test_a_changed_rate_begins_anew(self, store: Backend) -> None:
+    async def test_a_changed_rate_starts_over(self, store: Backend) -> None:
         await self.govern(store, rate=Rate(HOUR))
         await self.put(store, *(row(n) for n in range(5)))
         assert await self.got(store) == [0]

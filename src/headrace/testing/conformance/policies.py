@@ -62,7 +62,7 @@ class PolicyTests(GovernedBase):
         assert await self.policies(store).find(at=T0) == [PolicyState(Policy(queue="q", version=2), True)]
 
     @needs("policies")
-    async def test_of_two_who_have_read_the_same_one_saves(self, store: Backend) -> None:
+    async def test_of_two_saves_of_one_version_one_succeeds(self, store: Backend) -> None:
         policy = Policy(queue="q", running=1)
         answers = await asyncio.gather(*(self.policies(store).save(policy, T0) for _ in range(5)))
         assert sorted(answers) == [False] * 4 + [True]
@@ -139,7 +139,7 @@ class PolicyTests(GovernedBase):
         assert [n for one in claims for n in one] == [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
 
     @needs("policies")
-    async def test_who_comes_anew_enters_at_the_current_round(self, store: Backend) -> None:
+    async def test_a_newcomer_enters_at_the_current_round(self, store: Backend) -> None:
         await self.govern(store, chunk=1)
         await self.put(store, *(row(n, tenant="a") for n in range(20)))
         await self.claim(store, 10)

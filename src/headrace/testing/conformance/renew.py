@@ -1,4 +1,4 @@
-"""renew: leases extended, losses told, the worker list, the control channel."""
+"""renew: leases extended, losses reported, the worker list, the control channel."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RenewTests(ConformanceBase):
         assert (await store.stats(T0)).workers == []
 
     async def test_a_census_tells_all_leases_of_the_holder(self, store: Backend) -> None:
-        """So does a holder find what a claim brought whose answer was lost."""
+        """In this way a holder finds the jobs of a claim whose answer was lost."""
         await self.put(store, *(row(n) for n in range(5)), row(5, queue="r"))
         one, two, three = await self.take(store, 3)
         [other] = await self.take(store, 1, holder="w2")

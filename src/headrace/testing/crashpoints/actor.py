@@ -33,7 +33,7 @@ HOUR = 3_600 * SECOND
 QUEUES = ("q", "other")
 
 Handler = Callable[[Leased, bool], dict[str, Any]]
-"""What a job's run leads to: the fields of its settlement. It is told whether a known fault has been repaired."""
+"""What a job's run leads to: the fields of its settlement. The flag says whether a known fault has been repaired."""
 
 
 def job_id(number: int) -> JobId:
@@ -64,12 +64,12 @@ class Actor:
 
     @property
     def policies(self) -> PolicyStore:
-        """The store's own, which it must have."""
+        """The policies of the store, which must have them."""
         assert self.store.policies is not None
         return self.store.policies
 
     async def insert(self, *rows: Row) -> list[Inserted]:
-        """Enqueue; whoever asked is told."""
+        """Enqueue, and note the acknowledgement."""
         answers = await self.store.insert(rows, self.now)
         for answer in answers:
             if answer.status is not InsertStatus.FULL:
@@ -105,7 +105,7 @@ class Actor:
         return await self.store.finish([self.settlement(job) for job in jobs], self.now)
 
     async def work(self, limit: int = 10) -> int:
-        """Claim and finish; how many jobs that were."""
+        """Claim and finish; return how many jobs."""
         jobs = await self.claim(limit)
         if jobs:
             await self.finish(jobs)

@@ -23,8 +23,8 @@ async def _nothing(actor: Actor) -> None:
 class Flow(Struct, frozen=True):
     """One story of a process that may die at any call of ``act``.
 
-    ``before`` comes first, and nobody dies in it. ``after`` is what the contract tells those to do who were left
-    without an answer: repeat. ``ends`` tells every job that there must be in the end, by its task.
+    ``before`` comes first, and no process dies in it. ``after`` is what the contract tells a caller without an answer
+    to do: repeat. ``ends`` says which jobs there must be in the end, by task.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Flow(Struct, frozen=True):
     rules: Policy | None = None
     """What holds for the queue from the beginning to the end."""
     needs: frozenset[str] = frozenset()
-    """Capabilities without which the flow cannot be: ``finish_and_claim``, ``policies``."""
+    """Capabilities that the flow needs: ``finish_and_claim``, ``policies``."""
 
 
 _TWO = {"a": COMPLETED, "b": COMPLETED}

@@ -1,4 +1,4 @@
-"""The rules of those who look on and interfere: alter, fetch, scan."""
+"""The rules of outsiders, who look and interfere: alter, fetch, scan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.types import JobState
 
 
 class OutsideRules(WorkingRules):
-    """Jobs and queues are changed, and looked at, by those who hold no lease."""
+    """Jobs are changed, and looked at, without a lease."""
 
     # -- alter
 

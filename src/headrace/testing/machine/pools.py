@@ -138,7 +138,7 @@ AGEINGS = (None, None, 1, 5)
 GROUP_TURNS = (1, 1, 2, 3)
 DEPTHS = (None, None, None, None, None, None, 20, 8, 0)
 VERSIONS = (0, 0, 0, 0, 0, 0, 0, 1, -1)
-"""How far who saves is off."""
+"""How far off the version of a save is."""
 LASTS = (None, 1, 1, 3, 10)
 
 PLACES = (Place.COMPLETED, *(place for place in Place if place not in (Place.TICKS, Place.TENANTS)))

@@ -1,4 +1,4 @@
-"""The rules of those who govern queues: policies, limits of tenants, pauses of tenants and tasks."""
+"""The rules about governing queues: policies, limits of tenants, pauses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RulingRules(WorkingRules):
     @precondition(lambda self: self.world.governed)
     @rule(after=draws.pauses)
     def sweep_tenants(self, after: int) -> None:
-        """Whom nobody misses a store may have forgotten before: how many go is its own affair."""
+        """A store may have forgotten idle tenants before, so how many go is up to the store."""
         self.begin_rule("sweep_tenants", after)
         clause = SweepClause(place=Place.TENANTS)
         swept = self.twins.ask(lambda backend: backend.sweep(clause, self.now), lambda swept: swept.more)
@@ -94,7 +94,7 @@ class RulingRules(WorkingRules):
                 world.governed.add(policy.queue)
 
     def ask_rules(self) -> None:
-        """All that the two stores tell of rules, tenants and groups is equal."""
+        """The two stores say the same of rules, tenants and groups."""
         groups = sorted(self.world.groups())
 
         async def told(backend: Backend) -> Any:

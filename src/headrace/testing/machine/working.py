@@ -75,8 +75,8 @@ class WorkingRules(MachineBase):
         return claimed
 
     def _clear_expired(self) -> None:
-        """Whether a claim meets an expired job that is not called, or whose tenant it does not visit, and what it makes
-        of the next one in the group, is the store's affair."""
+        """It is up to the store whether a claim meets an expired job that is not called, or whose tenant it does not
+        visit, and what then becomes of the next one in the group."""
         expired = [record for record in laws.due(self.world) if laws.expired(record, self.now)]
         ids = [record.id for record in expired if self.world.bound(record)]
         if ids:
@@ -176,7 +176,7 @@ class WorkingRules(MachineBase):
         self._note_claimed(req, given[1])
 
     def _may_expire(self, batch: Sequence[Settlement]) -> bool:
-        """Whether the claim may meet an expired job where that is the store's affair."""
+        """Whether the claim may meet an expired job where that is up to the store."""
         ended = [self.world.books[settlement.id] for settlement in batch if settlement.id in self.world.books]
         spawned = [row for settlement in batch for row in settlement.spawn if row.expires is not None]
         grouped = any(one.group is not None for one in ended) or any(row.group is not None for row in spawned)

@@ -34,7 +34,7 @@ from headrace.types import JobState
 T = TypeVar("T")
 
 TICK = 1_000
-"""Every store can tell two instants apart that lie so far from each other."""
+"""Every store can tell two instants apart that are this far from each other."""
 T0 = 1_800_000_000_000_000
 
 TENANTS = ("a", "b", "c")
@@ -61,7 +61,7 @@ class Take(Struct, frozen=True):
 
 
 class End(Struct, frozen=True):
-    """Some of the leases end, named by their places among those that are good."""
+    """Some leases end, named by their position among the current ones."""
 
     places: tuple[int, ...]
     state: JobState
@@ -76,13 +76,13 @@ class Wait(Struct, frozen=True):
 
 
 class Recall(Struct, frozen=True):
-    """Leases that are over are taken back."""
+    """Expired leases are taken back."""
 
     max_lost: int
 
 
 class Alter(Struct, frozen=True):
-    """A job is changed from outside, named by its place among all."""
+    """A job is changed from outside, named by its position among all."""
 
     place: int
     change: Change
@@ -92,7 +92,7 @@ Step = Plant | Take | End | Wait | Recall | Alter | QueuePause | Policy | Tenant
 
 
 class Story(Struct, frozen=True):
-    """What happens, one thing after the other; at first there are rules."""
+    """What happens, one thing after the other, beginning with rules."""
 
     policy: Policy
     steps: tuple[Step, ...]
@@ -201,7 +201,7 @@ def _step(thrown: bytes) -> Step:
 
 
 def stories(length: int = 60) -> SearchStrategy[Story]:
-    """Stories of up to so many steps."""
+    """Stories of up to this many steps."""
     dice = st.binary(min_size=14, max_size=14)
     begin = st.binary(min_size=24, max_size=24).map(lambda thrown: Plant(_rows(_Dice(thrown), 1, 4, 8)))
     steps = st.lists(dice.map(_step), min_size=length // 2, max_size=length)

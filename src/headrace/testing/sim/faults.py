@@ -24,9 +24,9 @@ T = TypeVar("T")
 class FaultyBackend(Wrapped):
     """Any backend, seen from one node across a network that follows ``plan``. Every call is recorded in ``history``.
 
-    The network is no part of the node: a request that was sent arrives although its sender has been frozen or killed
+    The network is not part of the node: a request that was sent arrives even if its sender has been frozen or killed
     since. Calls reach the store one after the other, each at an instant of the store's clock, which is the history's.
-    Without ``schedules`` it is one that keeps none.
+    Without ``schedules`` the store appears as one that keeps none.
     """
 
     def __init__(

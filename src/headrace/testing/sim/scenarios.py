@@ -137,7 +137,7 @@ def draw_governed(seed: int | str) -> Scenario:
 
 
 class Cast(Struct, frozen=True, kw_only=True):
-    """Who plays: the simulation's own actors, straight over the waist, or others in their place."""
+    """The players: small actors of the simulation that use the waist directly, or others in their place."""
 
     name: str = "scripted"
     worker: WorkerMain = scripted_worker
@@ -147,7 +147,7 @@ class Cast(Struct, frozen=True, kw_only=True):
 
 
 SCRIPTED = Cast()
-"""Small actors straight over the waist: what is under test is the store, and the simulation itself."""
+"""Small actors that use the waist directly: under test are the store, and the simulation itself."""
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""Policies: saved by their version, and what is told of tenants and groups is true (I16, I21)."""
+"""Policies: they are saved by version, and what is said of tenants and groups is true (I16, I21)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_policies(book: Ledger, queues: Sequence[str] | None, states: Sequence[Pol
         told = (state.policy.version, state.governed)
         right = (book.realm.versions.get(queue, 0), book.realm.governs(queue))
         if told != right:
-            book.blame("I16", None, f"the policy of {queue!r} is told as {told}, which should be {right}")
+            book.blame("I16", None, f"the policy of {queue!r} is answered as {told}, which should be {right}")
 
 
 def on_tenants(
@@ -62,7 +62,7 @@ def on_tenants(
         waiting = sum(job.state is JobState.AVAILABLE for job in jobs)
         right = (waiting, len(seen.running(tenant.tenant)))
         if (tenant.waiting, tenant.running) != right:
-            book.blame("I21", None, f"tenant {tenant.tenant!r} is told as {tenant!r}, where {right} wait and run")
+            book.blame("I21", None, f"tenant {tenant.tenant!r} is answered as {tenant!r}, where {right} wait and run")
     book.reach("tenants listed")
 
 

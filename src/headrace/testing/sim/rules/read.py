@@ -46,7 +46,7 @@ def on_scan(book: Ledger, sel: Selector, after: str | None, limit: int, page: Pa
 def on_now(book: Ledger, clock: int, now: int) -> None:
     """The store was asked for its clock."""
     if clock != now:
-        book.blame("I16", None, f"the store's clock is told as {clock}, which should be {now}")
+        book.blame("I16", None, f"the store's clock is answered as {clock}, which should be {now}")
 
 
 def on_stats(book: Ledger, stats: Stats, now: int) -> None:
