@@ -27,37 +27,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from headrace.seam import records as r
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import Backend, FinishAndClaim, Hints, PolicyStore, TickStore, Tidy, Transactions
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Inserted,
-    JobId,
-    JobKey,
-    Limits,
-    Page,
-    Place,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 from headrace.types import JobState
 
 T = TypeVar("T")
-Carry = Callable[[Stamp], Awaitable[T]]
+Carry = Callable[[r.Stamp], Awaitable[T]]
 """Carries the operation out at an instant."""
 
 
@@ -67,12 +44,12 @@ class Wrapped:
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
 
-    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+    async def _call(self, name: str, args: tuple[Any, ...], at: r.Stamp, carry: Carry[T]) -> T:
         """One operation, with its arguments but for ``at``. ``carry(at)`` is the operation of the inner store."""
         return await carry(at)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> r.Limits:
         return self.inner.limits
 
     @property
@@ -109,60 +86,60 @@ class Wrapped:
     async def close(self) -> None:
         await self.inner.close()
 
-    async def now(self, at: Stamp = None) -> int:
+    async def now(self, at: r.Stamp = None) -> int:
         return await self._call("now", (), at, self.inner.now)
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         rows = tuple(rows)
         return await self._call("insert", (rows,), at, lambda now: self.inner.insert(rows, now))
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         return await self._call("claim", (req,), at, lambda now: self.inner.claim(req, now))
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         batch = tuple(batch)
         return await self._call("finish", (batch,), at, lambda now: self.inner.finish(batch, now))
 
     async def _finish_and_claim(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         batch, both = tuple(batch), self.inner.finish_and_claim
         assert both is not None
         return await self._call("finish_and_claim", (batch, req), at, lambda now: both(batch, req, now))
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         return await self._call("renew", (beat,), at, lambda now: self.inner.renew(beat, now))
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         return await self._call("reap", (req,), at, lambda now: self.inner.reap(req, now))
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         return await self._call("alter", (sel, change), at, lambda now: self.inner.alter(sel, change, now))
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         names = tuple(names)
         return await self._call("fetch", (names, want), at, lambda now: self.inner.fetch(names, want, now))
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         return await self._call("scan", (sel, after, limit), at, lambda now: self.inner.scan(sel, after, limit, now))
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         args = () if queues is None else (queues,)
         return await self._call("stats", args, at, lambda now: self.inner.stats(now, queues=queues))
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         return await self._call("sweep", (clause,), at, lambda now: self.inner.sweep(clause, now))
 
-    async def _tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+    async def _tidy(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.Place, int]:
         clauses, tidy = tuple(clauses), self.inner.tidy
         assert tidy is not None
         return await self._call("tidy", (clauses,), at, lambda now: tidy(clauses, now))
 
 
 class _Call(Protocol):
-    async def __call__(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T], /) -> T: ...
+    async def __call__(self, name: str, args: tuple[Any, ...], at: r.Stamp, carry: Carry[T], /) -> T: ...
 
 
 class _WrappedTicks:
@@ -170,7 +147,7 @@ class _WrappedTicks:
         self._inner = inner
         self._call = call
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[Save | Drop], at: r.Stamp = None) -> list[bool]:
         batch = tuple(batch)
         return await self._call("ticks.save", (batch,), at, lambda now: self._inner.save(batch, now))
 
@@ -178,10 +155,10 @@ class _WrappedTicks:
         args = (sel, after, limit)
         return await self._call("ticks.find", args, None, lambda now: self._inner.find(*args))
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
+    async def due(self, req: Look, at: r.Stamp = None) -> Looked:
         return await self._call("ticks.due", (req,), at, lambda now: self._inner.due(req, now))
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[Plan], at: r.Stamp = None) -> list[list[TickOutcome | None] | None]:
         batch = tuple(batch)
         return await self._call("ticks.plan", (batch,), at, lambda now: self._inner.plan(batch, now))
 
@@ -189,7 +166,7 @@ class _WrappedTicks:
         args = (uid, before, limit)
         return await self._call("ticks.history", args, None, lambda now: self._inner.history(*args))
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[TickNote], at: r.Stamp = None) -> None:
         batch = tuple(batch)
         await self._call("ticks.note", (batch,), at, lambda now: self._inner.note(batch, now))
 
@@ -199,16 +176,16 @@ class _WrappedPolicies:
         self._inner = inner
         self._call = call
 
-    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+    async def save(self, policy: Policy, at: r.Stamp = None) -> bool:
         return await self._call("policies.save", (policy,), at, lambda now: self._inner.save(policy, now))
 
-    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+    async def limit(self, limit: TenantLimit, at: r.Stamp = None) -> None:
         await self._call("policies.limit", (limit,), at, lambda now: self._inner.limit(limit, now))
 
-    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+    async def pause(self, pause: QueuePause, at: r.Stamp = None) -> None:
         await self._call("policies.pause", (pause,), at, lambda now: self._inner.pause(pause, now))
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Sequence[str] | None = None, at: r.Stamp = None) -> list[PolicyState]:
         names = None if queues is None else tuple(queues)
         return await self._call("policies.find", (names,), at, lambda now: self._inner.find(names, now))
 
@@ -218,7 +195,7 @@ class _WrappedPolicies:
         names: Sequence[str] | None = None,
         after: str | None = None,
         limit: int = 100,
-        at: Stamp = None,
+        at: r.Stamp = None,
     ) -> list[TenantState]:
         args = (queue, None if names is None else tuple(names), after, limit)
         return await self._call("policies.tenants", args, at, lambda now: self._inner.tenants(*args, now))
