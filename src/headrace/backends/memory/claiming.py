@@ -115,10 +115,10 @@ class Claiming:
             name = turns.next_tenant(basket.req.holder)
             if name is None:
                 break
-            allowed = min(turns.visit(name, now), room)
+            allowed = min(turns.allowance(name, now), room)
             if allowed:
-                line = turns.line(name, now, self._store.jobs.__getitem__)
-                taken = self._fill(line, basket, allowed, now, turns)
+                jobs = turns.eligible(name, now, self._store.jobs.__getitem__)
+                taken = self._fill(jobs, basket, allowed, now, turns)
                 turns.given(name, taken)
                 if taken < allowed and basket.left:
                     turns.rest(name, now)

@@ -39,7 +39,7 @@ class Tenant:
         self.holders: Counter[str] = Counter()
 
 
-class Line:
+class TenantHeap:
     """Tenants in an order. When a tenant moves, its old entry goes stale; when too many are stale, they are removed."""
 
     __slots__ = ("_heap",)
@@ -75,9 +75,9 @@ class Turns:
         self.limits: dict[str, TenantLimit] = {}
         self.paused_tenants: dict[str, int] = {}
         self.paused_tasks: dict[str, int] = {}
-        self._awake = Line()
+        self._awake = TenantHeap()
         """By (count, since, name)."""
-        self._asleep = Line()
+        self._asleep = TenantHeap()
         """By (wake_at, 0, name)."""
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
@@ -279,7 +279,7 @@ class Turns:
             self.tenants[name].count += jobs
             self._stand(name)
 
-    def visit(self, name: str, now: int) -> int:
+    def allowance(self, name: str, now: int) -> int:
         """The allowance: how many jobs the tenant may be given now. If it is 0, the tenant is asleep or full from now
         on."""
         tenant = self.tenants[name]
@@ -297,7 +297,7 @@ class Turns:
         rooms = (self.policy.chunk or CHUNK, None if cap is None else cap - tenant.running, free)
         return min(room for room in rooms if room is not None)
 
-    def line(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
+    def eligible(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
         """The tenant's due jobs in order, without tasks that may not run now. The caller records a job as taken before
         it asks for the next, and puts back a job that it does not take."""
         lanes = self.tenants[name].lanes
