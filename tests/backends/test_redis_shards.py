@@ -379,7 +379,7 @@ async def test_a_turn_whose_claim_got_no_answer_says_so(store: ClusterBackend) -
         raise Unavailable("away")
 
     after(store.shards.shard_of(THERE), "claim", fail)
-    settled, claimed = await store.turn([settle(job)], Claim("w1", (THERE,), 1, LEASE), T0)
+    settled, claimed = await store.finish_and_claim([settle(job)], Claim("w1", (THERE,), 1, LEASE), T0)
     assert (settled, claimed.jobs, claimed.doubtful) == ([JobState.COMPLETED], [], True)
 
 
@@ -556,7 +556,7 @@ async def test_the_shard_that_gave_a_lease_is_believed_that_it_is_gone_whoever_e
     assert await store.finish([settle(job)]) == [JobState.COMPLETED]
     async with moving(own, target):
         assert await store.finish([settle(job)]) == [None]
-        states, _ = await store.turn([settle(job)], Claim("w1", (HERE,), 1, LEASE))
+        states, _ = await store.finish_and_claim([settle(job)], Claim("w1", (HERE,), 1, LEASE))
         assert states == [None]
         renewed = await store.renew(Beat("w1", "pod", (HERE,), LEASE, [(job.id, job.epoch)]))
         assert (list(renewed.lost), list(renewed.busy)) == ([(job.id, job.epoch)], [])

@@ -21,6 +21,7 @@ class RedisBackend(Shard):
     """Jobs in one Valkey or Redis server, or in the primary that sentinels name, shared by any number of machines."""
 
     tx = None
+    tidy = None
 
     def __init__(self, endpoint: Endpoint, *, prefix: str = "headrace", listen: bool = True) -> None:
         self._endpoint = endpoint
@@ -59,10 +60,10 @@ class RedisBackend(Shard):
             self._hints.claimed(req, claimed)
         return claimed
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await super().turn(batch, req, at)
+        states, claimed = await super().finish_and_claim(batch, req, at)
         if self._hints is not None:
             self._hints.claimed(req, claimed)
         return states, claimed

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
-from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 _Pair = tuple[int, int]
@@ -54,10 +54,10 @@ class ShardPolicies:
         """Changes for very many tenants, jobs or groups are made in several steps. If this is interrupted, claims and
         reaps do the rest."""
         done, more = await self._run("policy", at_arg(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
-        await self.go_on(policy.queue, more, at)
+        await self._go_on(policy.queue, more, at)
         return bool(done)
 
-    async def go_on(self, queue: str, more: int, at: Stamp) -> None:
+    async def _go_on(self, queue: str, more: int, at: Stamp) -> None:
         """Do the remaining steps of a change of the rules."""
         while more:
             more = await self._run("steps", at_arg(at), queue)
@@ -66,7 +66,15 @@ class ShardPolicies:
         bound = limit.running is not None or limit.rate is not None
         packed = encode((or_false(limit.running), _pair(limit.rate))) if bound else b""
         more = await self._run("limit", at_arg(at), limit.queue, limit.tenant, packed)
-        await self.go_on(limit.queue, more, at)
+        await self._go_on(limit.queue, more, at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        kind, name = ("q", "") if pause.task is None else ("k", pause.task)
+        if pause.tenant is not None:
+            kind, name = "t", pause.tenant
+        lasts: int | str = 0 if not pause.paused else "" if pause.lasts is None else pause.lasts
+        more = await self._run("pause", at_arg(at), pause.queue, kind, name, lasts)
+        await self._go_on(pause.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         """Reads some queues at a time."""

@@ -30,7 +30,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -87,18 +86,6 @@ _KINDS: dict[type[Change], int] = {
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
-APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Reschedule: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
 _ANY = 63
 _DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
@@ -205,7 +192,7 @@ class Shard:
             )
         return replace(claimed, next_in=0)
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
@@ -260,18 +247,13 @@ class Shard:
         return marshalling.reaped(flat, marshalling.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            configured = _configuration(sel, change)
-            more = await self._run("pause", at_arg(at), *configured)
-            await self.policies.go_on(configured[0], more, at)
-            return []
         return await self._alter(sel, change, at, *_arguments(change))
 
     async def _alter(
         self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
     ) -> list[Altered]:
-        at = await self._now() if at is None else at
-        applies = sum(1 << state for state in APPLIES[type(change)])
+        at = await self.now(at)
+        applies = sum(1 << CODES[state] for state in change.applies)
         found: list[Altered] = []
         above = sel.above
         while True:
@@ -330,7 +312,7 @@ class Shard:
         return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        at = await self._now() if at is None else at
+        at = await self.now(at)
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
         now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
@@ -385,7 +367,9 @@ class Shard:
             age = max(age, int(found))
         return age
 
-    async def _now(self) -> int:
+    async def now(self, at: Stamp = None) -> int:
+        if at is not None:
+            return at
         try:
             seconds, micros = await self._connections.call(self._base, "TIME")
         except Refused as error:
@@ -408,18 +392,6 @@ def claim_args(req: Claim) -> tuple[Any, ...]:
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
-
-
-def _configuration(sel: Selector, change: Configure) -> tuple[str, str, str, int | str]:
-    """The queue, what of it (all, a tenant, a task), its name, and for how long."""
-    if sel.queue is None:
-        raise ValueError("Configure needs a selector with a queue")
-    if sel.tenant is not None and sel.task is not None:
-        raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-    lasts: int | str = 0 if not change.paused else "" if change.lasts is None else change.lasts
-    if sel.tenant is not None:
-        return sel.queue, "t", sel.tenant, lasts
-    return sel.queue, "q" if sel.task is None else "k", sel.task or "", lasts
 
 
 def _arguments(change: Change) -> tuple[str, int]:

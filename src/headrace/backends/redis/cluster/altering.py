@@ -9,9 +9,7 @@ from msgspec.structs import replace
 
 from headrace.backends.redis.cluster.shard import ClusterShard
 from headrace.backends.redis.cluster.shards import Shards, by_shard, every
-from headrace.backends.redis.marshalling import CODES
-from headrace.backends.redis.shard import APPLIES
-from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
+from headrace.seam.records import Altered, Change, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
 """By id: the shard, and its answer."""
@@ -37,10 +35,6 @@ async def alter(shards: Shards, sel: Selector, change: Change, at: Stamp) -> lis
 
 def _only_shard(shards: Shards, sel: Selector, change: Change) -> int | None:
     """The shard in which all of it happens, if there is one."""
-    if isinstance(change, Configure):
-        if sel.queue is None:
-            raise ValueError("Configure needs a selector with a queue")
-        return shards.number_of(sel.queue)
     if sel.queue is None or sel.ids is not None or sel.keys is not None:
         return None
     number = shards.number_of(sel.queue)
@@ -78,7 +72,6 @@ async def _alter_matching(shards: Shards, sel: Selector, change: Change, at: Sta
     """Change the matching jobs in the order of their ids over all shards. Jobs that change between the look and the
     change are skipped, and others are found instead."""
     asked = shards.all if sel.queue is None else [shards.shard_of(sel.queue)]
-    codes = APPLIES[type(change)]
     found: list[Altered] = []
     above = sel.above
     while len(found) < sel.limit:
@@ -96,7 +89,7 @@ async def _alter_matching(shards: Shards, sel: Selector, change: Change, at: Sta
             narrowed = partial(_alter_in, sel=here, change=change, at=at)
             await _ask_at(shards, where, narrowed, done)
             answers = [done[job_id][1] for job_id in where if job_id in done]
-        found += [one for one in answers if CODES[one.before] in codes]
+        found += [one for one in answers if one.before in change.applies]
         if len(met) < here.limit:
             break
         above = met[-1][1].id

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.backends.redis.checks import Fact, facts, transport
 from headrace.backends.redis.cluster import altering, claiming, reading, renewing, settling, storing, upkeep
 from headrace.backends.redis.cluster.policies import ClusterPolicies
-from headrace.backends.redis.cluster.shards import Shards
+from headrace.backends.redis.cluster.shards import Shards, attempt
 from headrace.backends.redis.cluster.ticks import ClusterTicks
 from headrace.backends.redis.connections import ClusterConnections
 from headrace.backends.redis.endpoint import Endpoint
@@ -51,6 +51,7 @@ class ClusterBackend:
     of the shards."""
 
     tx = None
+    tidy = None
     limits = Shard.limits
 
     def __init__(
@@ -112,6 +113,14 @@ class ClusterBackend:
     async def close(self) -> None:
         await self._connections.close()
 
+    async def now(self, at: Stamp = None) -> int:
+        """The clock that is furthest ahead, of the shards that answer."""
+        clocks = await attempt(shard.now(at) for shard in self.shards.all)
+        known = [clock for clock in clocks if not isinstance(clock, Unavailable)]
+        if not known:
+            raise Unavailable(f"{self._endpoint.where}: no shard answers")
+        return max(known)
+
     # -- writing
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
@@ -123,10 +132,10 @@ class ClusterBackend:
             self._hints.claimed(req, claimed)
         return claimed
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await settling.turn(self.shards, batch, req, at)
+        states, claimed = await settling.finish_and_claim(self.shards, batch, req, at)
         if self._hints is not None:
             self._hints.claimed(req, claimed)
         return states, claimed

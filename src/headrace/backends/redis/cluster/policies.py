@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.errors import ConfigError
-from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 
@@ -31,6 +31,9 @@ class ClusterPolicies:
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._shards.shard_of(limit.queue).policies.limit(limit, at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._shards.shard_of(pause.queue).policies.pause(pause, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         shards = self._shards

@@ -41,7 +41,7 @@ async def finish(shards: Shards, batch: Sequence[Settlement], at: Stamp) -> list
     return [settled.get(index) for index in range(len(batch))]
 
 
-async def turn(
+async def finish_and_claim(
     shards: Shards, batch: Sequence[Settlement], req: Claim, at: Stamp
 ) -> tuple[list[JobState | None], Claimed]:
     """In one trip if all of it happens in one shard."""
@@ -53,7 +53,7 @@ async def turn(
         except Unavailable:
             # The caller must learn what was settled; the next claim raises the problem.
             return settled, Claimed([], 0, doubtful=True)
-    settled, claimed = await shards.all[number].turn(batch, req, at)
+    settled, claimed = await shards.all[number].finish_and_claim(batch, req, at)
     shards.leased(claimed.jobs, number)
     return settled, claimed
 
