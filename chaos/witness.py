@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chaos.ledger import LedgerWriter
-from headrace.seam.protocol import Backend, Turn
-from headrace.seam.records import Beat, Claim, Claimed, JobId, Renewed, Settlement, Stamp
-from headrace.types import JobState
+from headrace.seam.protocol import Backend
+from headrace.seam.records import Claimed, JobId, Settlement, Stamp
+from headrace.testing.wrapped import Carry, Wrapped
 
 
-class Witness:
+class Witness(Wrapped):
     """Any backend, with its leases in the ledger of this process.
 
     ``leased``: the lease was there at this instant. ``until``: nobody could take it back before this instant, as it was
@@ -20,47 +20,27 @@ class Witness:
     given back. So what the ledger calls a lease was one, whatever was lost or late.
     """
 
-    def __init__(self, backend: Backend, ledger: LedgerWriter) -> None:
-        self._backend = backend
+    def __init__(self, inner: Backend, ledger: LedgerWriter) -> None:
+        super().__init__(inner)
         self._ledger = ledger
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
     def sibling(self) -> Witness:
-        return Witness(self._backend.sibling(), self._ledger)
+        return Witness(self.inner.sibling(), self._ledger)
 
-    @property
-    def turn(self) -> Turn | None:
-        return None if self._backend.turn is None else self._turn
-
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[Any]) -> Any:
+        if name in ("finish", "finish_and_claim"):
+            self._ending(args[0])
         asked = time.monotonic_ns()
-        claimed = await self._backend.claim(req, at)
-        self._granted(claimed, asked, req.lease_for)
-        return claimed
-
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        self._ending(batch)
-        return await self._backend.finish(batch, at)
-
-    async def _turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
-        turn = self._backend.turn
-        assert turn is not None
-        self._ending(batch)
-        asked = time.monotonic_ns()
-        states, claimed = await turn(batch, req, at)
-        self._granted(claimed, asked, req.lease_for)
-        return states, claimed
-
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        asked = time.monotonic_ns()
-        renewed = await self._backend.renew(beat, at)
-        kept = set(beat.leases) - {*renewed.lost, *renewed.busy}
-        self._lasting(kept, asked, beat.lease_for)
-        return renewed
+        answer = await carry(at)
+        match name:
+            case "claim":
+                self._granted(answer, asked, args[0].lease_for)
+            case "finish_and_claim":
+                self._granted(answer[1], asked, args[1].lease_for)
+            case "renew":
+                kept = set(args[0].leases) - {*answer.lost, *answer.busy}
+                self._lasting(kept, asked, args[0].lease_for)
+        return answer
 
     def _granted(self, claimed: Claimed, asked: int, lease_for: int) -> None:
         for job in claimed.jobs:

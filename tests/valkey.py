@@ -12,12 +12,12 @@ import redis
 from servers.valkey import Valkey
 
 from headrace.backends.redis import RedisBackend, parse
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,
-    Configure,
     Delete,
     Hold,
     InsertStatus,
@@ -70,7 +70,7 @@ stores = Stores(server)
 
 async def every_operation(store: Backend) -> None:
     """Every operation of the protocol on an open, blank store, each with all that it can be asked for."""
-    hints, turn = store.hints, store.turn
+    hints, turn = store.hints, store.finish_and_claim
     assert hints is not None
     assert turn is not None
     async with hints.listen(["queue:q"]) as queue, hints.listen(["inbox:me", "holder:w1"]) as own:
@@ -109,7 +109,7 @@ async def every_operation(store: Backend) -> None:
     assert len(await store.alter(Selector(keys=[JobKey("q", "s")], tenant=""), Cancel(), T0)) == 1
     assert await store.alter(Selector(queue="q", states=frozenset({JobState.AVAILABLE})), Pause())
     for paused in (True, False):
-        await store.alter(Selector(queue="q"), Configure(paused=paused))
+        await store.policies.pause(QueuePause("q", paused=paused))
     found = await store.fetch([job_id(1), JobKey("q", "s")], frozenset({"parameters", "result", "error"}), T0)
     assert [record is not None for record in found] == [True, True]
     page = await store.scan(Selector(queue="q"), None, 2)

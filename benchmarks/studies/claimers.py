@@ -101,7 +101,7 @@ class _Claimer:
 
     async def go(self) -> bool:
         ends = [Settlement(job.id, job.epoch, self._name, JobState.COMPLETED) for job in self._held]
-        _, claimed = await self._store.turn(ends, self._claim)
+        _, claimed = await self._store.finish_and_claim(ends, self._claim)
         self._held = claimed.jobs
         self.jobs += len(ends)
         return bool(claimed.jobs)

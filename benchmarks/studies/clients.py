@@ -1,5 +1,5 @@
 """What one call of a script costs this process, by the way in which it is sent: redis-py's client, its bare connection,
-and the line that Headrace has of its own.
+and the connection that Headrace has of its own.
 
 ``python -m benchmarks.studies.clients`` takes half a minute. What counts is the CPU time of this process: a busy
 machine changes it less than seconds on the clock.
@@ -28,8 +28,8 @@ from servers.valkey import Valkey
 
 from benchmarks.machine import Cores, facts, on_core
 from benchmarks.results import HOME, aligned, shown
-from headrace.backends.redis.line import connect
-from headrace.backends.redis.place import Address, parse
+from headrace.backends.redis.connection import connect
+from headrace.backends.redis.endpoint import Address, parse
 
 OUTPUT = HOME / "clients.jsonl"
 LOOPS: dict[str, Callable[[Any], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -51,7 +51,7 @@ async def measure(server: Valkey, loop: str, calls: int, times: int) -> list[Cel
     """All ways in turns."""
     client = Redis.from_url(server.url(), retry=Retry(NoBackoff(), 0))
     bare = client.connection_pool.make_connection()
-    line = await connect(parse(server.url(), {}, "valkey"), Address("127.0.0.1", server.port), limit=10.0)
+    connection = await connect(parse(server.url(), {}, "valkey"), Address("127.0.0.1", server.port), limit=10.0)
     try:
         digest = await client.script_load(_SCRIPT)
         await bare.connect()
@@ -65,14 +65,14 @@ async def measure(server: Valkey, loop: str, calls: int, times: int) -> list[Cel
         ways: dict[str, Callable[[], Awaitable[object]]] = {
             "redis-py, client": lambda: client.execute_command(*request),  # type: ignore[no-untyped-call]
             "redis-py, connection": through_connection,
-            "line": lambda: line.call(*request),
+            "headrace": lambda: connection.call(*request),
         }
         rounds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(times):
             for way, call in ways.items():
                 rounds[way].append(await _timed(call, calls))
     finally:
-        line.end()
+        connection.end()
         await bare.disconnect()
         await client.aclose()
     return [

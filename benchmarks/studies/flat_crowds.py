@@ -83,7 +83,7 @@ async def _trickle(url: str, workers: int, jobs: int) -> _Trickled:
     claims = 0
 
     def counted(backend: Any) -> None:
-        claim, turn = backend.claim, backend.turn
+        claim, turn = backend.claim, backend.finish_and_claim
 
         async def claims_counted(*args: Any) -> Any:
             nonlocal claims
@@ -95,7 +95,7 @@ async def _trickle(url: str, workers: int, jobs: int) -> _Trickled:
             claims += 1
             return await turn(*args)
 
-        backend.claim, backend.turn = claims_counted, turns_counted
+        backend.claim, backend.finish_and_claim = claims_counted, turns_counted
 
     async with AsyncExitStack() as stack:
         apps = [App(url) for _ in range(workers)]
@@ -158,11 +158,11 @@ async def _drain(url: str, jobs: int, claimers: int, governs: bool) -> float:
 
 
 async def _empty(backend: Backend, holder: str) -> int:
-    assert backend.turn is not None
+    assert backend.finish_and_claim is not None
     done = 0
     batch: list[Settlement] = []
     while True:
-        _, found = await backend.turn(batch, Claim(holder, (_QUEUE,), _BATCH, _LEASE))
+        _, found = await backend.finish_and_claim(batch, Claim(holder, (_QUEUE,), _BATCH, _LEASE))
         done += len(batch)
         batch = [Settlement(job.id, job.epoch, holder, JobState.COMPLETED, keep=False) for job in found.jobs]
         if not batch and found.next_in is None:

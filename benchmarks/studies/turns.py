@@ -120,8 +120,8 @@ async def _empty(app: App, order: list[int]) -> None:
     request = Claim("holder", (QUEUE,), _BATCH, _LEASE)
     done: list[Settlement] = []
     while True:
-        if backend.turn is not None:
-            _, claimed = await backend.turn(done, request)
+        if backend.finish_and_claim is not None:
+            _, claimed = await backend.finish_and_claim(done, request)
         else:
             await backend.finish(done)
             claimed = await backend.claim(request)

@@ -136,8 +136,8 @@ class _Jobs:
         await self._backend.finish(done)
 
     async def turn(self, done: Sequence[Settlement], number: int) -> list[Settlement]:
-        assert self._backend.turn is not None
-        _, found = await self._backend.turn(done, Claim(_HOLDER, (_QUEUE,), number, _LEASE))
+        assert self._backend.finish_and_claim is not None
+        _, found = await self._backend.finish_and_claim(done, Claim(_HOLDER, (_QUEUE,), number, _LEASE))
         return self._done(found.jobs)
 
     @staticmethod

@@ -30,8 +30,8 @@ class Probe:
         self.settled, self._goal, self._reached = 0, count, reached
 
     @property
-    def turn(self) -> Any:
-        return None if self._backend.turn is None else self._turn
+    def finish_and_claim(self) -> Any:
+        return None if self._backend.finish_and_claim is None else self._finish_and_claim
 
     async def finish(self, batch: Sequence[Any], at: Any = None) -> Any:
         self.trips["finish"] += 1
@@ -45,9 +45,9 @@ class Probe:
         self.claims.append(len(claimed.jobs))
         return claimed
 
-    async def _turn(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
-        self.trips["turn"] += 1
-        states, claimed = await self._backend.turn(batch, req, at)
+    async def _finish_and_claim(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
+        self.trips["finish_and_claim"] += 1
+        states, claimed = await self._backend.finish_and_claim(batch, req, at)
         self.claims.append(len(claimed.jobs))
         self._note(states)
         return states, claimed
@@ -76,8 +76,8 @@ class Forgetful(Probe):
     async def finish(self, batch: Sequence[Any], at: Any = None) -> Any:
         return await super().finish(_forgotten(batch), at)
 
-    async def _turn(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
-        return await super()._turn(_forgotten(batch), req, at)
+    async def _finish_and_claim(self, batch: Sequence[Any], req: Any, at: Any = None) -> Any:
+        return await super()._finish_and_claim(_forgotten(batch), req, at)
 
 
 def _forgotten(batch: Sequence[Any]) -> list[Any]:

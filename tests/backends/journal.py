@@ -8,10 +8,10 @@ from typing import Any
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.policies import MemoryPolicies
-from headrace.seam.policy import Policy, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, TenantLimit
 from headrace.seam.records import Stamp
 
-_WRITES = ("insert", "claim", "finish", "turn", "renew", "reap", "alter", "sweep")
+_WRITES = ("insert", "claim", "finish", "finish_and_claim", "renew", "reap", "alter", "sweep")
 
 
 class JournalBackend(MemoryBackend):
@@ -70,6 +70,10 @@ class _JournalledPolicies(MemoryPolicies):
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await super().limit(limit, at)
         self._backend.note("limit", (limit, at))
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await super().pause(pause, at)
+        self._backend.note("pause", (pause, at))
 
 
 class LazyJournalBackend(JournalBackend):

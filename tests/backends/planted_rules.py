@@ -43,9 +43,9 @@ def _store(kind: type[MemoryStore], turns: type[Turns]) -> MemoryStore:
 
 class RefusalsSpendTheRate(RuleBreaker):
     class turns(Turns):
-        def visit(self, name: str, now: int) -> int:
+        def allowance(self, name: str, now: int) -> int:
             shut = self.opens_at("tenant", name, now)
-            allowed = super().visit(name, now)
+            allowed = super().allowance(name, now)
             if shut is not None and (bucket := self.bucket("tenant", name)) is not None:
                 bucket.full_at += bucket.rate.every
             return allowed
@@ -90,9 +90,9 @@ class EveryClaimStartsOver(RuleBreaker):
 
 class ATurnIsAsLongAsTheLine(RuleBreaker):
     class turns(Turns):
-        def visit(self, name: str, now: int) -> int:
+        def allowance(self, name: str, now: int) -> int:
             with patch.object(self, "policy", replace(self.policy, chunk=1_000)):
-                return super().visit(name, now)
+                return super().allowance(name, now)
 
 
 class AJobToComeWakesTheFull(RuleBreaker):

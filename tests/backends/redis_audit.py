@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.backends.redis.blob import GROUPED, JOB, KEPT, KEYED, NONE, STATE, Head, Job, State, decode_head
-from headrace.backends.redis.timetable import unpack_schedule, unpack_tick
+from headrace.backends.redis.job_layout import GROUPED, JOB, KEPT, KEYED, NONE, STATE, Head, Job, State, decode_head
+from headrace.backends.redis.schedule_layout import unpack_schedule, unpack_tick
 from headrace.seam.policy import FOREVER
 
 AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = range(6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from headrace.testing.crashpoints.check import check_recovery
 from headrace.testing.crashpoints.interrupted import Crash, Interrupted, Side
 from headrace.testing.crashpoints.ledger import Event, Ledger
 from headrace.testing.crashpoints.points import flow_of, run_flow
+from headrace.testing.wrapped import Carry
 from headrace.types import SECTIONS, JobState
 from tests.valkey import server, stores
 
@@ -108,16 +109,14 @@ class Severed(Interrupted):
         self._line = line
         self.seen: Books = {}
 
-    async def _call(
-        self, name: str, at: Stamp, call: Coroutine[Any, Any, T], tell: Callable[[T], None] = lambda answer: None
-    ) -> T:
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
         if len(self.calls) + 1 != self._point.call:
-            return await super()._call(name, at, call, tell)
+            return await super()._call(name, args, at, carry)
         self._ledger.write(Event("asked", at=at or 0))
         before, swallowed = await books(self._near, at), self._line.swallowed
         self._line.cut(self._point.side)
         with pytest.raises(Unavailable):
-            await call
+            await carry(at)
         assert self._line.swallowed == swallowed + 1
         self.seen = await books(self._near, at)
         if self._point.side is Side.BEFORE:

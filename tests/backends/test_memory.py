@@ -11,7 +11,7 @@ from tests.backends.planted import SEEN_BY_SUITE
 
 
 class TestMemory(BackendConformance):
-    capabilities = ("hints", "policies", "store_depth", "ticks", "turn")
+    capabilities = ("hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
     def connect(self, place: Path) -> MemoryBackend:
         return MemoryBackend()

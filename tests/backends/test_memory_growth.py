@@ -10,12 +10,12 @@ import pytest
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.lane import Lane
+from headrace.seam.policy import QueuePause
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     Hold,
     JobId,
@@ -145,8 +145,8 @@ async def test_half_of_the_jobs_leave_half_of_it_behind(backend: MemoryBackend) 
 async def test_looking_at_queues_that_do_not_exist_leaves_nothing_behind(backend: MemoryBackend) -> None:
     await backend.claim(Claim("holder", tuple(QUEUES), 10, FAR))
     for queue in QUEUES:
-        await backend.alter(Selector(queue=queue), Configure(paused=True))
-        await backend.alter(Selector(queue=queue), Configure(paused=False))
+        await backend.policies.pause(QueuePause(queue))
+        await backend.policies.pause(QueuePause(queue, paused=False))
         async with backend.listen([f"queue:{queue}"]):
             pass
     await backend.renew(Beat("holder", "worker", tuple(QUEUES), FAR))

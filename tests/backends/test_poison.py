@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import redis
 
-from headrace.backends.redis.blob import JOB
+from headrace.backends.redis.job_layout import JOB
 from headrace.backends.sqlite import SqliteBackend
 from headrace.seam.policy import Policy
 from headrace.seam.protocol import Backend
@@ -260,12 +260,14 @@ async def test_a_claim_sets_it_aside_and_takes_those_behind_it(poison: Poison, g
 @each(WAITING)
 async def test_one_among_others_does_not_keep_a_turn_from_ending_jobs(poison: Poison, tmp_path: Path) -> None:
     async with opened(poison, tmp_path) as store:
-        assert store.turn is not None
+        assert store.finish_and_claim is not None
         await store.insert([row(7, priority=-1)], T0)
         claimed = await store.claim(Claim("w1", ("q",), 1, LEASE), T0)
         await store.insert([row(1), row(2)], T0)
         poison.plant(tmp_path)
-        states, claimed = await store.turn([settle(job) for job in claimed.jobs], Claim("w1", ("q",), 9, LEASE), T0)
+        states, claimed = await store.finish_and_claim(
+            [settle(job) for job in claimed.jobs], Claim("w1", ("q",), 9, LEASE), T0
+        )
         assert states == [JobState.COMPLETED]
         assert list(numbers(claimed.jobs)) == ([2] if poison.listed else [1, 2])
 

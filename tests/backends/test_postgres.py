@@ -11,7 +11,7 @@ from tests.postgres import stores
 
 
 class TestPostgres(BackendConformance):
-    capabilities = ("durable", "hints", "ticks", "turn", "policies", "store_depth")
+    capabilities = ("durable", "hints", "ticks", "finish_and_claim", "policies", "store_depth")
 
     def connect(self, place: Path) -> PostgresBackend:
         return stores.connect(place)

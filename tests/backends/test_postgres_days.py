@@ -528,5 +528,5 @@ async def test_claims_and_inserts_go_on_while_a_day_is_made_or_dropped(
         await asyncio.wait_for(store.insert([row(50)], _NOON), 30)
         jobs = (await asyncio.wait_for(store.claim(Claim("h", ("q",), 10, _DAY), _NOON), 30)).jobs
         done = [Settlement(job.id, job.epoch, "h", JobState.COMPLETED) for job in jobs]
-        answers, claimed = await asyncio.wait_for(store.turn(done, Claim("h", ("q",), 10, _DAY), _NOON), 30)
+        answers, claimed = await asyncio.wait_for(store.finish_and_claim(done, Claim("h", ("q",), 10, _DAY), _NOON), 30)
         assert (answers, len(claimed.jobs)) == ([JobState.COMPLETED] * 10, 10)

@@ -463,7 +463,7 @@ class Load:
     async def work(self, store: PostgresBackend, holder: str) -> None:
         batch: list[Settlement] = []
         while batch or not self._stopped or self._producing or len(self.completed) < len(self.inserted):
-            settled, claimed = await store.turn(batch, Claim(holder, ("q",), 20, LEASE))
+            settled, claimed = await store.finish_and_claim(batch, Claim(holder, ("q",), 20, LEASE))
             assert settled == [JobState.COMPLETED] * len(batch)
             self.completed += [one.id for one in batch]
             batch = [Settlement(job.id, job.epoch, holder, JobState.COMPLETED) for job in claimed.jobs]

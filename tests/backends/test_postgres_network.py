@@ -101,8 +101,8 @@ class TestLostReplies:
     async def test_turn(self, store: PostgresBackend, far: PostgresBackend, line: Proxy) -> None:
         await store.insert([row(1), row(2)], T0)
         [one] = (await far.claim(Claim("w1", ("q",), 1, LEASE), T0)).jobs
-        await lost(line, far.turn([settle(one)], CLAIM, T0))
-        states, claimed = await far.turn([settle(one)], CLAIM, T0)
+        await lost(line, far.finish_and_claim([settle(one)], CLAIM, T0))
+        states, claimed = await far.finish_and_claim([settle(one)], CLAIM, T0)
         assert (states, claimed.jobs) == ([None], [])
         records = await store.fetch([job_id(1), job_id(2)], at=T0)
         assert [record.state for record in records if record] == [JobState.COMPLETED, JobState.RUNNING]

@@ -15,7 +15,8 @@ import pytest
 from headrace.backends.postgres import PostgresBackend
 from headrace.backends.postgres.connections import Session
 from headrace.backends.postgres.marks import NOTHING
-from headrace.seam.records import Beat, Cancel, Claim, Configure, Place, Reap, Row, Selector, Settlement, SweepClause
+from headrace.seam.policy import QueuePause
+from headrace.seam.records import Beat, Cancel, Claim, Place, Reap, Row, Selector, Settlement, SweepClause
 from headrace.seam.ticks import Look, NewTick, Overlap, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.types import JobState
 from tests.postgres import server
@@ -223,7 +224,7 @@ async def test_queues_that_are_empty_cost_a_claim_nothing(monkeypatch: pytest.Mo
             later = msgspec.structs.replace(rows[2], delay=LEASE)
             waiting = msgspec.structs.replace(rows[3], group="g")
             await store.insert([rows[0], rows[1], later, waiting, rows[4]])
-            await store.alter(Selector(queue="queue8"), Configure(paused=True, lasts=LEASE))
+            await store.policies.pause(QueuePause("queue8", lasts=LEASE))
             plans.scans.clear()
             claimed = await store.claim(Claim("h", tuple(names), 10, LEASE))
             assert {job.queue for job in claimed.jobs} == {"queue77", "queue9999", "queue500"}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.postgres import PostgresBackend
-from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.policy import STORE, Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
@@ -26,7 +26,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     InsertStatus,
     Leased,
@@ -235,12 +234,10 @@ class Twins:
             self.leased.clear()
         await self.both("reap", Reap(max_lost=1))
 
-    async def configure(self) -> None:
-        change = Configure(self.draw.random() < 0.6, self.draw.choice((None, SECOND, 3 * SECOND)))
-        sel = self.draw.choice(
-            (Selector(queue="q"), Selector(queue="q", tenant="a"), Selector(queue="q", task="u"), Selector(queue="r"))
-        )
-        await self.both("alter", sel, change)
+    async def pause(self) -> None:
+        paused, lasts = self.draw.random() < 0.6, self.draw.choice((None, SECOND, 3 * SECOND))
+        whom = self.draw.choice((("q", None, None), ("q", "a", None), ("q", None, "u"), ("r", None, None)))
+        await self.both("policies.pause", QueuePause(*whom, paused, lasts))
 
     async def save(self) -> None:
         draw = self.draw
@@ -400,8 +397,8 @@ async def test_what_served_turns_and_groups_goes_with_the_jobs(store: PostgresBa
 
 
 async def test_a_pause_that_is_over_leaves_nothing_behind(store: PostgresBackend) -> None:
-    await store.alter(Selector(queue="q", tenant="a"), Configure(paused=True, lasts=SECOND), T0)
-    await store.alter(Selector(queue="q", task="t"), Configure(paused=True, lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", tenant="a", lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", task="t", lasts=SECOND), T0)
     await store.sweep(SweepClause(place=Place.TENANTS), T0 + SECOND)
     with psycopg.connect(server().url(), autocommit=True) as connection:
         for table in ("tenant_rules", "task_rules"):
@@ -476,7 +473,7 @@ async def test_who_had_a_turn_within_a_batch_wakes_as_in_the_model(store: Postgr
     await model.open()
     answers = []
     for one in (store, model):
-        await one.alter(Selector(queue="q", tenant="a"), Configure(paused=True, lasts=6 * SECOND), T0)
+        await one.policies.pause(QueuePause("q", tenant="a", lasts=6 * SECOND), T0)
         rows = [row(9, tenant="a", group="g"), row(3, tenant="a", delay=3 * SECOND), row(5, tenant="b", group="g")]
         await one.insert(rows, T0)
         answers.append(await one.claim(Claim("w", ("q",), 10, LEASE), T0))
@@ -580,7 +577,9 @@ async def test_producers_come_to_groups_in_any_order(store: PostgresBackend) -> 
     while len(found) < 100:
         found += (await store.claim(Claim("w", ("q",), 200, LEASE), T0)).jobs
     assert {job.group for job in found} == set(groups)
-    while not (claimed := await store.turn([done(job) for job in found], Claim("w", ("q",), 200, LEASE), T0))[1].jobs:
+    while not (
+        claimed := await store.finish_and_claim([done(job) for job in found], Claim("w", ("q",), 200, LEASE), T0)
+    )[1].jobs:
         found = []
     assert len(claimed[1].jobs) <= 100
 
@@ -596,7 +595,7 @@ async def test_workers_that_pass_groups_to_each_other_never_wait_in_a_ring(store
             batch = [
                 replace(done(job, holder), spawn=[row(next(numbers), group=f"g{draw.randrange(60)}")]) for job in jobs
             ]
-            _, claimed = await store.turn(batch, Claim(holder, ("q",), 8, LEASE))
+            _, claimed = await store.finish_and_claim(batch, Claim(holder, ("q",), 8, LEASE))
             jobs = list(claimed.jobs)
 
     async with asyncio.TaskGroup() as group:
@@ -660,7 +659,7 @@ async def test_a_claim_comes_back_at_once_while_jobs_are_still_to_come_into_turn
     for start in range(0, 1_500, 500):
         await store.insert([row(n, tenant="heavy") for n in range(start, start + 500)], T0)
     await store.insert([row(9_999, tenant="light", priority=1)], T0)
-    await store.alter(Selector(queue="q", tenant="heavy"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("q", tenant="heavy"), T0)
     with psycopg.connect(server().url(), autocommit=True) as connection:
         connection.execute(f"UPDATE {SCHEMA}.ready SET lane = NULL".encode())
     first = await store.claim(Claim("w", ("q",), 10, LEASE), T0)
@@ -696,17 +695,12 @@ async def test_an_end_is_told_only_where_somebody_may_wait_for_it(store: Postgre
 
 async def test_a_claim_from_a_paused_queue_leaves_the_groups_of_others_alone(store: PostgresBackend) -> None:
     await store.insert([row(1, queue="p")], T0)
-    await store.alter(Selector(queue="p"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("p"), T0)
     with psycopg.connect(server().url()) as connection:
         bound_insert(connection, store, row(2, queue="q", group="g"), row(3, queue="p", group="g"))
         connection.commit()
     await store.claim(Claim("w", ("p",), 1, LEASE), T0)
     assert left()["looks"] == 2
-
-
-async def test_a_pause_is_of_a_tenant_or_of_a_task(store: PostgresBackend) -> None:
-    with pytest.raises(ValueError, match="a tenant or with a task, but this one has both: send two"):
-        await store.alter(Selector(queue="q", tenant="a", task="t"), Configure(paused=True), T0)
 
 
 async def test_the_counters_of_the_depth_are_read_at_one_instant(store: PostgresBackend) -> None:
@@ -730,7 +724,7 @@ async def test_what_a_claim_by_turns_tells_is_on_the_disk(store: PostgresBackend
     with psycopg.connect(server().url(), autocommit=True) as connection:
         [[before]] = connection.execute("SELECT pg_current_wal_insert_lsn()")
         if ends:
-            await store.turn([done(job) for job in claimed.jobs], Claim("w", ("empty", "q"), 1, LEASE), T0)
+            await store.finish_and_claim([done(job) for job in claimed.jobs], Claim("w", ("empty", "q"), 1, LEASE), T0)
         else:
             assert len((await store.claim(Claim("w", ("q",), 100, LEASE), T0)).jobs) == 100
         [[flushed]] = connection.execute("SELECT pg_current_wal_flush_lsn() - %s::pg_lsn", (before,))
@@ -763,8 +757,8 @@ async def crowd(store: PostgresBackend, tenants: int, jobs: int = 1, **rules: An
 async def test_a_rule_for_one_tenant_touches_no_other(store: PostgresBackend) -> None:
     await crowd(store, 50)
     before = places("tenant <> 't0007'")
-    await store.alter(Selector(queue="q", tenant="t0007"), Configure(paused=True), T0)
-    await store.alter(Selector(queue="q", tenant="t0007"), Configure(paused=False), T0)
+    await store.policies.pause(QueuePause("q", tenant="t0007"), T0)
+    await store.policies.pause(QueuePause("q", tenant="t0007", paused=False), T0)
     await store.policies.limit(TenantLimit("q", "t0007", 2), T0)
     assert places("tenant <> 't0007'") == before
     assert [job.tenant for job in (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs] == ["t0007"]

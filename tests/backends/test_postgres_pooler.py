@@ -60,7 +60,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 class TestPooledPostgres(BackendConformance):
-    capabilities = ("durable", "policies", "store_depth", "ticks", "turn")
+    capabilities = ("durable", "policies", "store_depth", "ticks", "finish_and_claim")
 
     def connect(self, place: Path) -> Backend:
         return connect(place)

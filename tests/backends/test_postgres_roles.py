@@ -24,13 +24,13 @@ from headrace.backends.postgres.bulk import THRESHOLD
 from headrace.backends.postgres.translate import translated
 from headrace.backends.statements import read
 from headrace.errors import ConfigError, JobFailed, Unavailable
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend, TickStore
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     Hold,
     InsertStatus,
@@ -223,9 +223,9 @@ async def claim(store: PostgresBackend, jobs: Jobs) -> None:
     assert [job.id for job in (await store.claim(Claim("w", (jobs.queue,), 1, LEASE))).jobs] == [jobs.available]
 
 
-async def turn(store: PostgresBackend, jobs: Jobs) -> None:
+async def finish_and_claim(store: PostgresBackend, jobs: Jobs) -> None:
     done = Settlement(jobs.running, jobs.epoch, "held", JobState.COMPLETED)
-    states, claimed = await store.turn([done], Claim("w", (jobs.queue,), 1, LEASE))
+    states, claimed = await store.finish_and_claim([done], Claim("w", (jobs.queue,), 1, LEASE))
     assert (states, [job.id for job in claimed.jobs]) == ([JobState.COMPLETED], [jobs.available])
 
 
@@ -258,8 +258,8 @@ async def stats(store: PostgresBackend, jobs: Jobs) -> None:
     assert jobs.queue in {one.queue for one in (await store.stats()).queues}
 
 
-async def configure(store: PostgresBackend, jobs: Jobs) -> None:
-    await store.alter(Selector(queue=jobs.queue), Configure(paused=True))
+async def pause_queue(store: PostgresBackend, jobs: Jobs) -> None:
+    await store.policies.pause(QueuePause(jobs.queue))
 
 
 async def cancel_many(store: PostgresBackend, jobs: Jobs) -> None:
@@ -333,8 +333,9 @@ OPERATIONS = {
     "insert": Operation(PRODUCERS, insert),
     "insert, much": Operation(PRODUCERS, insert_much),
     "insert, joined": Operation(PRODUCERS, insert_in_a_transaction),
+    "now": Operation(EVERYBODY, lambda store, jobs: store.now()),
     "claim": Operation(("worker",), claim),
-    "turn": Operation(("worker",), turn),
+    "finish_and_claim": Operation(("worker",), finish_and_claim),
     "finish": Operation(("worker",), finish),
     "finish, more": Operation(("worker",), finish_with_more),
     "finish, joined": Operation(("worker",), complete_in_a_transaction),
@@ -352,7 +353,7 @@ OPERATIONS = {
     "alter, Reschedule": change(Reschedule(SECOND), "available", "janitor"),
     "alter, Hold": change(Hold(SECOND), "completed", "janitor"),
     "alter, Delete": change(Delete(), "failed", "janitor"),
-    "alter, Configure": Operation(("janitor",), configure),
+    "pause": Operation(("janitor",), pause_queue),
     "fetch": Operation(EVERYBODY, fetch),
     "scan": Operation(READERS, scan),
     "stats": Operation(READERS, stats),
@@ -371,7 +372,12 @@ OPERATIONS = {
 
 def test_every_operation_is_in_the_matrix() -> None:
     operations = {name for name, value in vars(Backend).items() if inspect.iscoroutinefunction(value)}
-    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {"turn", "ticks", "tidy"}
+    assert {name.split(", ")[0] for name in OPERATIONS} == operations - {"open", "close"} | {
+        "finish_and_claim",
+        "ticks",
+        "pause",
+        "tidy",
+    }
     of_ticks = {f"ticks, {name}" for name, value in vars(TickStore).items() if inspect.iscoroutinefunction(value)}
     assert {name for name in OPERATIONS if name.startswith("ticks")} == of_ticks
     assert {kind.__name__ for kind in get_args(Change)} <= {part for name in OPERATIONS for part in name.split(", ")}

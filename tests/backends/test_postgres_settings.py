@@ -14,7 +14,8 @@ from servers.postgres import Postgres
 
 from headrace.backends.postgres import PostgresBackend
 from headrace.errors import ConfigError, Unavailable
-from headrace.seam.records import Claim, Configure, Place, Selector, SweepClause
+from headrace.seam.policy import QueuePause
+from headrace.seam.records import Claim, Place, SweepClause
 from headrace.testing.conformance.base import LEASE, row, settle
 from headrace.types import JobState
 from tests.postgres import server
@@ -74,7 +75,7 @@ async def test_a_database_may_have_settings_of_its_own(database: str, *, prepare
         jobs = [job for claimed in taken for job in claimed.jobs]
         assert {(job.queue, job.task, job.cells["blob"]) for job in jobs} == {("café", "tâche", bytes(range(256)))}
         assert await store.finish([settle(job) for job in jobs]) == [JobState.COMPLETED] * len(jobs)
-        await store.alter(Selector(queue="café"), Configure(paused=True))
+        await store.policies.pause(QueuePause("café"))
         [queue] = (await store.stats()).queues
         assert (queue.queue, queue.paused, queue.completed) == ("café", True, len(jobs))
         assert (await store.sweep(SweepClause(place=Place.COMPLETED, older_than=2 * _DAY))).removed == 0

@@ -31,7 +31,9 @@ async def test_an_outcome_that_is_refused_has_nobody_look_through_what_waits(
         await store.insert([row(1), row(2)])
         [job] = (await store.claim(Claim("w1", ("q",), 1, LEASE))).jobs
         with pytest.raises(Rejected):
-            await store.turn([settle(job, result=b"r", result_ttl=2**63 - 1)], Claim("w1", ("q",), 1, LEASE))
+            await store.finish_and_claim(
+                [settle(job, result=b"r", result_ttl=2**63 - 1)], Claim("w1", ("q",), 1, LEASE)
+            )
     finally:
         await store.close()
     assert "set_aside" not in called

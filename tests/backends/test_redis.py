@@ -11,7 +11,7 @@ from tests.valkey import stores
 
 
 class TestRedis(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
+    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
     def connect(self, place: Path) -> RedisBackend:
         return stores.connect(place)

@@ -123,7 +123,7 @@ async def test_whoever_may_only_read_the_keys_is_told_what_to_do(own: Valkey) ->
 @pytest.mark.parametrize(("user", "password"), [("jobs", "wrong-hunter2"), ("nobody", PASSWORD), ("jobs", "p@ss")])
 async def test_a_wrong_password_is_told_and_not_shown(own: Valkey, user: str, password: str) -> None:
     told = await refusal(url(own, user, password))
-    assert re.search(r"WRONGPASS.*Look at the user and password in the URL", told)
+    assert re.search(r"WRONGPASS.*Check the user and password in the URL", told)
     assert ".. " not in told
     assert password not in told
     assert quote(password, safe="") not in told
@@ -133,7 +133,7 @@ async def test_a_server_that_wants_a_password_says_so() -> None:
     valkey = Valkey(None, {"requirepass": PASSWORD})
     valkey.start()
     try:
-        assert re.search(r"NOAUTH.*Look at the user and password in the URL", await refusal(valkey.url()))
+        assert re.search(r"NOAUTH.*Check the user and password in the URL", await refusal(valkey.url()))
         for login in (f":{quote(PASSWORD, safe='')}", f"default:{quote(PASSWORD, safe='')}"):
             async with opened(f"redis://{login}@127.0.0.1:{valkey.port}") as store:
                 await store.stats()

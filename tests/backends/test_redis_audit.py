@@ -10,14 +10,13 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.policy import STORE, Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     JobId,
@@ -88,9 +87,9 @@ class Anybody:
         """One operation; which."""
         self._now += self._chance.choice([0, 1, SECOND // 2, 2 * SECOND, -SECOND])
         steps = (
-            self.insert, self.insert, self.claim, self.claim, self.finish, self.turn, self.reap, self.renew, self.alter,
-            self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note, self.rule, self.limit,
-            self.pause,
+            self.insert, self.insert, self.claim, self.claim, self.finish, self.finish_and_claim, self.reap, self.renew,
+            self.alter, self.alter, self.alter, self.sweep, self.save, self.plan, self.plan, self.note, self.rule,
+            self.limit, self.pause,
         )  # fmt: skip
         step = self._chance.choice(steps)
         await step()
@@ -173,9 +172,9 @@ class Anybody:
     async def finish(self) -> None:
         await self._store.finish(self._settlements(), self._now)
 
-    async def turn(self) -> None:
+    async def finish_and_claim(self) -> None:
         holder = self._chance.choice(HOLDERS)
-        _, claimed = await self._store.turn(self._settlements(), self._wish(holder), self._now)
+        _, claimed = await self._store.finish_and_claim(self._settlements(), self._wish(holder), self._now)
         self._got(holder, claimed)
 
     async def reap(self) -> None:
@@ -197,11 +196,10 @@ class Anybody:
         changes: Sequence[Change] = (
             Cancel(), Pause(), Resume(), Requeue(), Move(choice((*QUEUES, "new"))), Reprioritise(choice((0, 9, -3))),
             Reschedule(choice((0, 5 * SECOND))), Watch("in3"), Hold(choice((0, 9 * SECOND))), Delete(),
-            Configure(paused=choice((True, False))),
         )  # fmt: skip
         change = choice(changes)
         selectors = [Selector(queue=choice(QUEUES), limit=2)]
-        if self._known and not isinstance(change, Configure):
+        if self._known:
             selectors += [
                 Selector(ids=self._chance.sample(self._known, min(3, len(self._known)))),
                 Selector(keys=[JobKey(choice(QUEUES), choice(KEYS))]),
@@ -251,11 +249,9 @@ class Anybody:
     async def pause(self) -> None:
         choice = self._chance.choice
         queue = choice(QUEUES[:3])
-        who = choice(
-            (Selector(queue=queue), Selector(queue=queue, tenant=choice(TENANTS)), Selector(queue=queue, task="task"))
-        )
-        change = Configure(paused=choice((True, False, False)), lasts=choice((None, SECOND)))
-        await self._store.alter(who, change, self._now)
+        whom = choice(((None, None), (choice(TENANTS), None), (None, "task")))
+        pause = QueuePause(queue, *whom, choice((True, False, False)), choice((None, SECOND)))
+        await self._store.policies.pause(pause, self._now)
 
     async def save(self) -> None:
         choice = self._chance.choice

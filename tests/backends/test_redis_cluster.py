@@ -17,7 +17,7 @@ from tests.valkey_cluster import stores
 
 
 class TestRedisCluster(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "ticks", "turn")
+    capabilities = ("durable", "hints", "policies", "ticks", "finish_and_claim")
 
     def connect(self, place: Path) -> ClusterBackend:
         return stores.connect(place)
@@ -42,8 +42,8 @@ class _Sharded(BackendMachine):
         super().beat(replace(beat, queues=pools.QUEUES))
 
     @rule(batch=st.lists(draws.settlements(), max_size=1), req=draws.claims(), after=draws.pauses)
-    def turn(self, batch: list[Settlement], req: Claim, after: int) -> None:
-        super().turn([self._with_new_rows(settlement) for settlement in batch], req, after)
+    def finish_and_claim(self, batch: list[Settlement], req: Claim, after: int) -> None:
+        super().finish_and_claim([self._with_new_rows(settlement) for settlement in batch], req, after)
 
     def _with_new_rows(self, settlement: Settlement) -> Settlement:
         """A job that has left its shard is remembered there for a while after its end."""

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
-from headrace.seam.policy import Policy, Rate, TenantLimit
-from headrace.seam.records import Beat, Claim, Configure, Row, Selector
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
+from headrace.seam.records import Beat, Claim, Row
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id, number, row, settle
 from headrace.types import JobState
 from tests.backends.test_redis_audit import problems
@@ -90,7 +90,7 @@ async def test_a_claim_and_an_insert_cost_the_same_beside_any_number_of_prioriti
 
 
 async def stores_blank(store: RedisBackend) -> None:
-    await store._lines.call(store._base, "FLUSHALL")
+    await store._connections.call(store._base, "FLUSHALL")
 
 
 @pytest.mark.parametrize("delay", [0, HOUR])
@@ -114,7 +114,7 @@ async def test_a_trickle_lists_the_level_of_its_job_once_and_no_more(store: Redi
     with commands() as asked:
         await put(store, [row(2)])
         [job] = (await store.claim(Claim("w1", ("q",), 10, LEASE), T0)).jobs
-        await store.turn([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
+        await store.finish_and_claim([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
     levels = [words for words in asked.all if words[0] in ("ZADD", "ZREM") and words[1].startswith(f"{BASE}:p")]
     assert [words[:2] for words in levels] == [["ZADD", f"{BASE}:pq"], ["ZREM", f"{BASE}:pq"]]
     assert problems() == []
@@ -168,8 +168,8 @@ async def test_a_change_for_one_tenant_touches_no_other(store: RedisBackend) -> 
     await put(store, [row(n, tenant=f"t{n}") for n in range(3_000)])
     assert await cost(lambda: store.policies.limit(TenantLimit("q", "t7", 1), T0)) < 60
     for paused in (True, False):
-        change = Configure(paused)
-        assert await cost(lambda: store.alter(Selector(queue="q", tenant="t7"), change, T0)) < 60  # noqa: B023
+        pause = QueuePause("q", "t7", paused=paused)
+        assert await cost(lambda: store.policies.pause(pause, T0)) < 60  # noqa: B023
     assert problems() == []
 
 
@@ -190,7 +190,7 @@ async def test_a_queue_becomes_governed_in_steps_whatever_runs(store: RedisBacke
 async def test_a_worker_of_very_many_queues_beats_at_the_cost_of_few(store: RedisBackend) -> None:
     names = tuple(f"queue-{n}" for n in range(MANY))
     await put(store, [row(n, queue=name) for n, name in enumerate(names)])
-    await store.alter(Selector(queue=names[5]), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause(names[5]), T0)
     with commands() as asked:
         renewed = await store.renew(Beat("h", "w", names, LEASE), T0)
     assert renewed.paused == [names[5]]
@@ -224,7 +224,7 @@ async def test_a_turn_finds_what_its_own_settlements_have_made_free(store: Redis
     claimed = await store.claim(Claim("w1", names, 10, LEASE), T0)
     assert len(claimed.jobs) == 2
     assert (await store.claim(Claim("w1", names, 10, LEASE), T0)).jobs == []
-    _, claimed = await store.turn([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
+    _, claimed = await store.finish_and_claim([settle(job) for job in claimed.jobs], Claim("w1", names, 10, LEASE), T0)
     assert sorted(map(number, claimed.jobs)) == [2, 3]
 
 
@@ -262,7 +262,7 @@ async def test_no_script_makes_very_many_steps(store: RedisBackend, make: Callab
     at, found, jobs = T0, [], []
     with commands() as working:
         for _ in range(150):
-            settled, claimed = await store.turn([settle(job) for job in jobs], claim, at)
+            settled, claimed = await store.finish_and_claim([settle(job) for job in jobs], claim, at)
             assert settled == [JobState.COMPLETED] * len(jobs)
             jobs = claimed.jobs
             found += map(number, jobs)
@@ -288,7 +288,7 @@ async def test_rates_of_other_tasks_cost_a_claim_nothing(store: RedisBackend, ra
         await store.insert([row(n, task=task) for n in range(10)], T0)
         claiming = await cost(lambda: store.claim(Claim("w1", ("q",), 5, LEASE), T0))
         inserting = await cost(lambda: store.insert([row(100, task=task)], T0))  # noqa: B023
-        found.append((claiming, inserting, await store._lines.call(BASE, "HSTRLEN", f"{BASE}:P", 1)))
+        found.append((claiming, inserting, await store._connections.call(BASE, "HSTRLEN", f"{BASE}:P", 1)))
         [state] = await store.policies.find(["q"], T0)
         assert state.policy.task_rates == rates
     few, many = found

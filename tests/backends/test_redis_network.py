@@ -18,7 +18,7 @@ from servers.valkey import Valkey
 
 from headrace import App, Client, EventKind, JobState, Settings
 from headrace.api.connection import open_backend
-from headrace.backends.redis import hints, lines
+from headrace.backends.redis import connections, hints
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Beat, Cancel, Claim, InsertStatus, Place, Reap, Selector, SweepClause
@@ -53,7 +53,7 @@ async def far(store: Backend, line: Proxy, monkeypatch: pytest.MonkeyPatch) -> A
     """The same store at the end of the line; every script is known to the server."""
     await every_operation(store)
     server().call("FLUSHALL")
-    monkeypatch.setattr(lines, "LIMIT", SHORT)
+    monkeypatch.setattr(connections, "LIMIT", SHORT)
     backend = distant(line)
     await backend.open()
     yield backend
@@ -135,11 +135,11 @@ class TestLostReplies:
         assert records[0].result == b"r"
 
     async def test_turn(self, store: Backend, far: Backend, line: Proxy) -> None:
-        assert far.turn is not None
+        assert far.finish_and_claim is not None
         await store.insert([row(1), row(2)], T0)
         [one] = (await far.claim(Claim("w1", ("q",), 1, LEASE), T0)).jobs
-        await lost(line, far.turn([settle(one)], CLAIM, T0))
-        states, claimed = await far.turn([settle(one)], CLAIM, T0)
+        await lost(line, far.finish_and_claim([settle(one)], CLAIM, T0))
+        states, claimed = await far.finish_and_claim([settle(one)], CLAIM, T0)
         assert (states, claimed.jobs) == ([None], [])
         records = await store.fetch([job_id(1), job_id(2)], at=T0)
         assert [record.state for record in records if record] == [JobState.COMPLETED, JobState.RUNNING]
@@ -214,7 +214,7 @@ async def test_no_call_hangs(ways: dict[str, bool], far: Backend, line: Proxy) -
 
 
 async def test_a_server_that_stands_still_is_given_up_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LIMIT", SHORT)
+    monkeypatch.setattr(connections, "LIMIT", SHORT)
     valkey = Valkey()
     valkey.start()
     backend = open_backend(valkey.url())
@@ -338,7 +338,7 @@ async def test_a_large_batch_does_not_keep_small_ones_from_their_answers_for_eve
 
 async def test_the_kernel_watches_over_connections(far: Backend, line: Proxy) -> None:
     """A machine that vanishes sends no goodbye: without these, the kernel would wait for hours."""
-    raw = far._lines._kept.line._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+    raw = far._connections._kept.connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
     assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
 
@@ -407,7 +407,7 @@ async def test_a_worker_on_a_bad_line_loses_nothing_and_doubles_nothing(
     fault: str, store: Backend, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C05: producer and worker at the end of a line that breaks again and again."""
-    monkeypatch.setattr(lines, "LIMIT", SHORT)
+    monkeypatch.setattr(connections, "LIMIT", SHORT)
     app = make_app(distant(line, listen=True), lease="2s", max_lost=FAULTS)
     runs: Counter[int] = Counter()
     told = Told()
@@ -448,7 +448,7 @@ async def test_a_heartbeat_on_a_silent_connection_gets_through_on_another(
     store: Backend, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the call's own limit."""
-    monkeypatch.setattr(lines, "LIMIT", 300.0)
+    monkeypatch.setattr(connections, "LIMIT", 300.0)
     app = make_app(distant(line, listen=True), lease="6s")
     told = Told()
     app.observe(told)
@@ -552,7 +552,7 @@ async def test_what_nobody_hinted_at_is_found_by_looking(
     store: Backend, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C17: the listener's connection is silent, and it will not notice for an hour."""
-    monkeypatch.setattr(lines, "LIMIT", SHORT)
+    monkeypatch.setattr(connections, "LIMIT", SHORT)
     for name in ("_QUIET", "_PATIENCE"):
         monkeypatch.setattr(hints, name, 3_600.0)
     app = make_app(distant(line, listen=True), poll="300ms", lease="30s")

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from headrace.backends.redis import RedisBackend
 from headrace.errors import Unavailable
-from headrace.seam.policy import Policy, Rate, TenantLimit
-from headrace.seam.records import Cancel, Claim, Configure, Leased, Place, Reap, Selector, SweepClause
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
+from headrace.seam.records import Cancel, Claim, Leased, Place, Reap, Selector, SweepClause
 from headrace.testing.conformance.base import HOUR, LEASE, MINUTE, SECOND, T0, number, row, settle
 from headrace.types import JobState
 from tests.backends.redis_audit import Audit
@@ -88,8 +88,8 @@ async def test_what_a_turn_costs_does_not_depend_on_how_many_wait(store: RedisBa
 async def test_no_claim_walks_over_what_may_not_run(store: RedisBackend) -> None:
     await store.policies.save(Policy(queue="q", tenant_running=1), T0)
     await fill(store, 5_000, tenants=5)
-    await store.alter(Selector(queue="q", tenant="t00001"), Configure(paused=True), T0)
-    await store.alter(Selector(queue="q", task="u"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("q", tenant="t00001"), T0)
+    await store.policies.pause(QueuePause("q", task="u"), T0)
     await store.insert([row(10_000 + n, task="u", tenant="x") for n in range(1_000)], T0)
     await store.insert([row(20_000 + n, tenant="y", group="g") for n in range(1_000)], T0)
     assert len(await take(store)) == 5
@@ -157,7 +157,7 @@ async def test_stats_are_exact_and_cost_the_same_however_many_tenants_there_are(
 
 async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(store: RedisBackend) -> None:
     await store.policies.save(Policy(queue="q", holders=9), T0)
-    await store.alter(Selector(queue="q", task="paused"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("q", task="paused"), T0)
     first = row(1, task="t", tenant="x", group="g", expires=SECOND)
     await store.insert([first, row(2, task="paused", tenant="x", group="g")], T0)
     claimed = await store.claim(Claim("w1", ("q",), 10, LEASE), T0 + MINUTE)
@@ -165,7 +165,7 @@ async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(stor
     [stats] = (await store.stats(T0 + MINUTE)).queues
     assert (stats.available, stats.scheduled, stats.oldest_due_age) == (1, 0, MINUTE)
     assert problems() == []
-    await store.alter(Selector(queue="q", task="paused"), Configure(paused=False), T0 + MINUTE)
+    await store.policies.pause(QueuePause("q", task="paused", paused=False), T0 + MINUTE)
     [job] = await take(store, at=T0 + MINUTE)
     assert number(job) == 2
     assert problems() == []
@@ -192,10 +192,10 @@ async def test_very_many_jobs_are_brought_into_turns_in_several_steps(store: Red
 async def test_very_many_tenants_are_woken_by_the_claims_that_follow(store: RedisBackend) -> None:
     await store.policies.save(Policy(queue="q", rate=Rate(HOUR)), T0)
     await fill(store, 2_500, tenants=2_500)
-    await store.alter(Selector(queue="q", task="t"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("q", task="t"), T0)
     while (await store.claim(Claim("w1", ("q",), 100, LEASE), T0)).next_in == 0:
         pass
-    await store.alter(Selector(queue="q", task="t"), Configure(paused=False), T0)
+    await store.policies.pause(QueuePause("q", task="t", paused=False), T0)
     [found] = await store.policies.find(["q"], T0)
     assert await store.policies.save(Policy(queue="q", version=found.policy.version), T0)
     assert problems() == []
@@ -225,7 +225,7 @@ async def test_an_interrupted_change_of_turns_is_brought_to_its_end(
     for first in range(0, 2_600, 650):
         await store.insert([row(n, group=f"g{n % 1_300}") for n in range(first, first + 650)], T0)
     if helper == "claim":
-        await store.alter(Selector(queue="q", tenant="x"), Configure(paused=True), T0)
+        await store.policies.pause(QueuePause("q", tenant="x"), T0)
         while (await store.claim(Claim("w1", ("q",), 0, LEASE), T0)).next_in == 0:
             pass
     run = store.policies._run
@@ -261,11 +261,6 @@ async def test_tenants_above_the_one_without_a_name_are_all_but_that(store: Redi
         assert [[one.tenant for one in page] for page in found] == [["", "a", "b"], ["a", "b"], ["b"], []]
 
 
-async def test_a_pause_of_a_tenant_and_a_task_at_once_is_refused(store: RedisBackend) -> None:
-    with pytest.raises(ValueError, match="a tenant or with a task, but this one has both: send two"):
-        await store.alter(Selector(queue="q", tenant="x", task="t"), Configure(paused=True), T0)
-
-
 # -- what is left behind
 
 
@@ -273,7 +268,7 @@ async def test_a_pause_of_a_tenant_and_a_task_at_once_is_refused(store: RedisBac
 async def test_tenants_and_groups_that_are_gone_leave_nothing_behind(rules: Policy, store: RedisBackend) -> None:
     await store.policies.save(rules, T0)
     await store.policies.limit(TenantLimit("q", "t00001", 1), T0)
-    await store.alter(Selector(queue="q", tenant="t00002"), Configure(paused=True, lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", tenant="t00002", lasts=SECOND), T0)
     await store.insert(
         [row(5_000 + n, group=f"g{n % 7}", tenant=f"t{n % 9:05d}", expires=LEASE) for n in range(50)], T0
     )

@@ -18,8 +18,8 @@ from servers.valkey import Refused, Valkey
 
 from headrace import App, EventKind, JobState
 from headrace.api.connection import open_backend
-from headrace.backends.redis import hints, line
-from headrace.backends.redis.line import Line
+from headrace.backends.redis import connection, hints
+from headrace.backends.redis.connection import Connection
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Hints
 from headrace.seam.records import Claim, Hint
@@ -264,7 +264,7 @@ async def test_a_caller_who_gives_up_leaves_the_others_their_answers(
     own: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the claim took is known to its holder; those who come later have a new connection."""
-    monkeypatch.setattr(line, "_DOUBT", 0.05)
+    monkeypatch.setattr(connection, "_DOUBT", 0.05)
     async with opened(own.url()) as store:
         await store.insert([row(n) for n in range(5)], T0)
         connections = int(own.info("stats")["total_connections_received"])
@@ -300,13 +300,13 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_listener_whom_nobody_answers_is_refused(own: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    subscribe = Line.subscribe
+    subscribe = Connection.subscribe
 
-    def at_a_bad_time(self: Line, heard: Callable[[Any], None], channels: list[bytes]) -> None:
+    def at_a_bad_time(self: Connection, heard: Callable[[Any], None], channels: list[bytes]) -> None:
         own.freeze()
         subscribe(self, heard, channels)
 
-    monkeypatch.setattr(Line, "subscribe", at_a_bad_time)
+    monkeypatch.setattr(Connection, "subscribe", at_a_bad_time)
     async with opened(own.url()) as store:
         with pytest.raises(Unavailable, match="no answer"):
             async with asyncio.timeout(SOON), hints_of(store).listen(["inbox:me"]):

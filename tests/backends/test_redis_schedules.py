@@ -13,8 +13,8 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from headrace.backends.redis import ClusterBackend
-from headrace.backends.redis.cluster.part import Part
-from headrace.backends.redis.timetable import Alteration
+from headrace.backends.redis.cluster.shard import ClusterShard
+from headrace.backends.redis.schedule_layout import Alteration
 from headrace.seam.records import Claim, Place, Reap, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, job_id
@@ -50,8 +50,8 @@ async def stranger(store: ClusterBackend) -> AsyncIterator[ClusterBackend]:
         await backend.close()
 
 
-def parts(store: ClusterBackend) -> tuple[Part, Part]:
-    source, target = store.fleet.part_of(HERE), store.fleet.part_of(THERE)
+def parts(store: ClusterBackend) -> tuple[ClusterShard, ClusterShard]:
+    source, target = store.shards.shard_of(HERE), store.shards.shard_of(THERE)
     assert source.number != target.number
     return source, target
 
@@ -70,7 +70,7 @@ async def depart(store: ClusterBackend, one: Schedule) -> None:
 
 async def placed(store: ClusterBackend) -> list[str]:
     """The names in each shard, shard by shard."""
-    found = await asyncio.gather(*(part.ticks.find(ALL) for part in store.fleet.parts))
+    found = await asyncio.gather(*(part.ticks.find(ALL) for part in store.shards.all))
     return [one.name for schedules in found for one in schedules]
 
 
@@ -209,7 +209,7 @@ async def test_of_two_that_were_made_at_once_in_two_shards_one_stays(
     """Both looked when there was none. The younger one goes, with the next look at the name."""
     both = [schedule(1, queue=HERE, uid=uid(1 + first)), schedule(1, queue=THERE, uid=uid(2 - first))]
     for one in both:
-        part = store.fleet.part_of(one.queue)
+        part = store.shards.shard_of(one.queue)
         assert await part.ticks.save([Save(one, 0)], T0) == [True]
     [found] = await stranger.ticks.find(ALL)
     assert found.uid == uid(1)

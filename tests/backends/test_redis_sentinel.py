@@ -62,7 +62,7 @@ async def test_every_operation(steady: Sentinel) -> None:
 
 
 async def test_a_name_that_the_sentinels_do_not_know(steady: Sentinel) -> None:
-    with pytest.raises(ConfigError, match=r"the sentinels know no primary 'others': look at master in the URL"):
+    with pytest.raises(ConfigError, match=r"the sentinels know no primary 'others': check master in the URL"):
         async with opened(steady.url().replace("master=jobs", "master=others")):
             pass
 
@@ -84,7 +84,7 @@ async def test_a_server_that_is_no_sentinel_is_told(steady: Sentinel) -> None:
     """A mistake that is soon made: the servers' own addresses in the place of the sentinels'."""
     where = f"redis+sentinel://127.0.0.1:{steady.primary.port}/0?master=jobs"
     with pytest.raises(
-        ConfigError, match=rf"127.0.0.1:{steady.primary.port} is no sentinel: its URL begins with redis://"
+        ConfigError, match=rf"127.0.0.1:{steady.primary.port} is not a sentinel: its URL begins with redis://"
     ):
         async with opened(where):
             pass
@@ -120,7 +120,7 @@ async def test_passwords_of_the_servers_and_of_the_sentinels() -> None:
                     pass
             assert "hunter2" not in "".join(traceback.format_exception(told.value))
             assert ".." not in str(told.value)
-        with pytest.raises(ConfigError, match=r"0 refuses this user: WRONGPASS .*Look at the user and password"):
+        with pytest.raises(ConfigError, match=r"0 refuses this user: WRONGPASS .*Check the user and password"):
             async with opened(servers.url().replace("://", "://ada:wrong@") + "&sentinel_password=three%3Ahunter2"):
                 pass
     finally:

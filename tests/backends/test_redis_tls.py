@@ -15,7 +15,7 @@ from servers.certificates import Certificates
 from servers.tls import TlsFront
 
 from headrace.api.connection import open_backend
-from headrace.backends.redis import line
+from headrace.backends.redis import connection
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend
 from headrace.testing.conformance.base import T0, row
@@ -88,7 +88,7 @@ async def test_large_jobs_go_through(front: TlsFront, papers: Certificates, tmp_
 
 async def test_an_authority_that_nobody_knows_is_not_trusted(front: TlsFront) -> None:
     told = await refusal(url(front))
-    assert re.search(r"no TLS connection: .*certificate verify failed.*Look at ca, cert, key and verify", told)
+    assert re.search(r"no TLS connection: .*certificate verify failed.*Check ca, cert, key and verify", told)
 
 
 async def test_another_authority_is_not_trusted(front: TlsFront) -> None:
@@ -138,7 +138,7 @@ async def test_a_certificate_without_its_key(strict: TlsFront, papers: Certifica
 
 async def test_a_client_without_the_certificate_that_it_needs(strict: TlsFront, papers: Certificates) -> None:
     """With TLS 1.3 the server says so only after the handshake, in the place of its first answer."""
-    assert re.search(r"certificate required.*Look at ca, cert", await refusal(url(strict, ca=papers.ca)))
+    assert re.search(r"certificate required.*Check ca, cert", await refusal(url(strict, ca=papers.ca)))
 
 
 async def test_a_client_with_a_strangers_certificate(strict: TlsFront, papers: Certificates) -> None:
@@ -167,7 +167,7 @@ async def test_files_that_cannot_be_read(front: TlsFront, papers: Certificates, 
 
 async def test_tls_where_there_is_none_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without it waits for the end of a line that never comes."""
-    monkeypatch.setattr(line, "_CONNECT", 0.3)
+    monkeypatch.setattr(connection, "_CONNECT", 0.3)
     with pytest.raises((ConfigError, Unavailable), match=r"If it speaks no TLS, its URL begins with redis://"):
         async with opened(f"rediss://127.0.0.1:{server().port}/0?verify=no"):
             pass
@@ -182,5 +182,5 @@ async def test_no_tls_where_there_is_some_does_not_hang(front: TlsFront) -> None
 
 async def test_the_kernel_watches_over_tls_connections_too(front: TlsFront, papers: Certificates) -> None:
     async with opened(url(front, ca=papers.ca)) as store:
-        raw = store._lines._kept.line._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        raw = store._connections._kept.connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from headrace.backends.redis import ClusterBackend
-from headrace.backends.redis.cluster.part import HERE as HERE_NOW
-from headrace.backends.redis.cluster.part import UNKNOWN, Part
+from headrace.backends.redis.cluster.shard import HERE as HERE_NOW
+from headrace.backends.redis.cluster.shard import UNKNOWN, ClusterShard
 from headrace.seam.policy import Policy
 from headrace.seam.records import (
     Altered,
@@ -56,8 +56,8 @@ async def stranger(store: ClusterBackend) -> AsyncIterator[ClusterBackend]:
         await backend.close()
 
 
-def parts(store: ClusterBackend) -> tuple[Part, Part]:
-    source, target = store.fleet.part_of(HERE), store.fleet.part_of(THERE)
+def parts(store: ClusterBackend) -> tuple[ClusterShard, ClusterShard]:
+    source, target = store.shards.shard_of(HERE), store.shards.shard_of(THERE)
     assert source.number != target.number
     return source, target
 

@@ -10,7 +10,8 @@ import pytest_asyncio
 import uvloop
 
 from headrace.backends.redis import RedisBackend
-from headrace.seam.records import Beat, Cancel, Claim, Configure, Delete, Reap, Selector
+from headrace.seam.policy import QueuePause
+from headrace.seam.records import Beat, Cancel, Claim, Delete, Reap, Selector
 from headrace.testing.conformance.base import LEASE, T0, job_id, row, settle
 from tests.valkey import every_operation, server, stores
 
@@ -45,7 +46,7 @@ async def test_queues_without_jobs_are_forgotten(store: RedisBackend) -> None:
 
 
 async def test_a_paused_queue_is_not_forgotten(store: RedisBackend) -> None:
-    await store.alter(Selector(queue="q"), Configure(paused=True))
+    await store.policies.pause(QueuePause("q"))
     await store.reap(Reap(), T0)
     await store.insert([row(1)], T0)
     assert not (await store.claim(Claim("w1", ("q",), 1, LEASE), T0)).jobs

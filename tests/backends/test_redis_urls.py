@@ -14,7 +14,7 @@ from servers.valkey import Valkey
 
 from headrace import connect
 from headrace.api.connection import open_backend
-from headrace.backends.redis.place import Address, Mode, Place
+from headrace.backends.redis.endpoint import Address, Endpoint, Mode
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 from headrace.testing.conformance.base import T0, row
@@ -23,10 +23,10 @@ from tests.valkey import server
 SECRET = "hunter2"
 
 
-def place(url: str) -> Place:
+def endpoint(url: str) -> Endpoint:
     backend: Any = open_backend(url)
-    found = backend._place
-    assert isinstance(found, Place)
+    found = backend._endpoint
+    assert isinstance(found, Endpoint)
     return found
 
 
@@ -56,21 +56,24 @@ FORMS: list[tuple[str, Mode, list[str]]] = [
 @pytest.mark.parametrize("family", ["redis", "valkey"])
 @pytest.mark.parametrize(("url", "mode", "addresses"), FORMS)
 def test_where_the_servers_are(family: str, url: str, mode: Mode, addresses: list[str]) -> None:
-    found = place(url.replace("redis", family, 1))
+    found = endpoint(url.replace("redis", family, 1))
     assert (found.mode, [str(address) for address in found.addresses], found.tls) == (mode, addresses, None)
 
 
 @pytest.mark.parametrize("family", ["rediss", "valkeys"])
 @pytest.mark.parametrize("rest", ["://db", "+sentinel://a,b?master=jobs", "+cluster://a,b"])
 def test_one_letter_more_is_tls(family: str, rest: str) -> None:
-    tls = place(family + rest).tls
+    tls = endpoint(family + rest).tls
     assert tls is not None
     assert (tls.ca, tls.cert, tls.key, tls.verify) == (None, None, None, True)
 
 
 def test_an_address_of_version_six_stands_in_brackets() -> None:
-    assert place("redis://[::1]:7000").addresses == (Address("::1", 7000),)
-    assert place("redis+cluster://[::1]:7000,[fe80::2]").addresses == (Address("::1", 7000), Address("fe80::2", 6379))
+    assert endpoint("redis://[::1]:7000").addresses == (Address("::1", 7000),)
+    assert endpoint("redis+cluster://[::1]:7000,[fe80::2]").addresses == (
+        Address("::1", 7000),
+        Address("fe80::2", 6379),
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,11 +87,11 @@ def test_an_address_of_version_six_stands_in_brackets() -> None:
     ],
 )
 def test_the_number_of_the_database(url: str, number: int) -> None:
-    assert place(url).database == number
+    assert endpoint(url).database == number
 
 
 def test_the_options_of_tls() -> None:
-    tls = place("rediss://db?ca=/etc/ca.pem&cert=/etc/my%20cert.pem&key=/etc/my.key&verify=no").tls
+    tls = endpoint("rediss://db?ca=/etc/ca.pem&cert=/etc/my%20cert.pem&key=/etc/my.key&verify=no").tls
     assert tls is not None
     assert (tls.ca, tls.cert, tls.key, tls.verify) == ("/etc/ca.pem", "/etc/my cert.pem", "/etc/my.key", False)
 
@@ -103,18 +106,21 @@ PASSWORDS = [
 @pytest.mark.parametrize("form", ["redis://{}@db", "rediss+sentinel://{}@a,b?master=jobs", "redis+cluster://{}@a,b"])
 def test_user_and_password_are_percent_encoded(form: str, password: str) -> None:
     encoded = quote(password, safe="")
-    found = place(form.format(f"a%40da:{encoded}"))
+    found = endpoint(form.format(f"a%40da:{encoded}"))
     assert (found.user, found.password) == ("a@da", password)
-    assert (place(form.format(f":{encoded}")).user, place(form.format(f":{encoded}")).password) == (None, password)
+    assert (endpoint(form.format(f":{encoded}")).user, endpoint(form.format(f":{encoded}")).password) == (
+        None,
+        password,
+    )
 
 
 def test_sentinels_may_have_a_login_of_their_own() -> None:
-    found = place("redis+sentinel://ada:one@a,b/0?master=jobs&sentinel_user=eve&sentinel_password=t%26wo")
+    found = endpoint("redis+sentinel://ada:one@a,b/0?master=jobs&sentinel_user=eve&sentinel_password=t%26wo")
     assert (found.user, found.password, found.watcher) == ("ada", "one", ("eve", "t&wo"))
     watching = found.sentinel(Address("a", 26379))
     assert (watching.user, watching.password) == ("eve", "t&wo")
     assert watching.where.endswith(": the sentinel a:26379")
-    assert place("redis+sentinel://ada:one@a?master=jobs").sentinel(Address("a", 26379)).password is None
+    assert endpoint("redis+sentinel://ada:one@a?master=jobs").sentinel(Address("a", 26379)).password is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         ("valkeys://db?db=3", ["like valkeys://host/3"]),
         ("redis+unix:///run/x.sock?db=3", ["write database=3"]),
         ("redis+unix:///run/x.sock?ca=/x", ["a socket of the file system has no TLS"]),
-        ("redis+cluster://a?db=3", ["a cluster has database 0 alone"]),
+        ("redis+cluster://a?db=3", ["a cluster has only database 0"]),
         ("redis://db?username=ada", ["write it before the host, like redis://user:password@host"]),
         ("redis://db?ssl=true", ["for TLS the URL begins with rediss://"]),
         ("rediss://db?tls=true", ["rediss:// is TLS already: leave it out"]),
@@ -151,10 +157,10 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         *((f"redis://db?prefix=a{c}", ["prefix: expected", "without"]) for c in ("*", "%3F", "[b]", "^", "%5C")),
         ("redis://db?plaintext=maybe", ["plaintext: expected yes or no, got 'maybe'"]),
         ("rediss://db?plaintext=yes", ["unknown option 'plaintext'"]),
-        ("redis://ada:%ff@db", ["expected UTF-8"]),
+        ("redis://ada:%ff@db", ["percent-encoded UTF-8"]),
         ("redis://db?listen=maybe", ["listen: expected 'yes' or 'no'", "maybe"]),
         ("rediss://db?verify=perhaps", ["verify: expected", "yes", "no", "perhaps"]),
-        ("rediss://db?key=/etc/my.key", ["key: expected cert"]),
+        ("rediss://db?key=/etc/my.key", ["key: expected its certificate"]),
         ("redis://db:port", ["expected host:port", "'db:port'"]),
         ("redis://db:0", ["expected host:port", "'db:0'"]),
         ("redis://db:65536", ["expected host:port", "'db:65536'"]),
@@ -168,7 +174,7 @@ def test_sentinels_may_have_a_login_of_their_own() -> None:
         ("redis://db/1/2", ["expected the number of a database"]),
         ("redis://db/٣", ["expected the number of a database"]),
         ("redis+unix:///run/x.sock?database=one", ["expected the number of a database", "'one'"]),
-        ("redis+cluster://a,b/1", ["a cluster has database 0 alone", "1"]),
+        ("redis+cluster://a,b/1", ["a cluster has only database 0", "1"]),
         ("redis+sentinel://a,b/0", ["?master=NAME"]),
         ("redis+sentinel://a,b/0?master=", ["?master=NAME"]),
         ("redis+sentinel://a?master=jobs&sentinel_user=eve", ["sentinel_password"]),
@@ -225,7 +231,13 @@ def test_a_secret_is_never_shown(url: str) -> None:
 
 def test_nothing_that_is_printed_of_a_store_has_a_secret_in_it() -> None:
     backend: Any = open_backend(f"redis+sentinel://ada:{SECRET}@a?master=jobs&sentinel_password={SECRET}2")
-    for one in (backend, backend._place, backend._place.sentinel(Address("a", 1)), backend.sibling(), vars(backend)):
+    for one in (
+        backend,
+        backend._endpoint,
+        backend._endpoint.sentinel(Address("a", 1)),
+        backend.sibling(),
+        vars(backend),
+    ):
         assert SECRET not in repr(one)
 
 
@@ -274,7 +286,7 @@ async def test_a_key_of_something_else_is_told_with_the_prefix(key: str) -> None
     with pytest.raises(SchemaMismatch) as told:
         await used(server().url() + "?prefix=busy")
     assert "under the prefix 'busy'" in str(told.value)
-    assert "Something else's keys are in the way: give this store a prefix of its own, ?prefix=NAME" in str(told.value)
+    assert "Other software uses this prefix: give this store its own, ?prefix=NAME" in str(told.value)
     assert "user_script" not in str(told.value)
 
 

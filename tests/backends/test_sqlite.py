@@ -7,7 +7,7 @@ from headrace.testing.conformance import BackendConformance
 
 
 class TestSqlite(BackendConformance):
-    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
+    capabilities = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
     def connect(self, place: Path) -> SqliteBackend:
         return SqliteBackend(place / "jobs.db")

@@ -11,12 +11,11 @@ import pytest_asyncio
 
 from headrace.backends.sqlite import SqliteBackend, governing, visits
 from headrace.backends.sqlite.transaction import Session
-from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
     Cancel,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Leased,
     Move,
@@ -95,8 +94,8 @@ async def test_nothing_is_left_of_tenants_when_their_jobs_are_gone(store: Sqlite
     )
     assert await store.policies.save(rules, T0)
     await store.policies.limit(TenantLimit("q", "t1", 5), T0)
-    await store.alter(Selector(queue="q", tenant="t2"), Configure(paused=True, lasts=SECOND), T0)
-    await store.alter(Selector(queue="q", task="late"), Configure(paused=True, lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", tenant="t2", lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", task="late", lasts=SECOND), T0)
     tasks = ("t", "slow", "late")
     await put(
         store,
@@ -118,7 +117,7 @@ async def test_nothing_is_left_of_tenants_when_their_jobs_are_gone(store: Sqlite
 
 
 async def test_a_pause_that_is_over_holds_no_queue(store: SqliteBackend) -> None:
-    await store.alter(Selector(queue="q"), Configure(paused=True, lasts=SECOND), T0)
+    await store.policies.pause(QueuePause("q", lasts=SECOND), T0)
     await sweep_all(store, T0)
     assert [queue.queue for queue in (await store.stats(T0)).queues] == ["q"]
     await sweep_all(store, T0 + SECOND)
@@ -191,7 +190,7 @@ async def test_all_that_could_be_visited_is_visited_in_the_end(
     monkeypatch.setattr(visits, "_VISITS", 5)
     assert await store.policies.save(Policy(queue="q", running=1_000), T0)
     await put(store, [row(n, tenant=f"t{n:02}", task="u") for n in range(20)])
-    await store.alter(Selector(queue="q", task="u"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("q", task="u"), T0)
     await put(store, [row(20, tenant="z", delay=1)], T0)
     claims = [await claim(store, at=T0 + 1) for _ in range(5)]
     assert [(len(claimed.jobs), claimed.next_in) for claimed in claims] == [(0, 0)] * 4 + [(1, None)]
@@ -224,9 +223,9 @@ async def _steps(path: Path, *, waiting: int, held_back: int) -> dict[str, int]:
     await store.open()
     try:
         assert await store.policies.save(Policy(queue="q", tenant_running=2, chunk=2), T0)
-        await store.alter(Selector(queue="q", task="stopped"), Configure(paused=True), T0)
+        await store.policies.pause(QueuePause("q", task="stopped"), T0)
         for name in ("paused", "late"):
-            await store.alter(Selector(queue="q", tenant=name), Configure(paused=True), T0)
+            await store.policies.pause(QueuePause("q", tenant=name), T0)
         await put(store, [row(n, tenant="full") for n in range(2 + held_back)])
         assert len(await take(store)) == 2
         await put(store, [row(10_000 + n, tenant="paused") for n in range(held_back)])

@@ -343,7 +343,7 @@ async def _hammer(path: str, pipe: Connection, number: int, rounds: int) -> None
         base = (number * rounds + turn) * 4
         answers = await backend.insert([row(base + n) for n in range(4)])
         assert [a.status for a in answers] == [InsertStatus.NEW] * 4
-        states, claimed = await backend.turn(settled, Claim(holder, ("q",), 4, HOUR))
+        states, claimed = await backend.finish_and_claim(settled, Claim(holder, ("q",), 4, HOUR))
         assert None not in states
         done += len(states)
         settled = [Settlement(j.id, j.epoch, holder, JobState.COMPLETED) for j in claimed.jobs]

@@ -9,8 +9,9 @@ import pytest
 
 from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Configure, Reap, Selector
+from headrace.seam.records import Claim, Reap
 from headrace.testing.conformance.base import LEASE, SECOND, T0, number, row
 
 QUEUES = tuple(f"q{n}" for n in range(150))
@@ -32,7 +33,7 @@ async def test_a_claim_from_many_queues_answers_as_the_memory_store_does(tmp_pat
         for store in stores:
             await store.insert(rows, T0)
             for name in paused:
-                await store.alter(Selector(queue=name), Configure(True, 4 * SECOND), T0)
+                await store.policies.pause(QueuePause(name, lasts=4 * SECOND), T0)
             await store.claim(Claim("gone", QUEUES, 20, 1), T0)
             await store.reap(Reap(max_lost=9, spread=0), T0 + 1)
         for step in range(30):

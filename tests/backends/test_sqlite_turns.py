@@ -17,6 +17,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.backends.sqlite import SqliteBackend
 from headrace.backends.sqlite.transaction import INLINE
 from headrace.backends.sqlite.writer import Writer
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend, TickStore
 from headrace.seam.records import (
     Beat,
@@ -24,7 +25,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     JobKey,
     Move,
@@ -80,7 +80,7 @@ async def prepare(store: Backend) -> None:
     await _alter(store, Pause(), 30, 31)
     await store.insert([row(1, key="waiting"), row(2, priority=-1), row(3), row(4, expires=MINUTE)], T0)
     await store.insert([row(5, delay=2 * HOUR, key="later"), row(6, queue="stopped")], T0)
-    await store.alter(Selector(queue="stopped"), Configure(paused=True), T0)
+    await store.policies.pause(QueuePause("stopped"), T0)
     waiting, running = job_id(1), job_id(20)
     kept = (schedule(1), schedule(2, last_job=running), schedule(3, last_job=waiting, definition=BIG), schedule(4))
     await ticks(store).save([Save(one, 0) for one in kept], T0)
@@ -132,7 +132,7 @@ def alter(change: Change, *numbers: int) -> Operation:
 
 
 def configure(queue: str, *, paused: bool) -> Operation:
-    return lambda store: store.alter(Selector(queue=queue), Configure(paused=paused), NOW)
+    return lambda store: store.policies.pause(QueuePause(queue, paused=paused), NOW)
 
 
 def sweep(place: Place, max_count: int | None = None) -> Operation:
@@ -156,8 +156,8 @@ def note(*given: TickNote) -> Operation:
 
 
 async def finish_and_claim(store: Backend) -> object:
-    assert store.turn is not None
-    return await store.turn([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
+    assert store.finish_and_claim is not None
+    return await store.finish_and_claim([settled(22, F, error=BIG)], Claim("w3", ("fresh", "q"), 2, LEASE), NOW)
 
 
 BEAT = Beat("w", "worker", QUEUES, 3 * HOUR, leases=[(job_id(number), T0) for number in (20, 21, 10)], ttl=2 * HOUR)

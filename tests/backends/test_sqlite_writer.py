@@ -149,7 +149,7 @@ async def test_what_finds_nothing_to_write_needs_no_lock(store: SqliteBackend, o
         async with asyncio.timeout(PATIENCE):
             claimed = await store.claim(CLAIM)
             assert (claimed.jobs, claimed.next_in) == ([], SECOND)
-            assert (await store.turn([], CLAIM))[1] == claimed
+            assert (await store.finish_and_claim([], CLAIM))[1] == claimed
             assert await store.reap(Reap()) == []
             for place in Place:
                 assert (await store.sweep(SweepClause(place=place, older_than=0, max_count=5))).removed == 0

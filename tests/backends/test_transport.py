@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headrace.api.connection import open_backend
 from headrace.backends.postgres import PostgresBackend, transport
-from headrace.backends.redis import place
+from headrace.backends.redis import endpoint
 from headrace.errors import ConfigError
 from tests import valkey
 
@@ -27,7 +27,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def everything_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests reach no other machine than this one."""
-    for module in (transport, place):
+    for module in (transport, endpoint):
         monkeypatch.setattr(module, "is_near", lambda host: False)
 
 

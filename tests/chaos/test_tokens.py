@@ -136,7 +136,7 @@ async def test_a_witness_tells_what_is_certain_of_leases(tmp_path: Path) -> None
     await witness.insert([Row(job_id(number), "q", "t", {}, tenant="a") for number in (1, 2, 3)])
     [first] = (await witness.claim(Claim("h", ("q",), 1, 3_000_000))).jobs
     done = Settlement(first.id, first.epoch, "h", JobState.COMPLETED)
-    _, claimed = await witness.turn([done], Claim("h", ("q",), 1, 3_000_000))
+    _, claimed = await witness.finish_and_claim([done], Claim("h", ("q",), 1, 3_000_000))
     [second] = claimed.jobs
     leases = [(second.id, second.epoch), (first.id, first.epoch)]
     renewed = await witness.renew(Beat("h", "w", ("q",), 5_000_000, leases))

@@ -57,7 +57,7 @@ def test_doctor_tells_of_the_server(valkey: Valkey, run: Run, run_json: RunJson)
     assert report["ok"]
     version = valkey.info("server")["valkey_version"]
     assert findings(report, "server") == [("ok", f"valkey {version}, a primary, no replica")]
-    assert findings(report, "eviction") == [("ok", "maxmemory-policy noeviction: the server throws nothing away")]
+    assert findings(report, "eviction") == [("ok", "maxmemory-policy noeviction: the server evicts nothing")]
     text = run("doctor", "--url", valkey.url()).stdout
     assert "ok    server: valkey" in text
     assert "warn  persistence: " in text
@@ -67,31 +67,31 @@ def test_doctor_tells_of_scripts_that_took_long() -> None:
     """By the log of the server, in which others stand too."""
     took = 60_000
     call = b"EVALSHA", SCRIPTS["claim"].digest.encode(), b"1"
-    log = [[1, 2, took, [*call], b"", b""], [2, 3, 40_000, [b"EVALSHA", SCRIPTS["turn"].digest.encode()], b"", b""]]
+    log = [[1, 2, took, [*call], b"", b""], [2, 3, 40_000, [b"EVALSHA", SCRIPTS["finish"].digest.encode()], b"", b""]]
     [fact] = slow_scripts([*log, [3, 4, 10**6, [b"KEYS"], b"", b""]], DIGESTS)
-    assert (fact.level, fact.check, fact.what) == ("warn", "scripts", "slow lately, by SLOWLOG: claim 60 ms")
+    assert (fact.level, fact.check, fact.what) == ("warn", "scripts", "slow lately, according to SLOWLOG: claim 60 ms")
 
 
 @pytest.mark.parametrize(
     ("settings", "level", "words"),
     [
-        ({"appendonly": "no"}, "warn", "neither append-only file nor snapshots: nothing survives the server"),
+        ({"appendonly": "no"}, "warn", "neither append-only file nor snapshots: nothing survives a restart"),
         (
             {"appendonly": "no", "save": "3600 1"},
             "warn",
-            "a crash takes all that was acknowledged since the",
+            "a crash loses all that was acknowledged since the",
         ),
         (
             {"appendonly": "yes", "appendfsync": "everysec"},
             "ok",
-            "appendfsync everysec: a crash of the machine may take what was acknowledged in the last two seconds; a",
+            "appendfsync everysec: a crash of the machine may lose what was acknowledged in the last two seconds; a",
         ),
         (
             {"appendonly": "yes", "appendfsync": "always"},
             "ok",
             "appendfsync always: what was acknowledged is on",
         ),
-        ({"appendonly": "yes", "appendfsync": "no"}, "warn", "appendfsync no: a crash of the machine may take"),
+        ({"appendonly": "yes", "appendfsync": "no"}, "warn", "appendfsync no: a crash of the machine may lose"),
     ],
 )
 def test_doctor_tells_what_survives_the_end_of_the_server(
@@ -141,11 +141,11 @@ def test_a_worker_warns_of_a_server_that_keeps_nothing(valkey: Valkey, start: St
     quick = ("worker", "mine", "--burst", "--log-format", "json")
     loud = json.loads(start(*quick).text("store redis://"))
     assert loud["level"] == "WARNING"
-    assert "neither append-only file nor snapshots: nothing survives the server -> CONFIG SET append" in loud["message"]
+    assert "neither append-only file nor snapshots: nothing survives a restart -> CONFIG SET append" in loud["message"]
     set_up(valkey, {"appendonly": "yes"})
     quiet = json.loads(start(*quick).text("store redis://"))
     assert quiet["level"] == "INFO"
-    assert "append-only file, appendfsync everysec: a crash of the machine may take" in quiet["message"]
+    assert "append-only file, appendfsync everysec: a crash of the machine may lose" in quiet["message"]
 
 
 SENTINELS = "redis+sentinel://ada:hunter2@127.0.0.1:{port}/0?master=jobs&sentinel_password=hunter3"
@@ -226,7 +226,7 @@ def test_a_store_of_another_release_is_told_what_to_do(valkey: Valkey, run: Run)
 def test_a_login_that_is_turned_down_ends_like_a_store_that_is_away(valkey: Valkey, run: Run) -> None:
     url = f"redis://jobs:hunter3@127.0.0.1:{valkey.port}/0"
     told = run("job", "list", "--url", url, code=75).stderr
-    assert "Look at the user and password in the URL" in told
+    assert "Check the user and password in the URL" in told
     assert "cause:" not in told
     assert ".." not in told
 
@@ -250,7 +250,7 @@ def test_doctor_says_what_it_may_not_see(valkey: Valkey, run_json: RunJson) -> N
 
 def test_doctor_tells_who_is_refused_and_shows_no_password(valkey: Valkey, run: Run) -> None:
     text = run("doctor", "--url", f"redis://jobs:hunter3@127.0.0.1:{valkey.port}/0", code=1).output
-    assert "Look at the user and password in the URL" in text
+    assert "Check the user and password in the URL" in text
     assert "hunter3" not in text
 
 

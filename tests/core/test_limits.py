@@ -1,4 +1,4 @@
-"""Rates as people write them."""
+"""Rates as people write them, and pauses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from headrace.limits.rates import parse_rate, spell_rate
-from headrace.seam.policy import Rate
+from headrace.seam.policy import FOREVER, QueuePause, Rate
 from tests.core.given import given
 
 DAY = 86_400_000_000
@@ -34,3 +34,13 @@ def test_what_is_told_of_a_rate_can_be_written(jobs: int, unit: str, burst: int 
 def test_so_can_that_of_any_rate(every: int, burst: int) -> None:
     rate = Rate(every, max(1, min(burst, 30 * DAY // every)))
     assert parse_rate(spell_rate(rate), "rate") == rate
+
+
+def test_a_pause_ends_after_a_time_or_by_hand() -> None:
+    pauses = (QueuePause("q", lasts=5), QueuePause("q"), QueuePause("q", paused=False))
+    assert [pause.until(100) for pause in pauses] == [105, FOREVER, 0]
+
+
+def test_a_pause_is_of_a_tenant_or_of_a_task() -> None:
+    with pytest.raises(ValueError, match="names both: make two of it"):
+        QueuePause("q", tenant="a", task="t")

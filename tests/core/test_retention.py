@@ -16,6 +16,7 @@ from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.seam.records import Claim, Place, Row, Settlement, Stamp, SweepClause, Swept
+from headrace.testing.wrapped import Wrapped
 from headrace.types import JobState
 
 _T0 = 1_700_000_000_000_000
@@ -23,22 +24,19 @@ _ENDS = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 _NOTHING = RetentionSettings(**{state.value: Keep(count=0) for state in _ENDS})
 
 
-class Store:
+class Store(Wrapped):
     """A store with one job of each kind that can be swept, where the sweep of one place fails."""
 
     def __init__(self, trouble: Mapping[str, Exception]) -> None:
-        self._inner = MemoryBackend()
+        super().__init__(MemoryBackend())
         self.trouble = dict(trouble)
         self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
         self.asked.append(clause.place.value)
         if error := self.trouble.get(clause.place.value):
             raise error
-        return await self._inner.sweep(clause, at)
+        return await self.inner.sweep(clause, at)
 
     async def tidy(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
         self.asked.append("days")
@@ -48,11 +46,11 @@ class Store:
 
     async def fill(self) -> None:
         """Of each end one job."""
-        await self._inner.open()
-        await self._inner.insert([Row(bytes([n]) * 16, "q", "t", {}) for n in range(len(_ENDS))], _T0)
-        jobs = (await self._inner.claim(Claim("h", ("q",), 10, 1_000_000), _T0)).jobs
+        await self.inner.open()
+        await self.inner.insert([Row(bytes([n]) * 16, "q", "t", {}) for n in range(len(_ENDS))], _T0)
+        jobs = (await self.inner.claim(Claim("h", ("q",), 10, 1_000_000), _T0)).jobs
         ends = [Settlement(job.id, job.epoch, "h", state) for job, state in zip(jobs, _ENDS, strict=True)]
-        assert await self._inner.finish(ends, _T0) == list(_ENDS)
+        assert await self.inner.finish(ends, _T0) == list(_ENDS)
 
 
 def retention(store: Any, settings: RetentionSettings = _NOTHING) -> tuple[Retention, list[Event]]:

@@ -108,7 +108,7 @@ class Stumbling(Plain):
         if self.stumbles:
             self.stumbles = False
             raise RuntimeError("in the store")
-        return await self._inner.claim(req, at)
+        return await self.inner.claim(req, at)
 
 
 async def test_an_error_that_nobody_listens_for_is_logged_and_work_goes_on(

@@ -20,6 +20,7 @@ from headrace.core.clock import Clock
 from headrace.seam.protocol import Backend
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import SimLoop, run
+from headrace.testing.wrapped import Wrapped
 from tests import postgres, valkey
 
 T = TypeVar("T")
@@ -249,14 +250,8 @@ def simulate(main: Callable[[World], Coroutine[Any, Any, T]], wrap: Callable[[Me
     return run(begin())
 
 
-class Tapped:
+class Tapped(Wrapped):
     """A memory backend that a test may override in places."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def sibling(self) -> Any:
         return type(self)(self.inner.sibling())

@@ -41,7 +41,6 @@ from headrace.core.config import WorkerSettings
 from headrace.errors import ConfigError, HeadraceError, InvalidJob, JobNotFound
 from headrace.seam.records import (
     Cancel,
-    Configure,
     Hold,
     JobKey,
     Move,
@@ -483,9 +482,9 @@ class TestLooking:
         await refused([*BAD_NAMES, ""], client.pause, "queue")
         await refused([*BAD_NAMES, ""], client.resume, "queue")
 
-    async def test_a_queue_must_be_named_to_be_changed(self, memory: Store) -> None:
-        with pytest.raises(InvalidJob, match="name of the queue"):
-            await memory.client().alter(Selector(), Configure(paused=True))
+    async def test_a_pause_is_of_a_tenant_or_of_a_task(self, memory: Store) -> None:
+        with pytest.raises(InvalidJob, match="expected a tenant or a task, got both: 'a' and 't'"):
+            await memory.client().pause("q", tenant="a", task="t")
 
     @pytest.mark.parametrize("entry", ["get", "fetch", "cancel"])
     async def test_keys(self, store: Store, entry: str) -> None:
@@ -541,7 +540,6 @@ class TestLooking:
         *(Cancel(reason) for reason in [*BAD_NAMES, "x" * 3_000_000]),
         *(Hold(length) for length in [-5, 2**63, 1.5, "1h", None, True, math.nan]),
         *(Watch(inbox) for inbox in [*BAD_NAMES, ""]),
-        *(Configure(paused) for paused in [None, 1, "yes"]),
         None, "cancel", Cancel, 5,
     ]  # fmt: skip
 

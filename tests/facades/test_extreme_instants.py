@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import redis
 
-from headrace.backends.redis.blob import JOB
+from headrace.backends.redis.job_layout import JOB
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Cancel, Selector
 from headrace.testing.conformance.base import job_id, row

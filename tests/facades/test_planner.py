@@ -226,14 +226,9 @@ def test_a_crowd_of_changes_is_looked_at_together() -> None:
     class Counting(Tapped):
         looks = 0
 
-        @property
-        def ticks(self) -> Any:
-            return CountingTicks(self.inner.ticks)
-
-    class CountingTicks(Tapped):
-        async def due(self, *args: Any) -> Any:
-            Counting.looks += 1
-            return await self.inner.due(*args)
+        async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+            Counting.looks += name == "ticks.due"
+            return await carry(at)
 
     async def main(world: World) -> None:
         app = world.app()
@@ -253,16 +248,10 @@ def test_a_crowd_of_changes_is_looked_at_together() -> None:
 @pytest.mark.parametrize("refused", ["due", "note"])
 def test_a_worker_that_may_not_plan_or_note_works_all_the_same(refused: str, caplog: pytest.LogCaptureFixture) -> None:
     class Confined(Tapped):
-        @property
-        def ticks(self) -> Any:
-            return ConfinedTicks(self.inner.ticks)
-
-    class ConfinedTicks(Tapped):
-        def __getattr__(self, name: str) -> Any:
-            return self.refuse if name == refused else getattr(self.inner, name)
-
-        async def refuse(self, *args: Any) -> Any:
-            raise ConfigError(f"permission denied for {refused}")
+        async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+            if name == f"ticks.{refused}":
+                raise ConfigError(f"permission denied for {refused}")
+            return await carry(at)
 
     async def main(world: World) -> Any:
         other = App(Client(world.memory, world.client().settings, clock=world.clock, heartbeat_thread=False))
@@ -440,21 +429,10 @@ def test_planning_goes_on_when_the_store_comes_back() -> None:
     class Away(Tapped):
         away = False
 
-        @property
-        def ticks(self) -> Any:
-            return self
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("due", "plan", "save", "find", "history", "note"):
-                operation = getattr(self.inner.ticks, name)
-
-                async def call(*args: Any, **kwargs: Any) -> Any:
-                    if Away.away:
-                        raise Unavailable("away")
-                    return await operation(*args, **kwargs)
-
-                return call
-            return getattr(self.inner, name)
+        async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+            if Away.away and name.startswith("ticks."):
+                raise Unavailable("away")
+            return await carry(at)
 
     async def main(world: World) -> Any:
         app = world.app()
@@ -540,15 +518,10 @@ def test_a_schedule_that_the_store_will_not_plan_keeps_nobody_else_from_firing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Picky(Tapped):
-        @property
-        def ticks(self) -> Any:
-            return PickyTicks(self.inner.ticks)
-
-    class PickyTicks(Tapped):
-        async def plan(self, batch: Any, at: Any = None) -> Any:
-            if any(plan.name == "s1" and plan.ticks for plan in batch):
+        async def _call(self, name: str, args: Any, at: Any, carry: Any) -> Any:
+            if name == "ticks.plan" and any(plan.name == "s1" and plan.ticks for plan in args[0]):
                 raise OverflowError("a number is out of range")
-            return await self.inner.plan(batch, at)
+            return await carry(at)
 
     async def main(world: World) -> Any:
         app = world.app()

@@ -70,8 +70,8 @@ class TestStorage:
                 await asyncio.sleep(0.05)
                 return claimed
 
-            async def turn(self, batch: Any, req: Any, at: Any = None) -> Any:
-                answer = await self.inner.turn(batch, req, at)
+            async def finish_and_claim(self, batch: Any, req: Any, at: Any = None) -> Any:
+                answer = await self.inner.finish_and_claim(batch, req, at)
                 await asyncio.sleep(0.05)
                 return answer
 

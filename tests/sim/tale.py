@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -10,14 +11,13 @@ from msgspec.structs import replace
 from headrace.backends.memory import MemoryBackend
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template, make_plan, unpack
-from headrace.seam.policy import Policy
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
     Claimed,
-    Configure,
     JobId,
     Leased,
     Place,
@@ -39,8 +39,6 @@ T = TypeVar("T")
 SECOND = 1_000_000
 LEASE = 3 * SECOND
 TRUE: Any = object()
-TICKING = ("save", "due", "plan", "note")
-RULING = {"save policy": "save", "limit": "limit", "policies": "find", "tenants": "tenants"}
 UID = b"a schedule's uid"
 
 
@@ -84,7 +82,7 @@ class Tale:
         for _ in range(times):
             audit = Audit(self.store, op, self.now)
             done(audit.before())
-            answer = done(self._operation(op)(*args, at=self.now))
+            answer = done(attrgetter(op)(self.store)(*args, at=self.now))
             seen = done(audit.after(answer))
             answer = answer if lie is TRUE else lie
             self.history.applied(number, self.now, answer, seen)
@@ -93,11 +91,6 @@ class Tale:
         elif reply:
             self.history.unknown(number, reply)
         return answer
-
-    def _operation(self, op: str) -> Any:
-        if op in RULING:
-            return getattr(self.store.policies, RULING[op])
-        return getattr(self.store.ticks if op in TICKING else self.store, op)
 
     def wait(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
@@ -146,7 +139,7 @@ class Tale:
         return self.alter(number, Cancel(), **how)
 
     def pause(self, tenant: str | None = None, *, paused: bool = True) -> None:
-        self.call("op", "alter", Selector(queue="q", tenant=tenant), Configure(paused=paused))
+        self.call("op", "policies.pause", QueuePause("q", tenant, paused=paused))
 
     def sweep(self, place: Place = Place.COMPLETED, older_than: int = SECOND, **how: Any) -> Any:
         return self.call("j", "sweep", SweepClause(place=place, older_than=older_than), **how)
@@ -194,20 +187,20 @@ class Tale:
         definition = Definition(rule=rule, template=Template("t", {"parameters": b"p"}), **options)
         slot = definition.first(self.now)
         made = Schedule(name="s", uid=UID, queue="q", definition=definition.pack(), slot=slot, look_at=slot)
-        self.call("k", "save", (Save(made, 0),))
+        self.call("k", "ticks.save", (Save(made, 0),))
 
     def planned(self, node: str = "w1", ahead: int = 0) -> Plan:
         """Look, and work out what to do."""
-        looked: Looked = self.call(node, "due", Look())
+        looked: Looked = self.call(node, "ticks.due", Look())
         [one] = looked.schedules
         return make_plan(one, unpack(one.definition), looked.now, ahead)
 
     def plan(self, plan: Plan | None = None, node: str = "w1", **how: Any) -> Any:
-        return self.call(node, "plan", (self.planned(node) if plan is None else plan,), **how)
+        return self.call(node, "ticks.plan", (self.planned(node) if plan is None else plan,), **how)
 
     def govern(self, version: int = 0, *, lie: Any = TRUE, **rules: Any) -> None:
         """Give the queue rules."""
-        self.call("g", "save policy", Policy(queue="q", version=version, **rules), lie=lie)
+        self.call("g", "policies.save", Policy(queue="q", version=version, **rules), lie=lie)
 
     def verdict(self) -> Verdict:
         return check(self.history)

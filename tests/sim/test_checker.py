@@ -364,7 +364,7 @@ def a_turn_settles_and_claims(t: Tale) -> None:
     t.insert(row(1))
     [held] = t.claim()
     again = Settlement(held.id, held.epoch, "w1", A, delay=0)
-    t.call("w1", "turn", (again,), Claim("w1", ("q",), 1, 3 * SECOND))
+    t.call("w1", "finish_and_claim", (again,), Claim("w1", ("q",), 1, 3 * SECOND))
     t.look()
 
 
@@ -375,7 +375,7 @@ def slots_are_fired_missed_and_made_up_for(tale: Tale) -> None:
     tale.plan()
     tale.wait(35)
     tale.plan()
-    tale.call("k", "plan", (_made_up(tale, 2),), times=2)
+    tale.call("k", "ticks.plan", (_made_up(tale, 2),), times=2)
     tale.look()
 
 
@@ -961,7 +961,7 @@ def a_slot_fires_twice(tale: Tale) -> None:
     tale.schedule()
     tale.wait(10)
     tale.plan()
-    tale.call("k", "plan", (_made_up(tale, 1),), lie=[[FIRED]])
+    tale.call("k", "ticks.plan", (_made_up(tale, 1),), lie=[[FIRED]])
 
 
 @illegal("I10")
@@ -1001,7 +1001,7 @@ def a_schedule_stands_where_it_should_not(tale: Tale) -> None:
 def late_slots_fire_that_should_not(tale: Tale) -> None:
     tale.schedule(misfire=Misfire.SKIP, grace=0)
     tale.wait(60)
-    [one] = tale.call("w1", "due", Look()).schedules
+    [one] = tale.call("w1", "ticks.due", Look()).schedules
     definition = unpack(one.definition)
     assert one.slot is not None
     late = [tick(one, definition, one.slot + n * 10 * SECOND, one.slot + n * 10 * SECOND, tale.now) for n in range(5)]
@@ -1026,14 +1026,14 @@ def nobody_plans_any_more(tale: Tale) -> None:
 @illegal("I10")
 def a_change_is_made_on_top_of_another(tale: Tale) -> None:
     tale.schedule()
-    tale.call("k", "save", (Drop("s", 7),), lie=[True])
+    tale.call("k", "ticks.save", (Drop("s", 7),), lie=[True])
 
 
 @illegal("I10")
 def a_schedule_is_not_shown_that_is_due(tale: Tale) -> None:
     tale.schedule()
     tale.wait(10)
-    tale.call("w1", "due", Look(), lie=Looked(tale.now, []))
+    tale.call("w1", "ticks.due", Look(), lie=Looked(tale.now, []))
 
 
 # -- rules
@@ -1045,12 +1045,12 @@ def a_queue_with_all_kinds_of_rules(tale: Tale) -> None:
     tale.insert(*(row(n, tenant="ab"[n % 2], group="g" if n > 4 else None) for n in range(1, 9)))
     assert len(tale.claim("w1", limit=9)) == 3
     assert tale.claim("w2", limit=9) == []
-    tale.call("g", "tenants", "q", None, None, 100)
-    tale.call("g", "policies", ("q",))
+    tale.call("g", "policies.tenants", "q", None, None, 100)
+    tale.call("g", "policies.find", ("q",))
     tale.wait(4)
     tale.reap()
     assert len(tale.claim("w2", limit=9)) == 3
-    tale.call("g", "limit", TenantLimit("q", "a", 1))
+    tale.call("g", "policies.limit", TenantLimit("q", "a", 1))
     tale.pause("b")
     assert tale.claim("w2", limit=9) == []
 
@@ -1147,7 +1147,7 @@ def more_wait_than_may(tale: Tale) -> None:
 def a_tenant_is_told_in_wrong_numbers(tale: Tale) -> None:
     tale.govern(holders=1)
     tale.insert(row(1, tenant="a"))
-    tale.call("g", "tenants", "q", None, None, 100, lie=[TenantState("q", "a", 0, 1)])
+    tale.call("g", "policies.tenants", "q", None, None, 100, lie=[TenantState("q", "a", 0, 1)])
 
 
 @illegal("I16")

@@ -13,8 +13,8 @@ from headrace.backends.memory import MemoryBackend
 from headrace.errors import Unavailable
 from headrace.schedules.calendar import EveryRule
 from headrace.schedules.plan import Definition, Template
-from headrace.seam.policy import Policy, TenantLimit
-from headrace.seam.records import Beat, Cancel, Claim, Configure, Place, Reap, Selector, Settlement, SweepClause
+from headrace.seam.policy import Policy, QueuePause, TenantLimit
+from headrace.seam.records import Beat, Cancel, Claim, Place, Reap, Selector, Settlement, SweepClause
 from headrace.seam.ticks import Look, NewTick, Plan, Save, Schedule, ScheduleSelector, TickNote, TickOutcome
 from headrace.testing.sim import FaultyBackend, History, Node, SimClock, SimLoop, check, run
 from headrace.testing.sim import Plan as Network
@@ -143,21 +143,23 @@ def test_a_frozen_node_gets_its_answer_when_it_thaws() -> None:
 
 def test_errors_of_the_store_pass_through() -> None:
     async def main(rig: Rig) -> None:
-        with pytest.raises(ValueError, match="queue"):
-            await rig.seen.alter(Selector(), Configure(paused=True))
+        lease = Settlement(job(1), 1, "h", JobState.RUNNING)
+        with pytest.raises(ValueError, match="running"):
+            await rig.seen.finish([lease])
 
-    assert rigged(main).kinds("alter") == ["invoke", "fail"]
+    assert rigged(main).kinds("finish") == ["invoke", "fail"]
 
 
 def test_every_operation_passes_and_is_recorded() -> None:
     async def main(rig: Rig) -> None:
         seen = rig.seen.sibling()
+        assert await seen.now() <= rig.history.now()
         await seen.insert([row(n) for n in range(1, 6)])
         claim = Claim("h", ("q",), 1, SECOND)
         [one] = (await seen.claim(claim)).jobs
         assert await seen.finish([Settlement(one.id, one.epoch, "h", JobState.COMPLETED)]) == [JobState.COMPLETED]
-        assert seen.turn is not None
-        [two] = (await seen.turn([], claim))[1].jobs
+        assert seen.finish_and_claim is not None
+        [two] = (await seen.finish_and_claim([], claim))[1].jobs
         assert two.id == job(2)
         leases = [(two.id, two.epoch), (one.id, one.epoch)]
         assert list((await seen.renew(Beat("h", "w", ("q",), SECOND, leases))).lost) == leases[1:]
@@ -172,7 +174,8 @@ def test_every_operation_passes_and_is_recorded() -> None:
 
     rig = rigged(main)
     assert {event.op for event in rig.history} == {
-        "insert", "claim", "finish", "turn", "renew", "reap", "alter", "fetch", "scan", "stats", "sweep",
+        "now", "insert", "claim", "finish", "finish_and_claim", "renew", "reap", "alter", "fetch", "scan", "stats",
+        "sweep",
     }  # fmt: skip
     assert check(rig.history).ok
 
@@ -191,7 +194,9 @@ def test_every_operation_on_schedules_passes_and_is_recorded() -> None:
         await ticks.note([TickNote(bytes(16), 5, "completed", 1, 2)])
 
     rig = rigged(main)
-    assert {event.op for event in rig.history} == {"save", "due", "find", "plan", "history", "note"}
+    assert {event.op for event in rig.history} == {
+        f"ticks.{name}" for name in ("save", "due", "find", "plan", "history", "note")
+    }
 
 
 def test_a_plan_whose_answer_is_lost_was_carried_out() -> None:
@@ -204,7 +209,7 @@ def test_a_plan_whose_answer_is_lost_was_carried_out() -> None:
         await asyncio.sleep(10)
 
     rig = rigged(main, mute=1.0)
-    assert rig.kinds("plan") == ["invoke", "applied", "unknown"]
+    assert rig.kinds("ticks.plan") == ["invoke", "applied", "unknown"]
     assert list(rig.store.store.jobs) == [job(1)]
 
 
@@ -214,13 +219,15 @@ def test_every_operation_on_policies_passes_and_is_recorded() -> None:
         assert policies is not None
         assert await policies.save(Policy(queue="q", tenant_running=1))
         await policies.limit(TenantLimit("q", "a", 2))
+        await policies.pause(QueuePause("q", task="t"))
         assert [one.governed for one in await policies.find(["q"])] == [True]
         await rig.seen.insert([row(1, tenant="a", group="g")])
         assert [one.waiting for one in await policies.tenants("q")] == [1]
         assert (await policies.group("q", "g")).called == (job(1),)
 
     rig = rigged(main)
-    assert {event.op for event in rig.history} == {"save policy", "limit", "policies", "insert", "tenants", "group"}
+    ruling = {f"policies.{name}" for name in ("save", "limit", "pause", "find", "tenants", "group")}
+    assert {event.op for event in rig.history} == ruling | {"insert"}
     assert check(rig.history).ok
 
 
@@ -235,12 +242,11 @@ def test_a_policy_whose_answer_is_lost_was_saved() -> None:
     assert rig.store.store.policies["q"].version == 1
 
 
-def test_a_store_without_schedules_or_policies_has_none() -> None:
+def test_a_store_without_schedules_has_none() -> None:
     async def main(rig: Rig) -> None:
-        given = {"schedules": False, "policies": False}
-        seen = FaultyBackend(rig.store, Random(1), Network(), rig.history, rig.node, **given)
-        assert (seen.ticks, seen.policies) == (None, None)
-        assert (seen.sibling().ticks, seen.sibling().policies) == (None, None)
+        seen = FaultyBackend(rig.store, Random(1), Network(), rig.history, rig.node, schedules=False)
+        assert seen.ticks is None
+        assert seen.sibling().ticks is None
 
     rigged(main)
 

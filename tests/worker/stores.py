@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
+from headrace.seam.records import Stamp
+from headrace.testing.wrapped import Carry, Wrapped
+
+T = TypeVar("T")
 
 
-class Plain:
+class Plain(Wrapped):
     """A backend with no capabilities that can be cut off: what a poor store in bad weather looks like."""
 
+    tx = ticks = policies = hints = finish_and_claim = tidy = None
+
     def __init__(self, inner: Backend) -> None:
-        self._inner = inner
-        self.limits = inner.limits
-        self.tx = None
-        self.ticks = None
-        self.hints = None
-        self.turn = None
+        super().__init__(inner)
         self.away = False
         self.calls: list[str] = []
 
-    def sibling(self) -> Backend:
-        return self._inner.sibling()
-
-    def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._inner, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            if self.away and name not in ("open", "close"):
-                raise Unavailable("cut off")
-            return await operation(*args, **kwargs)
-
-        return call
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
+        self.calls.append(name)
+        if self.away:
+            raise Unavailable("cut off")
+        return await carry(at)

@@ -46,7 +46,7 @@ class Torn(MemoryBackend):
         return other
 
     @property
-    def turn(self) -> None:  # type: ignore[override]
+    def finish_and_claim(self) -> None:  # type: ignore[override]
         """Two trips: so a claim is lost by itself."""
         return
 

@@ -16,6 +16,7 @@ from headrace.core.config import RetentionSettings
 from headrace.errors import BackendError, ConfigError, SchemaMismatch, Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Claimed, Reap, Row, Settlement, Stamp
+from headrace.testing.wrapped import Carry
 from tests.worker.conftest import Told, working
 from tests.worker.stores import Plain
 
@@ -54,7 +55,7 @@ async def test_a_store_without_hints_and_turns_is_polled(make_app: Callable[...,
         await work.enqueue()
         async with asyncio.timeout(60):
             await done.wait()
-    assert "turn" not in plain.calls
+    assert "finish_and_claim" not in plain.calls
 
 
 async def test_a_store_that_is_away_costs_time_and_no_attempt(make_app: Callable[..., App], store: Backend) -> None:
@@ -356,7 +357,7 @@ class Refusing(Plain):
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         if any(b"poison" in (settlement.result or b"") for settlement in batch):
             raise ValueError("no such outcome")
-        return await self._inner.finish(batch, at)
+        return await self.inner.finish(batch, at)
 
 
 class Stumbling(Plain):
@@ -371,7 +372,7 @@ class Stumbling(Plain):
         if self.times or any(b"poison" in (settlement.result or b"") for settlement in batch):
             self.times = max(0, self.times - 1)
             raise self._error
-        return await self._inner.finish(batch, at)
+        return await self.inner.finish(batch, at)
 
 
 @pytest.mark.parametrize(
@@ -452,11 +453,11 @@ class Broken(Plain):
         super().__init__(inner)
         self.failures = {"claim": 2, "reap": 2, "sweep": 2}
 
-    def __getattr__(self, name: str) -> Any:
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[Any]) -> Any:
         if self.failures.get(name):
             self.failures[name] -= 1
             raise RuntimeError(f"{name} is broken")
-        return super().__getattr__(name)
+        return await super()._call(name, args, at, carry)
 
 
 async def test_a_worker_outlives_a_store_that_fails_in_unheard_of_ways(
@@ -552,7 +553,7 @@ async def test_an_outcome_that_waits_for_the_store_is_not_lost_with_the_worker(
             self.asked.set()
             if self.refuses:
                 raise Unavailable("not now")
-            return await self._inner.finish(batch, at)
+            return await self.inner.finish(batch, at)
 
     plain = Refusing(store)
     app = make_app(plain)
@@ -598,7 +599,7 @@ async def test_a_claim_answer_that_never_reached_the_worker_is_taken_back(
         deaf = True
 
         async def claim(self, req: Claim, at: int | None = None) -> Claimed:
-            claimed = await self._inner.claim(req, at)
+            claimed = await self.inner.claim(req, at)
             if self.deaf and claimed.jobs:
                 self.deaf = False
                 raise Unavailable("the reply was lost")

@@ -23,7 +23,7 @@ class SlowClaims(Plain):
         self.taken, self.answer = asyncio.Event(), asyncio.Event()
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        claimed = await self._inner.claim(req, at)
+        claimed = await self.inner.claim(req, at)
         if self.held and claimed.jobs:
             self.taken.set()
             await self.answer.wait()

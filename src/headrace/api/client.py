@@ -49,12 +49,12 @@ from headrace.limits.gate import Admission, Gate
 from headrace.limits.rates import check_lasts
 from headrace.payloads.pack import Packer
 from headrace.schedules.planner import Pace
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend, Transactions
 from headrace.seam.records import (
     Altered,
     Cancel,
     Change,
-    Configure,
     Inserted,
     InsertStatus,
     JobKey,
@@ -68,7 +68,6 @@ from headrace.seam.records import (
     Selector,
     Stats,
 )
-from headrace.seam.ticks import Look
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
 from headrace.worker.handler import Handler
@@ -398,12 +397,8 @@ class Client:
         return explain(seen)
 
     async def store_now(self) -> int:
-        """The store's clock, by which leases end and jobs are due; this process's, where the store does not tell."""
-        ticks = self._backend.ticks
-        try:
-            return self.clock.now() if ticks is None else (await ticks.due(Look(1), self.clock.stamp())).now
-        except ConfigError:
-            return self.clock.now()
+        """The store's clock, by which leases end and jobs are due."""
+        return await (await self.backend()).now(self.clock.stamp())
 
     async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
@@ -491,12 +486,7 @@ class Client:
         return total
 
     def _checked(self, sel: Selector, change: Change) -> tuple[Selector, Change]:
-        sel, change = check_selector(sel), check_change(change, self.packer.priority)
-        if isinstance(change, Configure) and sel.queue is None:
-            raise InvalidJob("expected the name of the queue to change")
-        if isinstance(change, Configure) and sel.tenant is not None and sel.task is not None:
-            raise InvalidJob(f"expected a tenant or a task, got both: {shown(sel.tenant)} and {shown(sel.task)}")
-        return sel, change
+        return check_selector(sel), check_change(change, self.packer.priority)
 
     async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
         await self.open()
@@ -512,14 +502,33 @@ class Client:
                     self.observers.tell(news)
         return altered
 
-    async def pause(self, queue: str, lasts: Duration | None = None) -> None:
-        """No worker claims from the queue for so long, or until it is resumed; jobs that run go on."""
-        length = check_lasts(lasts)
-        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(True, length))
+    async def pause(
+        self, queue: str, lasts: Duration | None = None, *, tenant: str | None = None, task: str | None = None
+    ) -> None:
+        """No worker claims from the queue, or jobs of one tenant or task in it, for that long or until it is resumed.
+        Jobs that run go on."""
+        await self._pause(queue, tenant, task, lasts=check_lasts(lasts))
 
-    async def resume(self, queue: str) -> None:
-        """Workers may claim from the queue again."""
-        await self.alter(Selector(queue=check_name(queue, "queue")), Configure(False))
+    async def resume(self, queue: str, *, tenant: str | None = None, task: str | None = None) -> None:
+        """Workers may claim again what was paused."""
+        await self._pause(queue, tenant, task, paused=False)
+
+    async def _pause(
+        self, queue: str, tenant: str | None, task: str | None, *, paused: bool = True, lasts: int | None = None
+    ) -> None:
+        if tenant is not None and task is not None:
+            raise InvalidJob(f"expected a tenant or a task, got both: {shown(tenant)} and {shown(task)}")
+        pause = QueuePause(
+            check_name(queue, "queue"),
+            None if tenant is None else check_name(tenant, "tenant", empty=True),
+            None if task is None else check_name(task, "task"),
+            paused,
+            lasts,
+        )
+        policies = (await self.backend()).policies
+        if policies is None:
+            raise ConfigError("this store keeps no policies of queues, so it cannot pause one")
+        await self._patience.repeat(lambda: policies.pause(pause, self.clock.stamp()))
 
     # -- work
 

@@ -77,7 +77,7 @@ def store(backend: Backend, url: str) -> list[Finding]:
     """What the store promises and can do."""
     limits = backend.limits
     tests_only = url.startswith("memory:")
-    can = [f"hints: {_yes(backend.hints)}", f"finish and claim in one trip: {_yes(backend.turn)}"]
+    can = [f"hints: {_yes(backend.hints)}", f"finish and claim in one trip: {_yes(backend.finish_and_claim)}"]
     return [
         Finding("ok", "store", f"{url} opened"),
         Finding("warn" if tests_only else "ok", "durability", limits.durable, "for tests only" if tests_only else ""),

@@ -10,6 +10,7 @@ from headrace.core.config import Settings
 from headrace.core.events import Observers
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Altered, Change, Limits, Selector
+from headrace.types import Duration
 
 
 class Access(Protocol):
@@ -28,6 +29,14 @@ class Access(Protocol):
 
     async def alter(self, sel: Selector, change: Change) -> Sequence[Altered]:
         """Changes the jobs that ``sel`` names."""
+
+    async def pause(
+        self, queue: str, lasts: Duration | None = None, *, tenant: str | None = None, task: str | None = None
+    ) -> None:
+        """Stops claims from a queue, or those of a tenant or a task in it."""
+
+    async def resume(self, queue: str, *, tenant: str | None = None, task: str | None = None) -> None:
+        """Lets them go on."""
 
 
 class Owner(Protocol):

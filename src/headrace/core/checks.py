@@ -15,7 +15,6 @@ from headrace.errors import ConfigError, InvalidJob
 from headrace.seam.records import (
     Cancel,
     Change,
-    Configure,
     Hold,
     JobId,
     JobKey,
@@ -146,11 +145,6 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
             check_name(change.inbox, "inbox")
         case Hold():
             _whole(change.result_ttl, "result_ttl", 0, LONGEST)
-        case Configure():
-            if not isinstance(change.paused, bool):
-                raise InvalidJob(f"paused: expected True or False, got {shown(change.paused)}")
-            if change.lasts is not None:
-                _whole(change.lasts, "lasts", 0, LONGEST)
         case _ if not isinstance(change, get_args(Change)):
             raise InvalidJob(f"expected a change such as Cancel(), got {type(change).__name__} {shown(change)}")
     return change  # type: ignore[no-any-return]
@@ -161,7 +155,7 @@ def repeatable(sel: Selector, change: Change) -> bool:
     that match, or the one that has got the key meanwhile. And a job that is to run again, or now, may have run before
     it is told so again.
     """
-    if isinstance(change, Configure | Hold):
+    if isinstance(change, Hold):
         return True
     return sel.ids is not None and sel.keys is None and not isinstance(change, Requeue | Reschedule)
 

@@ -60,8 +60,8 @@ class Retention:
             *([] if backend.policies is None else [SweepClause(place=Place.TENANTS)]),
         ]
         self._steps = [_Step(clause.place.value, self._sweeper(clause)) for clause in self._clauses]
-        if (tidy := getattr(backend, "tidy", None)) is not None:
-            self._steps.append(_Step("days", self._tidier(tidy)))
+        if backend.tidy is not None:
+            self._steps.append(_Step("days", self._tidier(backend.tidy)))
 
     async def run(self) -> None:
         """Sweep until cancelled. What this worker may not do, it tries less and less often."""

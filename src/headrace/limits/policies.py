@@ -15,11 +15,10 @@ from headrace.core.access import Owner
 from headrace.core.checks import check_limit
 from headrace.core.names import check_name, unknown_task
 from headrace.errors import ConfigError, Unavailable
-from headrace.limits.rates import RULES, check_count, check_lasts, check_rules, parse_rate, spell_rate
+from headrace.limits.rates import RULES, check_count, check_rules, parse_rate, spell_rate
 from headrace.seam.instants import to_datetime
 from headrace.seam.policy import FOREVER, STORE, Policy, PolicyState, Rate, TenantLimit, TenantState
 from headrace.seam.protocol import PolicyStore
-from headrace.seam.records import Configure, Selector
 from headrace.types import Duration
 
 log = logging.getLogger("headrace")
@@ -211,13 +210,12 @@ class Policies:
     ) -> None:
         """No worker claims from the queue, or jobs of one tenant or task in it, for so long, or until that is resumed.
         Jobs that run go on. A task is named in full."""
-        length = check_lasts(lasts)
-        await self._owner.client.alter(self._scope(queue, tenant, task), Configure(True, length))
+        await self._owner.client.pause(queue, lasts, tenant=tenant, task=task)
         self._doubt([] if task is None else [task], "the pause holds all the same")
 
     async def resume(self, queue: str, *, tenant: str | None = None, task: str | None = None) -> None:
         """Workers may claim again what was paused."""
-        await self._owner.client.alter(self._scope(queue, tenant, task), Configure(False))
+        await self._owner.client.resume(queue, tenant=tenant, task=task)
         self._doubt([] if task is None else [task], "what is paused under other names stays so")
 
     def _doubt(self, tasks: Iterable[str], what: str) -> None:
@@ -228,9 +226,6 @@ class Policies:
             if task not in self._tasks and task not in self._doubted:
                 self._doubted.add(task)
                 log.warning("%s; %s", unknown_task(task, self._tasks), what)
-
-    def _scope(self, queue: str, tenant: str | None, task: str | None) -> Selector:
-        return Selector(queue=check_name(queue, "queue"), tenant=tenant, task=task)
 
     async def _policy(self, store: PolicyStore, queue: str) -> Policy:
         found = await store.find([queue], self._owner.client.clock.stamp())

@@ -159,7 +159,7 @@ class Schedules(Timetable):
         """Fire again, from the next slot on: what came while it was disabled is not made up for."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
-            now = await self._now(ticks)
+            now = await self._now()
             known = await self._known(ticks, name)
             if known.enabled:
                 return self._info(known)
@@ -244,7 +244,7 @@ class Schedules(Timetable):
         when that has ended); the id of that job."""
         ticks = await self._ticks()
         for later in range(_TRIES):
-            now = await self._now(ticks)
+            now = await self._now()
             known = await self._known(ticks, name)
             definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
             slot = now + later
@@ -326,7 +326,7 @@ class Schedules(Timetable):
     async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
         """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
         for _ in range(_MOST_PLANS):
-            now = await self._now(ticks)
+            now = await self._now()
             known = await self._find(ticks, name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known

@@ -22,7 +22,7 @@ from headrace.schedules.spec import ScheduleInfo, TickInfo, schedule_info, tick_
 from headrace.seam.instants import from_datetime, to_datetime
 from headrace.seam.protocol import Backend, TickStore
 from headrace.seam.records import JobId
-from headrace.seam.ticks import Look, Schedule, ScheduleSelector, Tick, TickOutcome
+from headrace.seam.ticks import Schedule, ScheduleSelector, Tick, TickOutcome
 from headrace.text import shown
 from headrace.types import Duration, JobState
 
@@ -126,7 +126,7 @@ class Timetable:
         """The next instants at which its jobs will be due, with jitter, those that are planned already included."""
         number(count, "count")
         ticks = await self._ticks()
-        now = await self._now(ticks)
+        now = await self._now()
         known = await self._known(ticks, name)
         definition = unpack(known.definition)
         ahead = [one for one in await ticks.history(known.uid, None, _PAGE) if one.run_at > now]
@@ -159,7 +159,7 @@ class Timetable:
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
         ticks = await self._ticks()
-        now = await self._now(ticks)
+        now = await self._now()
         found: list[ScheduleInfo] = []
         async for one in self._all(ticks, sel, above):
             if self._staleness(one, now):
@@ -192,7 +192,7 @@ class Timetable:
         if names and (tenant, queue, after) != (None, None, None):
             raise ConfigError("expected names, or tenant=, queue= and after=, got both")
         ticks = await self._ticks()
-        now = await self._now(ticks)
+        now = await self._now()
         found: list[ScheduleHealth] = []
         async for one in self._named(ticks, names) if names else self._all(ticks, sel, above):
             read, complete = await self._since(ticks, one.uid, now - length, now)
@@ -258,9 +258,9 @@ class Timetable:
     def _stamp(self) -> int | None:
         return self._owner.client.clock.stamp()
 
-    async def _now(self, ticks: TickStore) -> int:
+    async def _now(self) -> int:
         """The store's clock."""
-        return (await ticks.due(Look(1), self._stamp())).now
+        return await (await self._owner.client.backend()).now(self._stamp())
 
     async def _ticks(self) -> TickStore:
         backend: Backend = await self._owner.client.backend()

@@ -1,7 +1,7 @@
 """The flat records of a queue's policy, as they cross the waist (:class:`headrace.seam.protocol.PolicyStore`).
 
-A policy says how many jobs a queue takes in, and how fast, to whom and in which order it gives them out. Conventions as
-in :mod:`headrace.seam.records`.
+A policy says how many jobs a queue takes in, and how fast, to whom and in which order it gives them out. The
+conventions are those of :mod:`headrace.seam.records`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from msgspec import Struct
 from headrace.seam.records import JobId
 
 STORE = ""
-"""The name under which the store itself has a policy; of that, only ``depth`` counts."""
+"""The name under which the store itself has a policy. Only its ``depth`` counts."""
 CHUNK = 10
-"""What a tenant gets when it is its turn, where the policy does not say."""
+"""How many jobs a tenant gets at its turn, if the policy does not say."""
 FOREVER = 2**53 - 1
-"""An instant that never comes: the pause of who is to be resumed by hand."""
+"""An instant that never comes: the end of a pause that is resumed by hand."""
 
 
 class Rate(Struct, frozen=True):
     """One job per ``every``, on the store's clock; after a quiet time up to ``burst`` at once.
 
-    A rate is kept by one number, the instant ``full_at`` at which the burst is saved up again. It costs nothing to be
-    refused, and what is taken is exactly what is leased.
+    The state of a rate is one number: ``full_at``, the instant at which the burst is saved up again. A refusal costs
+    nothing, and what is spent is exactly what was leased.
     """
 
     every: int
@@ -33,11 +33,11 @@ class Rate(Struct, frozen=True):
         return max(0, self.burst - -(-max(0, full_at - now) // self.every))
 
     def spend(self, full_at: int, now: int, jobs: int) -> int:
-        """``full_at`` when so many have been taken."""
+        """``full_at`` after this many jobs were taken."""
         return max(full_at, now) + jobs * self.every
 
     def opens_at(self, full_at: int) -> int:
-        """When one may be taken again."""
+        """When the next job may be taken."""
         return full_at - (self.burst - 1) * self.every
 
 
@@ -46,31 +46,31 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     queue: str
     version: int = 0
-    """Rises with every save; whoever saves names the one that he has read."""
+    """Rises with every save; a save names the version that was read."""
     running: int | None = None
-    """At most so many of its jobs run at once …"""
+    """At most this many of its jobs run at once …"""
     rate: Rate | None = None
     """… and no more than this are started."""
     tenant_running: int | None = None
     tenant_rate: Rate | None = None
-    """The same for every single tenant that has no limit of its own."""
+    """The same for every tenant that has no limit of its own."""
     task_rates: dict[str, Rate] = {}
     """The same for single tasks."""
     holders: int | None = None
-    """At most so many holders have jobs of one tenant at once: its tokens. A token goes with the last of these jobs,
-    and so with their leases."""
+    """At most this many holders have jobs of one tenant at once. A holder counts until the lease on its last job of the
+    tenant ends."""
     chunk: int | None = None
-    """A tenant whose turn it is gets so many jobs at most; None: ``CHUNK``, if another rule governs the queue."""
+    """A tenant gets at most this many jobs at its turn; None: ``CHUNK``, if another rule governs the queue."""
     ageing: int | None = None
-    """Waiting so long makes up for one step of priority; None: priority always comes first."""
+    """Waiting this long makes up for one step of priority; None: priority always comes first."""
     group_running: int = 1
-    """At most so many jobs of a group at once; with 1 they go strictly one after the other, retries included."""
+    """At most this many jobs of a group at once; with 1 they run strictly one after the other, retries included."""
     depth: int | None = None
-    """At most so many jobs wait in it, scheduled and paused ones included."""
+    """At most this many jobs wait in it, scheduled and paused ones included."""
 
     @property
     def governs(self) -> bool:
-        """Whether there is a rule by which the jobs of a queue are given out."""
+        """Whether one of the rules says how the jobs of the queue are given out."""
         rules = (
             self.running, self.rate, self.tenant_running, self.tenant_rate, self.holders, self.chunk, self.ageing,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class TenantLimit(Struct, frozen=True):
-    """What one tenant may do in one queue, instead of what the policy says for each; None: what the policy says."""
+    """What one tenant may do in one queue, instead of what the policy says for all. None: what the policy says."""
 
     queue: str
     tenant: str
@@ -86,8 +86,30 @@ class TenantLimit(Struct, frozen=True):
     rate: Rate | None = None
 
 
+class QueuePause(Struct, frozen=True):
+    """A queue is paused or resumed; with a tenant or a task, only the jobs of that tenant or task in it."""
+
+    queue: str
+    tenant: str | None = None
+    task: str | None = None
+    """At most one of the two."""
+    paused: bool = True
+    lasts: int | None = None
+    """How long the pause lasts; None: until it is resumed."""
+
+    def __post_init__(self) -> None:
+        if self.tenant is not None and self.task is not None:
+            raise ValueError("a pause is of a tenant or of a task; this one names both: make two of it")
+
+    def until(self, now: int) -> int:
+        """When the pause ends, if it begins now; 0: there is none."""
+        if not self.paused:
+            return 0
+        return FOREVER if self.lasts is None else now + self.lasts
+
+
 class PolicyState(Struct, frozen=True):
-    """A policy, and what it holds back just now."""
+    """A policy, and what it holds back now."""
 
     policy: Policy
     governed: bool = False
@@ -95,7 +117,7 @@ class PolicyState(Struct, frozen=True):
     paused_tasks: dict[str, int] = {}
     """Tasks that are paused, and until when."""
     opens_at: dict[str, int] = {}
-    """Tasks whose rate lets nothing through just now, and until when; ``""`` is the queue as a whole."""
+    """Tasks whose rate allows nothing now, and until when; ``""`` is the queue as a whole."""
 
 
 class TenantState(Struct, frozen=True):
@@ -104,15 +126,15 @@ class TenantState(Struct, frozen=True):
     queue: str
     tenant: str
     waiting: int = 0
-    """Counted up to ``Limits.count_cap``; those that wait for the turn of their group are not among them."""
+    """Counted up to ``Limits.count_cap``, without jobs that wait to be called in their group."""
     running: int = 0
     limit: TenantLimit | None = None
     """Its own, if it has one."""
     paused_until: int | None = None
     opens_at: int | None = None
-    """Its rate lets nothing through until then."""
+    """Its rate allows nothing until then."""
     workers: tuple[str, ...] = ()
-    """The names of those who hold jobs of it, as far as they are listed, in order."""
+    """The names of the workers that hold jobs of it, if they are listed, in order."""
 
 
 class GroupState(Struct, frozen=True):
@@ -121,6 +143,6 @@ class GroupState(Struct, frozen=True):
     queue: str
     group: str
     called: tuple[JobId, ...] = ()
-    """The jobs that have a turn, by id: running, or next to run."""
+    """The jobs that are called, by id: running, or next to run."""
     waiting: int = 0
-    """How many wait for one, counted up to ``Limits.count_cap``."""
+    """How many wait to be called, counted up to ``Limits.count_cap``."""

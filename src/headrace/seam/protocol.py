@@ -1,27 +1,33 @@
-"""The waist: ten batch operations that every store offers, and the guarantees behind each.
+"""The waist: ten batch operations that every store offers, and what each of them guarantees.
 
 A stranger should be able to write a backend from this file, :mod:`headrace.seam.records` and
 ``headrace.testing.conformance`` alone. What holds for all ten:
 
-* **One trip.** An operation is one round trip, whatever the size of its batch (at most ``limits.max_batch``).
+* **One trip where it counts.** ``insert``, ``claim``, ``finish``, ``renew``, ``reap`` and ``fetch`` are one round trip
+  for a batch of up to ``limits.max_batch``. More are needed only where a batch is unusually large (megabytes of
+  payload, thousands of queues or leases), where a job cannot be read, and where a store has several servers. ``alter``
+  without names, ``scan``, ``stats`` and ``sweep`` are for people and for upkeep: they may take several trips, each of
+  which looks at a bounded number of jobs.
 * **Atomic.** A row's effects (state, cells, key, result, counters, spawned rows, hint) happen together or not at all.
-  Rows of one batch are independent of each other: none fails because its neighbour did.
-* **Durable.** When the call returns, its effects survive what ``limits.durable`` says they survive. When it raises
+  Rows of one batch are independent: none fails because its neighbour did.
+* **Durable.** When the call returns, its effects survive what ``limits.durable`` says. When it raises
   :class:`~headrace.errors.Unavailable`, they may or may not have happened: every operation is safe to repeat.
-* **Honest about faults.** What only the content can cause, and always will, is :class:`~headrace.errors.Rejected` or
-  :class:`~headrace.errors.PayloadTooLarge`: nothing was stored, and a worker fails a job whose outcome is refused
-  so. Whatever may pass is ``Unavailable``: connections, locks, limits of time, rights and tables that were there
+* **Honest about faults.** :class:`~headrace.errors.Rejected` and :class:`~headrace.errors.PayloadTooLarge` mean that
+  the content is at fault, and always will be. Nothing was stored; a worker fails a job whose outcome is refused so.
+  ``Unavailable`` means that the trouble may pass: connections, locks, time limits, and rights or tables that were there
   before. Any other :class:`~headrace.errors.BackendError` blames nobody, and is waited out as well.
 * **Fenced.** A write by a lease holder names ``(id, epoch, holder)``. It takes effect only while the job is RUNNING
-  under exactly these; otherwise it changes nothing, and the answer says so. An expired lease that nobody has reaped
-  yet is still the holder's.
-* **One clock.** With ``at=None`` the store reads its own clock, once per operation. On a server that is the server's,
-  and clients' clocks decide nothing. A store without a server (a file, memory) reads the wall clock of the process that
-  asks: the processes of one machine have the same one, unless one of them is made to see another (libfaketime, a time
-  namespace); such a process is outside the contract, and sees leases end, and jobs due, too early or too late.
+  under exactly these; otherwise it changes nothing, and the answer says so. A lease that has expired but was not reaped
+  still belongs to its holder.
+* **One clock.** With ``at=None`` the store reads its own clock, once per operation. On a server that is the server's
+  clock; the clients' clocks decide nothing. A store without a server (a file, memory) reads the wall clock of the
+  calling process. The processes of one machine share it, unless one of them is shown another (libfaketime, a time
+  namespace); such a process is outside the contract, and sees leases end and jobs become due too early or too late.
   A clock that steps back makes leases, delays and retention last longer by the step, and harms nothing else.
 * **One way.** A backend never calls the core. What it has to say is in the answer, or in a :class:`Hint`.
-* **No policy.** Delays, retries, limits and what to delete come in as numbers.
+* **Policy only where it must be atomic.** Delays, retries, and what to delete come in as numbers. The rules of queues
+  are the exception, as they must hold for all workers at once: a store with :class:`PolicyStore` keeps the limits and
+  the turns of tenants in ``claim``, and the depth of queues in ``insert``.
 
 States::
 
@@ -32,8 +38,8 @@ States::
                                                ▼
                       COMPLETED · CANCELLED · FAILED (the dead letters)
 
-A job is *due* when it is AVAILABLE and ``run_at <= now``. It is *claimable* when it is due, its queue is not paused,
-it has not expired, and it is *called*, as every job is that has no group.
+A job is *due* when it is AVAILABLE and ``run_at <= now``. It is *claimable* when it is due and has not expired, its
+queue is not paused, and, if it has a group, it is *called* (see ``Backend.claim``).
 """
 
 from __future__ import annotations
@@ -42,7 +48,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import (
     Altered,
     Beat,
@@ -84,19 +90,20 @@ from headrace.types import JobState
 
 
 class Hints(Protocol):
-    """Wake-ups from the store. Lossy by contract: whoever listens also polls, only more slowly."""
+    """News from the store: look now. Hints may be lost, so every listener also polls, only less often."""
 
     def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
-        """Subscribe. Once the context is entered, hints caused from then on are delivered (as far as any are).
+        """Subscribe. Once the context is entered, hints about what happens from then on are delivered, unless they get
+        lost.
 
-        Topics: ``queue:NAME`` when a job may have become claimable there, ``inbox:NAME`` with a job's id when a job
-        with that ``reply_to`` ended, ``holder:NAME`` when the next renew would bring a cancellation, ``schedules:all``
-        when a schedule was saved. Several hints for one topic may arrive as one.
+        ``queue:NAME``: a job may have become claimable there. ``inbox:NAME``, with a job's id: a job with this
+        ``reply_to`` ended. ``holder:NAME``: the next renew would bring a cancellation. ``schedules:all``: a schedule
+        was saved. Several hints for one topic may arrive as one.
         """
         ...
 
 
-class Turn(Protocol):
+class FinishAndClaim(Protocol):
     """``finish`` of the last batch and ``claim`` of the next, in one trip."""
 
     async def __call__(
@@ -107,22 +114,21 @@ class Turn(Protocol):
 
 
 class Tidy(Protocol):
-    """What a store needs besides sweeps, such as a place for the jobs of days to come. A store that needs nothing has
-    no attribute ``tidy``."""
+    """Upkeep that a store needs besides sweeps, such as a partition for the jobs of days to come."""
 
     async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
-        """Do what is due, unless another process does, or did lately: every worker calls this on every beat.
+        """Do what is due, unless another process is doing it or did it lately. Every worker calls this on every beat.
 
-        ``clauses`` are those that are swept. Where whole days of jobs are past one of them and go at once, this does
-        it, and answers with how many jobs went from which place. What is still to be done, or cannot be done now,
-        comes with a later call.
+        ``clauses`` are the ones that are swept. Where a whole day of jobs is past one of them, the day is dropped here.
+        The answer says how many jobs went from which place. What is left, or cannot be done now, waits for a later
+        call.
         """
         ...
 
 
 class Joined(Protocol):
-    """A transaction of the caller's own, on a connection that blocks. What is done here becomes true when the caller
-    commits, and never was when he rolls back."""
+    """A transaction of the caller's own, on a blocking connection. What is done here takes effect when the caller
+    commits, and not at all when the caller rolls back."""
 
     @property
     def blocks(self) -> Literal[True]: ...
@@ -132,8 +138,8 @@ class Joined(Protocol):
         ...
 
     def complete(self, settlement: Settlement) -> bool:
-        """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off, and the transaction cannot commit any
-        more, so that nothing that the caller wrote for a job that he has lost comes true."""
+        """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off. The transaction can no longer commit
+        then, so nothing stays of what the caller wrote for a job that it has lost."""
         ...
 
 
@@ -156,12 +162,12 @@ class Transactions(Protocol):
     """Jobs in transactions that are not the store's own. Works on a backend that is not open."""
 
     def join(self, connection: object) -> Joined | AsyncJoined:
-        """Join whatever transaction the connection is in when ``insert`` and ``complete`` are called, and keep none of
-        its state.
+        """Join the transaction that the connection is in when ``insert`` or ``complete`` is called. No state of it is
+        kept.
 
-        Raises ``ConfigError`` for what is no connection that the store knows. ``insert`` and ``complete`` raise
-        ``ConfigError`` when the connection commits every statement by itself, ``SchemaMismatch`` when there is no
-        store of ours where it leads, and leave the driver's own errors as they are: callers know how to treat those.
+        Raises ``ConfigError`` if it is not a connection that the store knows. ``insert`` and ``complete`` raise
+        ``ConfigError`` if the connection commits every statement by itself, and ``SchemaMismatch`` if it leads to no
+        store of ours. The driver's own errors are left as they are: callers know how to treat them.
         """
         ...
 
@@ -169,77 +175,90 @@ class Transactions(Protocol):
 class TickStore(Protocol):
     """Schedules, and the ledger of their ticks. What holds for the ten operations holds here too.
 
-    No two planners are ever in step, so nothing here needs a leader: whoever changes a schedule names the version that
-    he has read, and of several one succeeds. A slot is on the ledger once, and its job is stored in the same atomic
-    step: there is no moment at which one of them is there without the other.
+    Planners need no leader. A planner that changes a schedule names the version that it has read, and of several
+    planners one succeeds. A slot is on the ledger once, and its job is stored in the same atomic step: neither is ever
+    there without the other.
     """
 
     async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
-        """Make, change and remove schedules; answer each, in order: whether it was done.
+        """Make, change and remove schedules; answer for each, in order, whether it was done.
 
-        It is done when the stored version is the expected one (0: there is none of that name). A saved schedule is
-        stored as given, but with the version after the expected one, ``updated_at`` now, and ``created_at`` now if it
-        is new. Those who listen to ``schedules:all`` get a hint.
+        It is done when the stored version is the expected one (0: there is no schedule of that name). A schedule is
+        stored as given, but with the next version, ``updated_at`` now, and ``created_at`` now if it is new. Listeners
+        to ``schedules:all`` get a hint.
         """
         ...
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
-        """Matching schedules in the order of their names (by code points), those above ``after``."""
+        """Matching schedules above ``after``, in the order of their names (by code points)."""
         ...
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
-        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(rank, look_at, name)``. The cost depends
-        on ``limit`` and the number of ranks in use, not on how many schedules there are. Nothing changes."""
+        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(rank, look_at, name)``. Nothing changes.
+        The cost depends on ``limit`` and on the number of ranks in use, not on the number of schedules."""
         ...
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
-        """Carry out plans, each in one atomic step; answer each, in order, with what became of its ticks, or None: the
-        schedule is not there any more, or not with that version, and nothing was done. A plan that names a version may
-        also be answered so while another step has the schedule in hand, or the waiting job that the plan would cancel.
+        """Carry out plans, each in one atomic step. Answer each plan, in order, with the outcomes of its ticks; None if
+        the schedule is gone or has another version, and nothing was done. A plan that names a version may also be
+        answered with None while another step holds the schedule, or holds the waiting job that the plan would
+        cancel.
 
-        For each tick, in order: a slot that has FIRED stays as it is (None); another entry of that slot on the ledger
-        is replaced, so that what was missed can be made up for. One without a row is MISSED. One
-        with ``overlap`` SKIP is SKIPPED while the schedule's ``last_job`` is live. Otherwise its row is inserted by the
-        rules of ``Backend.insert`` (a stored id is not stored again), and it is FIRED; with ``overlap`` CANCEL a live
-        ``last_job`` is cancelled first, as by ``alter`` with the reason ``superseded``, which it then ends with also if
-        it runs (see ``Backend.finish``). ``runs`` counts what FIRED.
+        For each tick, in order:
 
-        A plan that names a version also moves the schedule on: ``slot`` and ``look_at`` become the plan's, and each
-        FIRED tick becomes ``last_slot`` and ``last_job``. With every plan that is carried out the version rises by one.
+        * a slot that has FIRED stays as it is, and the answer is None; any other entry of the slot is replaced, so that
+          missed slots can be made up for;
+        * a tick without a row is MISSED;
+        * a tick with ``overlap`` SKIP is SKIPPED while the schedule's ``last_job`` is live;
+        * otherwise the tick is FIRED, and its row is inserted by the rules of ``Backend.insert`` (an id that is stored
+          is not stored again). With ``overlap`` CANCEL, a live ``last_job`` is cancelled first, as by ``alter``, with
+          the reason ``superseded``. It ends with this reason even if it is running (see ``Backend.finish``).
+
+        ``runs`` counts what FIRED. A plan that names a version also moves the schedule on: ``slot`` and ``look_at``
+        become the plan's, and each FIRED tick becomes ``last_slot`` and ``last_job``. Every plan that is carried out
+        adds one to the version.
         """
         ...
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
-        """Ticks of a schedule, latest slot first; those of slots earlier than ``before``."""
+        """Ticks of a schedule, latest slot first; with ``before``, only those of earlier slots."""
         ...
 
     async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
-        """Keep with ticks what became of their jobs; those that are not on the ledger are passed over."""
+        """Keep with ticks how their jobs ended. Ticks that are not on the ledger are ignored."""
         ...
 
 
 class PolicyStore(Protocol):
-    """The policies of queues: they live in the store, so that every worker keeps to a change from its next claim on.
+    """The policies of queues, and their pauses. They live in the store: a change holds for every worker from its next
+    claim on.
 
-    What they mean is told where they count: ``claim`` (turns, limits, rates, pauses, groups) and ``insert`` (depth).
+    What the rules mean is said where they apply: ``claim`` (turns, limits, rates, pauses, groups) and ``insert``
+    (depth).
     """
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        """Replace the policy of a queue; whether that was done: only if its version is the stored one (0: there is
-        none yet). It is then stored with the next version.
+        """Replace the policy of a queue and return True, if its version is the stored one (0: there is none yet). It is
+        stored with the next version.
 
-        A rate that is new or changed begins with its burst saved up. With the first policy that ``governs``, the first
-        ``TenantLimit`` and the first pause of a tenant or task the queue becomes *governed*, and stays so. Groups are
-        called anew by the new ``group_running``. Those who listen to ``queue:NAME`` get a hint.
+        A rate that is new or changed starts with its full burst. The first policy that ``governs``, the first
+        ``TenantLimit`` or the first pause of a tenant or task makes the queue *governed*, for good. The jobs of groups
+        are called by the new ``group_running``. Listeners to ``queue:NAME`` get a hint.
         """
         ...
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
-        """Replace what one tenant may do in one queue; with neither bound it has no limit of its own any more."""
+        """Replace what one tenant may do in one queue. With neither bound, the tenant loses its own limit. Listeners to
+        ``queue:NAME`` get a hint."""
+        ...
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        """Pause a queue, or a tenant or a task in it, or resume it. No job changes; paused jobs are just not claimed.
+        After a resume, listeners to ``queue:NAME`` get a hint."""
         ...
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        """The policies of these queues, or of all, that have one or are governed, by name."""
+        """The policies of these queues, or of all, by name. A queue is listed if it has a policy or is governed."""
         ...
 
     async def tenants(
@@ -250,18 +269,18 @@ class PolicyStore(Protocol):
         limit: int = 100,
         at: Stamp = None,
     ) -> list[TenantState]:
-        """The tenants of a governed queue, in the order of their names (by code points), those above ``after``; only
-        those in ``names``, if given. At least those with jobs that wait or run, with a limit of their own, or paused;
-        others may or may not be listed."""
+        """The tenants of a governed queue above ``after``, in the order of their names (by code points); only those in
+        ``names``, if given. A tenant is listed if it has jobs that wait or run, has a limit of its own, or is
+        paused; others may or may not be listed."""
         ...
 
     async def group(self, queue: str, group: str) -> GroupState:
-        """Who has the turns of a group, and how many wait for one."""
+        """Which jobs of a group are called, and how many wait to be."""
         ...
 
 
 class Backend(Protocol):
-    """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another for another loop."""
+    """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another one for another loop."""
 
     @property
     def limits(self) -> Limits:
@@ -275,228 +294,244 @@ class Backend(Protocol):
 
     @property
     def ticks(self) -> TickStore | None:
-        """Capability: schedules. None means that there can be none."""
+        """Capability: schedules. None: there can be none."""
         ...
 
     @property
     def policies(self) -> PolicyStore | None:
-        """Capability: policies of queues. None means that there can be none; groups there are all the same."""
+        """Capability: policies and pauses of queues. None: there are neither. Groups work all the same."""
         ...
 
     @property
     def hints(self) -> Hints | None:
-        """Capability: wake-ups. None means that the core polls."""
+        """Capability: hints. None: the core polls."""
         ...
 
     @property
-    def turn(self) -> Turn | None:
-        """Capability: finish and claim in one trip. None means two trips."""
+    def finish_and_claim(self) -> FinishAndClaim | None:
+        """Capability: finish and claim in one trip. None: they are two."""
+        ...
+
+    @property
+    def tidy(self) -> Tidy | None:
+        """Capability: upkeep of the store's own. None: it needs none."""
         ...
 
     def sibling(self) -> Backend:
-        """A second, unopened backend on the same store, sharing no connection with this one.
+        """A second, unopened backend on the same store. It shares no connection with this one.
 
-        The heartbeat runs on it, in a thread with a loop of its own, so that a blocked loop or an exhausted pool
-        costs nobody a lease.
+        The heartbeat runs on it, in a thread with its own loop. So neither a blocked loop nor an exhausted pool costs
+        anybody a lease.
         """
         ...
 
     async def open(self) -> None:
-        """Connect and check: the right schema, writable, sane. Creates the schema in an empty store where that is
-        the store's habit. Opening twice is harmless.
+        """Connect, and check that the schema is right and the store writable. Creates the schema in an empty store, if
+        that is the store's habit. Opening twice is harmless.
 
-        Raises ``Unavailable`` when the store cannot be reached, ``SchemaMismatch`` when it is not ours or too new,
-        ``Corrupt`` when it is damaged, ``ConfigError`` when it is set up in a way that would lose jobs.
+        Raises ``Unavailable`` if the store cannot be reached, ``SchemaMismatch`` if it is not ours or too new,
+        ``Corrupt`` if it is damaged, and ``ConfigError`` if it is set up in a way that would lose jobs.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of every connection and thread. Closing twice, or before opening, is harmless."""
+        """Release every connection and thread. Closing twice, or before opening, is harmless."""
+        ...
+
+    async def now(self, at: Stamp = None) -> int:
+        """The store's clock: the instant that an operation would take for now. With ``at``, that is ``at``."""
         ...
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
         """Store new jobs; answer each row, in order.
 
-        A row whose ``id`` is stored already, in whatever state, changes nothing: SAME. So repeating an insert after
-        a lost reply is safe as long as the job's record is kept. Once the record is gone the id is unknown: the row is
-        a new job, with a new epoch 0. ``SweepClause.spare`` keeps retention from removing it too early for that.
+        A row whose ``id`` is stored already, in any state, changes nothing: SAME. So an insert can be repeated after a
+        lost reply, as long as the job's record is kept. Once the record is gone the id is unknown: the row is a new
+        job, with a new epoch 0. ``SweepClause.spare`` keeps retention from removing records too early for that.
 
         A row with a ``key`` looks at the job that last took ``(queue, key)``:
 
-        * live (AVAILABLE, RUNNING, PAUSED), or FAILED when the row says ``hold_failed``: DUPLICATE, with its id,
-          state and attempt. A live job also takes on the row's ``reply_to``, as by ``Watch``. Everything else about
-          the row is dropped: the first accepted enqueue decides.
+        * live (AVAILABLE, RUNNING, PAUSED), or FAILED when the row says ``hold_failed``: DUPLICATE, with its id, state
+          and attempt. A live job also takes on the row's ``reply_to``, as by ``Watch``. The rest of the row is dropped:
+          the first accepted enqueue decides.
         * COMPLETED and still held: DONE, with its id and result.
         * COMPLETED and still held, but its record is gone: DUPLICATE, with its id, the state COMPLETED and attempt 0.
         * otherwise the key is free and this row takes it: NEW.
 
-        Two rows of one batch with the same key: the first wins, the second is its duplicate. Any number of
-        concurrent inserts of one key: exactly one is NEW.
+        Of two rows of one batch with the same key, the second is a duplicate of the first. Of any number of concurrent
+        inserts of one key, exactly one is NEW.
 
-        A row that would be NEW is FULL, and not stored, while as many jobs wait (AVAILABLE or PAUSED) in its queue as
-        the policy's ``depth`` says, or in all queues as that of :data:`~headrace.seam.policy.STORE` says. Rows are
-        admitted in their order while there is room; concurrent inserts may be off by one in a hundred. The answer to
-        one that is FULL tells who is, so that nobody has to ask. Only ``insert`` is refused: spawned rows, ticks,
-        retries and requeues never are.
+        A row that would be NEW is FULL, and not stored, while its queue has as many waiting jobs (AVAILABLE or PAUSED)
+        as the policy's ``depth`` allows, or all queues together have as many as the depth of
+        :data:`~headrace.seam.policy.STORE` allows. Rows are admitted in their order while there is room; concurrent
+        inserts may be off by one in a hundred. A FULL answer says which limit was reached. Only ``insert`` is refused:
+        spawned rows, ticks, retries and requeues never are.
 
-        ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Then those who listen to ``queue:NAME`` get a hint.
+        ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Listeners to ``queue:NAME`` get a hint.
         """
         ...
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``; fewer, once they weigh
-        ``max_bytes``, but never none for that.
+        """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``. A claim stops early once
+        its jobs weigh ``max_bytes``, but always takes one.
 
-        The jobs returned are, and are in the order of, the first by ``(priority, run_at, id)`` among all claimable
-        jobs of these queues, less those that ``lost_below`` passes over. Concurrent claims share them out: no job
-        goes to two, and a claim may then skip what another is just taking, or changing; ``next_in`` is 0 when that left
-        it short. Each becomes RUNNING, leased until now + ``lease_for``, with the next *epoch*: the last one + 1, or
-        now if that is higher. So a job never gets an epoch twice: not when its record went and it is enqueued again,
-        and not when the store loses what it wrote last (a crash without a sync, a failover to a replica that lags), as
-        long as its clock is not set back at the same time. A claim is as durable as an insert: its jobs are started as
-        soon as it is answered.
+        **Order.** The jobs returned are the first by ``(priority, run_at, id)`` among all claimable jobs of these
+        queues, in this order, without those that ``lost_below`` passes over. Concurrent claims share them: no job goes
+        to two. A claim may skip a job that another step is taking or changing; if that left it short, ``next_in`` is 0.
 
-        A job has *begun* once a handler may have been called for it: from its first lease on, unless every lease that
-        it had was settled with ``unbegun``. ``Leased.begun`` tells how it was before this lease.
+        **Lease and epoch.** Each job becomes RUNNING, leased until now + ``lease_for``, with the next *epoch*: the last
+        one + 1, or now in microseconds if that is higher. So no job gets an epoch twice: not when its record was
+        removed and it is enqueued again, and not when the store loses its last writes (a crash without a sync, a
+        failover to a replica that lags), unless its clock is set back at the same time. A claim is as durable as an
+        insert, as its jobs start as soon as it is answered.
 
-        Due jobs whose ``expires`` has passed and that come, in this order, before the last job returned (or anywhere,
-        if nothing cut the answer short) become CANCELLED with the reason ``expired`` and are listed in
-        ``expired``, never returned. A claim may leave some of a great many to the next claim or reap.
+        **Begun.** A job has *begun* once a handler may have been called for it: from its first lease on, unless every
+        lease so far was settled with ``unbegun``. ``Leased.begun`` says how it was before this lease.
 
-        A job that cannot be read, as after damage or an edit past these operations, holds up no other. The claim, turn
-        or reap that meets it sets it aside: it becomes FAILED with the reason ``corrupt``, with as much of it as can be
-        kept, and those behind it are taken. So does any operation that would fail for it. An ``epoch`` at the end of
-        its range counts as such. What names no job at all is removed. Where nothing is wrong, this costs no trip.
+        **Expired jobs.** Due jobs past their ``expires`` become CANCELLED with the reason ``expired``. They are listed
+        in ``expired``, and never returned. This concerns those that come before the last job returned, in the order
+        above, or all if nothing cut the answer short. If there are very many, a claim may leave some to the next claim
+        or reap.
 
-        The answer to a claim may be lost: its jobs then stay leased to a holder that knows nothing of them, until it
-        asks for its leases (``Beat.census``) and gives them back as they were, or a reap takes them back and counts a
-        loss for each. Where a part of the store is away, a claim brings what the others have, and says whether that
-        part may have leased something too (``Claimed.doubtful``); so does a beat (``Renewed.doubtful``).
+        **Unreadable jobs.** A job that cannot be read, say after damage or an edit behind the store's back, holds up no
+        other. The claim or reap that meets it sets it aside: it becomes FAILED with the reason ``corrupt``, with as
+        much of it as can be kept, and the jobs behind it are taken. So does any other operation that would fail because
+        of it. An ``epoch`` at the end of its range counts as unreadable. An entry that names no job at all is removed.
+        Where nothing is wrong, this costs no trip.
 
-        **What is not due waits apart**, by ``run_at``, where no claim walks over it. A claim first *promotes* what has
-        become due in its queues, in the order of ``run_at``, a bounded number at a time (1,000, say): so the passing of
-        time is all that a delayed job needs. The order above is that among what has been promoted; only when more than
-        that number became due since the last claim does it leave some of them to the claims that follow. A claim that
-        is short of its limit while something due is not promoted answers 0 in ``next_in``, so nothing starves. A clock
-        that is set back makes nothing claimable early.
+        **Lost answers.** If the answer to a claim is lost, its jobs stay leased to a holder that does not know them.
+        The holder can ask for its leases (``Beat.census``) and give them back as they were; otherwise a reap takes them
+        back and counts a loss for each. If part of a store is away, a claim brings what the other parts have, and says
+        whether that part may have leased something too (``Claimed.doubtful``). So does a beat (``Renewed.doubtful``).
 
-        The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not depend on how
-        many jobs wait, are not due, run or have ended, on how many priorities they have, nor on how many queues
-        there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost what as many of one do.
+        **Jobs that are not due wait apart**, by ``run_at``, where no claim walks over them. A claim first *promotes*
+        what has become due in its queues, in the order of ``run_at``, up to a fixed number (1,000, say). Nothing else
+        has to happen to a delayed job. The order above is the order among promoted jobs. It differs from the true one
+        only when more than that number became due since the last claim; the rest is left to the claims that follow. A
+        claim that is short of its limit while something due is not promoted answers 0 in ``next_in``, so nothing
+        starves. A clock that is set back makes nothing claimable early.
 
-        **Last chances.** A job that ``lost_below`` passes over is to be claimed by a holder that holds nothing else. Of
-        those who claim from a queue, one at a time is *chosen* to become that, or to have another holder ready who is,
-        and all others go on. A claim that has passed over a job of it makes its holder the one, for ``lease_for``, if
-        nobody is; and tells whether he is (where the jobs are of several queues, in one of these at least). When he
-        claims a single job without the bound, he stays it for a third of ``lease_for`` from then on: as long as he
-        serves one after the other, and not much longer if he dies of one. Whose time has run out is not chosen again
-        for ``lease_for``, so that others have their try. To be chosen binds nobody, and need not survive a crash: any
-        claim without the bound gets the job.
+        **Cost.** The cost of a claim depends on ``limit`` and, at most, on the number of queues named. It does not
+        depend on how many jobs wait, are delayed, run or have ended, how many priorities they have, or how many queues
+        there are. Priorities are an order, not levels: a million jobs of 60,000 priorities cost as much as a million
+        jobs of one.
 
-        **Groups.** A group of a queue has ``group_running`` turns (1, if no policy says otherwise). A job of it is
-        *called* while it has one: from when it is given one until it stops to be AVAILABLE or RUNNING. Where there are
-        several turns, a job also gives its own back when its lease ends; where there is one, it keeps it, so that no
-        other job of the group is started between its first run and its end. Turns go to the first AVAILABLE jobs of the
-        group by ``(run_at, id)``: when one is free, and when a job that comes, or is rescheduled, is before one which
-        is called but not RUNNING (and, where there is one turn, was never leased): that one waits again. While more are
-        called than there are turns, as their number was lowered, those that do not run wait again whatever they were.
-        All this is part of the step that brings it about, and no claim walks over jobs that are not called. A job that
-        is called because a claim has met another that expired may be left to the next claim; ``next_in`` is 0 then.
+        **Last chances.** A job that ``lost_below`` passes over is to be claimed by a holder that holds nothing else.
+        Among the holders that claim from a queue, one at a time is *chosen* to become that holder, or to have another
+        holder ready that is; the others go on. If nobody is chosen, a claim that passes over such a job makes its
+        holder the chosen one, for ``lease_for``, and says so (for several queues: if it is chosen in at least one).
+        When the chosen holder claims a single job without the bound, it stays chosen for a third of ``lease_for`` from
+        then on: long enough to serve one job after the other, and not much longer if a job kills it. A holder whose
+        time has run out is not chosen again for ``lease_for``, so that others get their try. Being chosen binds nobody,
+        and need not survive a crash: any claim without the bound gets the job.
 
-        **Governed queues.** Of a queue that is *governed* (see :class:`PolicyStore`), the tenants take turns, and the
-        order above counts only within a tenant. A tenant is *awake*, *asleep* or *full*, and has a count of what it was
-        given:
+        **Groups.** Of each group of a queue, up to ``group_running`` jobs are *called* (1, if no policy says
+        otherwise), and only called jobs are claimable. A called job stays called until it is no longer AVAILABLE or
+        RUNNING. Where several may be called, a job also loses its call when its lease ends. Where only one may be, it
+        keeps the call, so that no other job of the group starts between its first run and its end. When a call is free,
+        it goes to the first AVAILABLE job of the group by ``(run_at, id)``. A job that arrives or is rescheduled takes
+        the call of a later one that is not RUNNING (and, where only one may be called, was never leased). While too
+        many are called because ``group_running`` was lowered, those that do not run wait again. All this is part of the
+        step that causes it, and no claim walks over jobs that are not called. If a claim cancels an expired job, the
+        job that is called instead may be left to the next claim; ``next_in`` is then 0.
 
-        1. Tenants asleep whose time has come wake up, *since* that time, with the queue's *round* as their count, or
-           their own if that is higher.
-        2. While there is room, the awake tenant with the lowest ``(count, since, name)`` that ``holders`` leaves to
-           this holder is visited: one that the holder has jobs of already, or that fewer than ``holders`` have. Its
-           count becomes the round, unless that is higher.
-        3. The visit takes at most ``chunk`` jobs, and what there is room for: of the claim, of ``running`` and ``rate``
-           of the queue, and of those of the tenant. They are the first claimable ones of the tenant by ``(priority,
-           run_at, id)`` (with ``ageing``: by ``(run_at + priority * ageing, id)``), leaving out tasks that are paused
-           or whose rate lets no more through. The count rises by what was taken.
-        4. A tenant whose ``running`` is reached is *full*: it wakes when a job of it stops running, and for no other
-           reason. One that is paused, whose rate lets nothing through, or that has nothing more of what a visit could
-           have taken, falls asleep: until the pause ends or the rate opens; until the first job that is left is due and
-           the rate and the pause of its task allow it; for good, if there is none. A job that comes wakes a tenant
-           asleep when it is due. A change of the policy, or of the pause of a task, wakes all of the queue at once; a
-           change of one tenant's limit or pause wakes that tenant, and touches no other.
+        **Governed queues.** In a queue that is *governed* (see :class:`PolicyStore`) the tenants take turns, and the
+        order above holds only within a tenant. A tenant is *awake*, *asleep* or *full*, and has a *count* of the jobs
+        it was given. The queue has a *round*, the highest count that was served. Every store names the steps in this
+        way:
 
-        So nobody waits behind a tenant or a task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
-        light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the
-        first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who listen to
-        ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant, or
-        ``holders``. What is not due waits apart here too: a visit promotes what has become due of its tenant, a bounded
-        number, and a tenant of which something due is left does not fall asleep. A great
-        many jobs that waited when the queue became governed may be brought into turns bit by bit, by the claims that
-        follow, in their order.
+        1. **Wake.** Sleeping tenants whose time has come wake up. Their *since* is that time; their count becomes the
+           round, or stays if it is higher.
+        2. **Next tenant.** While the claim has room, the awake tenant with the lowest ``(count, since, name)`` is
+           visited. ``holders`` may rule a tenant out: it must have jobs with this holder already, or have fewer than
+           ``holders`` holders. The round rises to the tenant's count.
+        3. **Allowance.** The visit may take at most ``chunk`` jobs, and no more than there is room for in the claim, in
+           ``running`` and ``rate`` of the queue, and in those of the tenant. A tenant that has reached its ``running``
+           becomes full, until one of its jobs stops running. A tenant that is paused, or whose rate allows nothing,
+           falls asleep until that ends.
+        4. **Take.** The visit takes the tenant's first claimable jobs by ``(priority, run_at, id)``; with ``ageing``,
+           by ``(run_at + priority * ageing, id)``. It leaves out tasks that are paused or whose rate allows nothing.
+           The count rises by what was taken.
+        5. **Rest.** A tenant with no eligible job left falls asleep: until its next job is due and the task of that job
+           may run, or for good if there is none.
 
-        A claim from several queues takes first from the one that is named first: each governed queue, and all others
-        together, are given their even share of the room in this order (what is left, by the number of those to come,
-        rounded up), then what others left, in the same order. So who names them in turn starves none.
+        A new job wakes a sleeping tenant when it is due. A change of the policy, or of the pause of a task, wakes all
+        tenants of the queue at once, full ones too. A change of one tenant's limit or pause wakes that tenant only.
+
+        So nobody waits behind a tenant or task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
+        light one, and a newcomer gets neither more nor less than the others. ``next_in`` says when the first sleeping
+        tenant wakes or the queue's rate opens. A job that stops running sends a hint to ``queue:NAME`` where somebody
+        may wait for that: under ``running``, a running limit of its tenant, or ``holders``. Jobs that are not due wait
+        apart here too: a visit promotes a bounded number of its tenant's jobs, and a tenant with something due left
+        does not fall asleep. If very many jobs waited when the queue became governed, the claims that follow may bring
+        them into turns bit by bit, in their order.
+
+        **Several queues.** A claim takes from the queues in the order in which they are named. Each governed queue, and
+        all others together, get an even share of the room (what is left, divided by the number of those still to come,
+        rounded up), and then what others left over, in the same order. A worker that rotates the names starves none.
         """
         ...
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        """End leases; answer each settlement, in order, with the state that the job is in now, or None: fenced off.
+        """End leases. Answer each settlement, in order, with the state that the job is in now, or None: fenced off.
 
-        Fenced off means that nothing changed, spawned rows included. A repeated settlement whose first try got
-        through is fenced off too, as the lease is gone: the core does not take that for a loss.
+        Fenced off means that nothing changed, spawned rows included. A settlement that is repeated although the first
+        try succeeded is fenced off too, as the lease is gone; the core does not take that for a loss.
 
-        A batch with a state that is not in :data:`~headrace.seam.records.SETTLED` raises ``ValueError``, and nothing of
-        it is stored; so it is with ``turn``.
+        A batch with a state that is not in :data:`~headrace.seam.records.SETTLED` raises ``ValueError``, and none of it
+        is stored. The same holds for ``finish_and_claim``.
 
-        A cancellation asked for meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
-        ``cancelled``), and loses against the terminal states. Where the first who asked was a plan, the reason is
-        ``superseded``, also instead of ``cancelled`` in a settlement that says CANCELLED; so it is in a reap.
+        A cancellation that was requested meanwhile wins over AVAILABLE and PAUSED, which become CANCELLED (reason
+        ``cancelled``), and loses against the terminal states. If a plan was the first to request it, the reason is
+        ``superseded``, even where the settlement says CANCELLED with ``cancelled``. A reap does the same.
 
-        COMPLETED with ``result_ttl`` > 0 holds result and key for so long; with 0 the key is free at once. The key is
-        held for so long whatever a sweep does to the record: one whose job's record is gone *outlives* it, until its
-        own time has come or a sweep of ``Place.KEYS`` takes it. It is taken like any other that is held, for inserts,
-        moves and requeues; but it names no job any more, so ``fetch`` and ``alter`` know nothing of it.
-        CANCELLED and FAILED free it at once. ``queue`` moves the job (and its key) to another queue unless its key is
-        taken there, in which case the job goes without its key. Spawned rows are inserted when all settlements of the
-        batch are done, so a job that freed its key may spawn its successor under it. Every inbox that waits for the
-        job gets a hint when the job ends; the queue's listeners get one when it becomes claimable.
+        COMPLETED with ``result_ttl`` > 0 holds result and key for that long; with 0 the key is free at once. The key is
+        held whatever a sweep does to the record. A key whose record is gone *outlives* its job, until its time has come
+        or a sweep of ``Place.KEYS`` takes it. It is as taken as any other for inserts, moves and requeues, but names no
+        job any more: ``fetch`` and ``alter`` do not know it. CANCELLED and FAILED free the key at once.
+
+        ``queue`` moves the job and its key to another queue. If the key is taken there, the job goes without it.
+        Spawned rows are inserted after all settlements of the batch, so a job that frees its key may spawn its
+        successor under it. When the job ends, every inbox that waits for it gets a hint; when it becomes claimable, the
+        queue's listeners do.
         """
         ...
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        """List the worker, and extend its leases named in ``beat`` to now + ``lease_for``.
+        """List the worker, and extend the leases named in ``beat`` to now + ``lease_for``.
 
-        One call per heartbeat for a whole process. A lease past its expiry that nobody reaped is renewed all the
-        same. Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as
-        they are. A beat waits for nobody: a lease that another transaction has in hand is answered in ``busy``.
+        One call per heartbeat for a whole process. A lease that has expired but was not reaped is renewed all the same.
+        Leases that are not this holder's at this epoch are answered in ``lost``, as they were named, and stay as they
+        are. A beat waits for nobody: a lease that another transaction holds is answered in ``busy``.
 
         The store remembers when the holder last beat, and since when it has been *steady*: since its first beat, or
-        since the last one that came more than ``gap`` after the one before. Both are read when the beat is carried out,
-        not when it was sent.
+        since the last one that came more than ``gap`` after the one before. The clock is read when the beat is carried
+        out, not when it was sent.
 
-        A beat that finds nobody listed ends an *absence* of the whole fleet. The store notes the last absence that is
-        nobody's fault: from the last beat before it to this one, provided that the two workers that were listed last
-        had beaten within ``gap`` of each other, and that somebody had been listed for ``at_work`` without a break. A
-        worker that its own job killed was alone, or was followed by others soon, or fell again soon after. Workers that
-        signed off count for nothing.
+        A beat that finds nobody listed ends an *absence* of the whole fleet. The store notes the last absence that was
+        nobody's fault. It lasts from the last beat before it to this one, and counts if the two workers that were
+        listed last had beaten within ``gap`` of each other, and somebody had been listed for ``at_work`` without a
+        break. (A worker that its own job killed was alone, or was soon followed by others, or soon fell again.) Workers
+        that signed off do not count.
         """
         ...
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
         """Take back up to ``limit`` jobs whose lease has expired, oldest expiry first, each in one step.
 
-        With a ``holder``, no lease is taken back unless that holder has beaten within ``gap`` and been steady for
-        ``steady``. While a store stands still nobody can renew a lease; when it goes on, many have run out whose
-        workers live, and what lay in its input is carried out in any order. A holder that had to wait so long for its
-        own beats leaves the others the time to bring theirs.
+        With a ``holder``, nothing is taken back unless that holder has beaten within ``gap`` and been steady for
+        ``steady``. The reason: while a store stands still nobody can renew a lease. When it goes on, many leases of
+        living workers have expired, and waiting calls are carried out in any order. A holder that was kept waiting
+        itself gives the others time to bring their beats.
 
-        A job whose cancellation was asked for becomes CANCELLED. Otherwise ``lost`` rises by one; above ``max_lost``
-        the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays.
-        A lease that ran out in the absence that ``renew`` has noted costs nothing: the job becomes AVAILABLE, and
-        ``lost`` stays as it is. Only a reap that may take leases back forgets workers that are not listed any more.
+        A job whose cancellation was requested becomes CANCELLED. Otherwise ``lost`` rises by one. Above ``max_lost``
+        the job becomes FAILED (reason ``lost``), else AVAILABLE, due within ``spread`` from now. ``attempt`` stays. A
+        lease that expired in the absence that ``renew`` noted costs nothing: the job becomes AVAILABLE, and ``lost``
+        stays as it is. Only a reap that may take leases back forgets workers that are no longer listed.
 
-        With what is left of ``limit``, also cancels due jobs that have expired, as in queues that nobody claims from.
-        One call answers once for a job: one that it takes back and that has expired is left to the next claim or
-        reap. Concurrent reaps share the work, and a renew or finish that came first wins.
+        What is left of ``limit`` goes to due jobs that have expired, as in queues that nobody claims from: they are
+        cancelled. A job is answered once per call: one that is taken back and has expired too is left to the next claim
+        or reap. Concurrent reaps share the work, and a renew or finish that came first wins.
         """
         ...
 
@@ -504,49 +539,54 @@ class Backend(Protocol):
         """Change jobs from outside, each in one atomic step; the changes are described in :mod:`headrace.seam.records`.
 
         With ``ids`` or ``keys``: one answer for each job that exists and matches, in the order named, whether the
-        change applied or not; unknown ones are left out. Otherwise only jobs in a state to which the change applies
-        are met, in the order of their ids, up to ``limit``; fewer answers than ``limit`` mean that none is left above.
-        To change them all, call again with ``above`` the last id answered: so every job is met once, whether it then
-        changed, was refused, or still is in such a state. A running job whose cancellation was asked for already is
-        not met by a Cancel without names. A job that cannot be read can be deleted like any other. Waiters of a job
-        that ends get a hint, holders of a job whose cancellation is asked for too.
+        change applied or not. Unknown jobs are left out.
+
+        Without: only jobs in a state that the change ``applies`` to are met, in the order of their ids, up to
+        ``limit``. Fewer answers than ``limit`` mean that none is left above. To change all, call again with ``above``
+        the last id answered: every job is then met once, whether it changed, was refused, or is still in such a state.
+        A Cancel does not meet running jobs whose cancellation was requested already.
+
+        A job that cannot be read can be deleted like any other. If a job ends, its waiters get a hint; if its
+        cancellation is requested, its holder does.
         """
         ...
 
     async def fetch(
         self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
     ) -> list[Record | None]:
-        """The records of the jobs named by id or by key, in order; None for those that are unknown.
+        """The records of the jobs named by id or by key, in order; None for unknown ones.
 
-        A key names the job that last took it, ended or not, until that job's record goes. ``want`` names the sections
-        to bring along, and ``result`` and ``error``. A result past its ttl is never returned. Of a job that cannot be
-        read, what can be is told, and text that is no UTF-8 with its bytes as escapes; it never makes the call fail.
+        A key names the job that last took it, ended or not, until the record of that job goes. ``want`` names the
+        sections to bring along, and ``result`` and ``error``. A result past its ttl is never returned. A job that
+        cannot be read never makes the call fail: what can be read is returned, and text that is not UTF-8 with its
+        bytes escaped.
         """
         ...
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        """Matching jobs, newest id first, without cells; ``after`` is the last page's cursor.
+        """Matching jobs, newest id first, without cells; ``after`` is the cursor of the last page.
 
-        Jobs that exist throughout and match throughout appear exactly once; others may or may not. A page may be
-        short, or even empty, and still have an ``after``: a call looks at a bounded number of jobs. Those that cannot
-        be read are told as ``fetch`` tells them.
+        A job that exists and matches throughout appears exactly once; others may or may not. A call looks at a bounded
+        number of jobs, so a page may be short, or even empty, and still have an ``after``. Jobs that cannot be read are
+        returned as by ``fetch``.
         """
         ...
 
     async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
-        With ``queues``, only of these, and of the workers that claim from one of them; there are no ``places`` and no
-        ``store_bytes`` then. It costs what these queues and the workers do, however many other queues there are.
+        With ``queues``: only these, and the workers that claim from one of them, without ``places`` and
+        ``store_bytes``. The cost depends on these queues and workers, not on how many other queues there are.
         """
         ...
 
     async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        """Remove what the clause condemns, in a bounded step: only ended jobs, expired results, keys that outlive their
-        jobs, ticks, and the places in turn of tenants without jobs; never a live job, a schedule or a rule. A sweep of
-        COMPLETED removes records and results, and leaves the keys that are still held.
-        A store may leave whole days to ``Tidy``, for a day more.
+        """Remove what the clause condemns, in a bounded step.
 
-        ``dry_run`` removes nothing and answers with what the same call would have removed.
+        Only ended jobs, expired results, keys that outlive their jobs, ticks, and the counts of tenants without jobs
+        are removed; never a live job, a schedule or a rule. A sweep of COMPLETED removes records and results, and
+        leaves the keys that are still held. A store may leave whole days to ``tidy``, for a day longer.
+
+        ``dry_run`` removes nothing, and answers with what the same call would have removed.
         """
         ...

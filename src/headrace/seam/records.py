@@ -6,14 +6,15 @@ Conventions, the same on every backend:
 * an instant is an int, microseconds since 1970 UTC, on the *store's* clock;
 * a duration is an int, microseconds;
 * a cell is opaque bytes under a section's name; an empty cell (``b""``) is not an absent one;
-* text is any str without NUL and lone surrogates, at most 1,024 bytes in UTF-8. It is data: a backend never builds
-  an identifier, a statement or a file name from it.
+* text is any str without NUL and lone surrogates, at most 1,024 bytes in UTF-8. It is data: a backend never builds an
+  identifier, a statement or a file name from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -52,27 +53,27 @@ class Row(Struct, frozen=True, gc=False):
     reply_to: str | None = None
     """Inbox that gets a hint when the job ends."""
     hold_failed: bool = False
-    """Whether a FAILED job under this row's key answers as a duplicate; else the key is free again."""
+    """Whether a FAILED job under this key makes the row a duplicate; otherwise the key is free again."""
     group: str | None = None
-    """Jobs of one group in one queue take turns; see ``Backend.claim``."""
+    """At most some jobs of a group run at a time; see ``Backend.claim``."""
 
 
 class InsertStatus(StrEnum):
     NEW = "new"
     SAME = "same"
-    """A job with this very id is stored already: an earlier try of the same insert got through."""
+    """A job with this id is stored already: an earlier try of the same insert succeeded."""
     DUPLICATE = "duplicate"
     DONE = "done"
-    """The key's job completed and its result is still held; it comes along."""
+    """The key's job completed and its result is still held; the result comes along."""
     FULL = "full"
-    """As many jobs wait as the queue, or the store, takes: this one is not stored."""
+    """The queue, or the store, has as many waiting jobs as it takes: this one is not stored."""
 
 
 class Room(Struct, frozen=True):
-    """So many jobs may wait in a queue, or in all, and so many do."""
+    """How many jobs may wait in a queue, or in all queues together, and how many do."""
 
     queue: str
-    """Its name, or :data:`~headrace.seam.policy.STORE`: all together."""
+    """Its name, or :data:`~headrace.seam.policy.STORE` for all queues together."""
     depth: int
     waiting: int
 
@@ -90,24 +91,24 @@ class Inserted(Struct, frozen=True, gc=False):
     result: bytes | None = None
     attempt: int = 0
     room: Room | None = None
-    """FULL: where there is none, as it was when the insert was done: in the store, if that is full, else in the row's
-    queue."""
+    """FULL: the limit that was reached, as it was at that moment; the store's, if that is reached, else that of the
+    row's queue."""
 
 
 class Claim(Struct, frozen=True):
-    """A holder's wish for work."""
+    """A holder's request for work."""
 
     holder: str
     queues: tuple[str, ...]
     limit: int
     lease_for: int
     want: frozenset[str] | None = None
-    """Sections to bring along; None means all of them."""
+    """Sections to bring along; None: all of them."""
     lost_below: int | None = None
-    """Pass over jobs whose ``lost`` is not below this: one that may be what kills its workers is claimed alone."""
+    """Pass over jobs whose ``lost`` is not below this. A job that may be killing its workers is claimed alone."""
     max_bytes: int = 4 * 1024 * 1024
-    """No further job is taken once those taken weigh so much, as retention counts: what a claim brings can be carried
-    and kept, however large the jobs are."""
+    """No further job is taken once those taken weigh this much (as retention counts), so that an answer can be carried
+    and kept however large the jobs are."""
 
 
 class Leased(Struct, frozen=True, gc=False):
@@ -141,20 +142,20 @@ class Claimed(Struct, frozen=True):
 
     jobs: list[Leased]
     next_in: int | None = None
-    """When ``jobs`` is short of the limit: how long until the queues' next job is due, or the pause of one of them
-    ends; None if there is neither. 0 where ``max_bytes`` cut it short, where a due job was not to be had just now, as
-    another step has it in hand, and where more had become due than one claim promotes, or more queues and tenants had
-    something than a store visits at a time: look again in a moment."""
+    """When ``jobs`` is short of the limit: how long until the next job of these queues is due, or the pause of one of
+    them ends; None if there is neither. 0 means look again in a moment: ``max_bytes`` cut the answer short; another
+    step holds a due job; more became due than one claim promotes; or more queues and tenants have jobs than the
+    store visits at a time."""
     expired: Sequence[Reaped] = ()
     """Jobs that this claim cancelled because they had expired."""
     passed_over: bool = False
-    """Whether a job that came before the last one in ``jobs`` (or anywhere, if nothing cut ``jobs`` short) was passed
-    over because of ``lost_below``."""
+    """Whether a job was passed over because of ``lost_below``. It counts only if it came before the last one in
+    ``jobs``, or anywhere if nothing cut ``jobs`` short."""
     chosen: bool = False
-    """With ``passed_over``: whether this holder is the one that is to make room for it; see ``Backend.claim``."""
+    """With ``passed_over``: whether this holder is the one to make room for the job; see ``Backend.claim``."""
     doubtful: bool = False
-    """Whether a part of the store gave no answer that may have leased jobs, which ``jobs`` does not name then; the
-    holder asks for them (``Beat.census``)."""
+    """Whether a part of the store that gave no answer may have leased jobs that are not in ``jobs``. The holder asks
+    for them (``Beat.census``)."""
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -170,9 +171,9 @@ class Settlement(Struct, frozen=True, gc=False):
     failed_attempt: bool = False
     """Adds one to ``attempt``."""
     keep_lost: bool = False
-    """Leaves ``lost`` as it is. Otherwise a settlement sets it to 0: only *consecutive* losses count."""
+    """Leaves ``lost`` as it is. Otherwise a settlement resets it: only *consecutive* losses count."""
     unbegun: bool = False
-    """AVAILABLE, PAUSED: no handler was called for it: not under this lease nor, as ``Leased.begun`` said, before."""
+    """AVAILABLE, PAUSED: no handler was called, neither under this lease nor, as ``Leased.begun`` said, before it."""
     queue: str | None = None
     priority: int | None = None
     cells: dict[str, bytes | None] | None = None
@@ -181,13 +182,14 @@ class Settlement(Struct, frozen=True, gc=False):
     """Replaces the stored error; None keeps it."""
     reason: str = ""
     result: bytes | None = None
-    """COMPLETED only. None: there is nothing to be kept, which is not the same as an empty result."""
+    """COMPLETED only. None: there is no result, which is not the same as an empty one."""
     result_ttl: int = 0
-    """COMPLETED: how long the result can be fetched, while its record is kept, and the key stays taken, in any case."""
+    """COMPLETED: how long the result can be fetched, while its record is kept. The key stays taken for that long in any
+    case."""
     keep: bool = True
-    """False: leave no record of a COMPLETED job at all, and its key is free."""
+    """False: leave no record of a COMPLETED job, and free its key."""
     spawn: Sequence[Row] = ()
-    """Rows to insert with it. One that meets a taken key or a known id changes nothing and is no error."""
+    """Rows to insert with it. A row that meets a taken key or a known id changes nothing and is no error."""
     run_at: int | None = None
     """AVAILABLE, PAUSED: due at this instant; it overrides ``delay`` and may lie in the past."""
 
@@ -197,7 +199,7 @@ SETTLED = frozenset((JobState.AVAILABLE, JobState.PAUSED, JobState.COMPLETED, Jo
 
 
 CENSUS = 2_000
-"""A census looks for the holder's leases among so many of the store, those that expire first."""
+"""A census looks for the holder's leases among this many of the store's, those that expire first."""
 
 
 class Beat(Struct, frozen=True):
@@ -211,7 +213,7 @@ class Beat(Struct, frozen=True):
     leases: Sequence[tuple[JobId, int]] = ()
     """(id, epoch) of the leases to renew."""
     ttl: int = 60_000_000
-    """How long the worker is listed without a further beat. Workers ask for one lease: who is listed is alive."""
+    """How long the worker is listed without a further beat. Workers set it to one lease: a listed worker is alive."""
     slots: int = 0
     busy: int = 0
     leaving: bool = False
@@ -219,31 +221,31 @@ class Beat(Struct, frozen=True):
     gap: int = 10_000_000
     """A worker is steady as long as its beats come no further apart than this; see ``Backend.renew``."""
     at_work: int = 300_000_000
-    """How long a fleet must have been at work so that its absence is nobody's fault; see ``Backend.renew``."""
+    """How long a fleet must have been at work for its absence to be nobody's fault; see ``Backend.renew``."""
     census: bool = False
-    """Ask for all leases of this holder, and whether any have run out. After a claim whose answer was lost it has some
-    that it knows nothing of."""
+    """Ask for all leases of this holder, and whether any leases have expired. After a claim whose answer was lost, the
+    holder has leases that it does not know."""
 
 
 class Renewed(Struct, frozen=True):
     """The control channel back to the worker."""
 
     lost: Sequence[tuple[JobId, int]] = ()
-    """Of the leases named: those that are not this holder's any more."""
+    """Of the leases named: those that are no longer this holder's."""
     cancels: Sequence[JobId] = ()
-    """Every job under a lease of this holder whose cancellation was asked for."""
+    """Every job under a lease of this holder whose cancellation was requested."""
     paused: Sequence[str] = ()
     """Of the beat's queues: those that are paused."""
     busy: Sequence[tuple[JobId, int]] = ()
-    """Of the leases named: those that somebody else's transaction has in hand, as a handler's own does that completes
-    its job. They were neither extended nor lost; the next beat asks again."""
+    """Of the leases named: those that another transaction holds, such as a handler's own that completes its job. They
+    were neither extended nor lost; the next beat asks again."""
     held: Sequence[tuple[JobId, int, bool]] = ()
     """With ``census``: the leases of this holder, as far as they are among the first of all to expire: (id, epoch,
     whether the job had begun before)."""
     overdue: bool = False
-    """With ``census``: whether there are leases that have run out, whosoever they are."""
+    """With ``census``: whether any holder's lease has expired."""
     doubtful: bool = False
-    """Whether a part of the store gave no answer: what it has is not in ``held``, nor in ``cancels``."""
+    """Whether a part of the store gave no answer. What it has is missing from ``held`` and ``cancels``."""
 
 
 class Reap(Struct, frozen=True):
@@ -251,14 +253,14 @@ class Reap(Struct, frozen=True):
 
     limit: int = 1_000
     holder: str | None = None
-    """Who reaps. Nothing is taken back unless it has beaten within ``gap``, and been steady for ``steady``; None: no
-    matter who."""
+    """The holder that reaps. Nothing is taken back unless it has beaten within ``gap`` and been steady for ``steady``.
+    None: anybody may."""
     gap: int = 10_000_000
     steady: int = 15_000_000
     max_lost: int = 2
     """A job whose ``lost`` would rise above this goes to the dead letters, with the reason ``lost``."""
     spread: int = 0
-    """Jobs taken back are due again at instants spread evenly over this long."""
+    """Jobs taken back become due at instants spread evenly over this long."""
 
 
 class Reaped(Struct, frozen=True):
@@ -281,7 +283,7 @@ class JobKey(Struct, frozen=True):
 
 
 class Selector(Struct, frozen=True, kw_only=True):
-    """Which jobs are meant: those that ``ids`` and ``keys`` name, or all if both are None; every other field that is
+    """Which jobs are meant: those that ``ids`` and ``keys`` name, or all if both are None. Every other field that is
     set narrows. A job that is named twice is met once, where it was named first."""
 
     ids: Sequence[JobId] | None = None
@@ -295,24 +297,35 @@ class Selector(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Ended for exactly this reason; a job that has not ended has the reason ``""``."""
     above: JobId | None = None
-    """Whose id is greater than this one: a change of many jobs goes on above the last that it answered."""
+    """The id is greater than this one. A change of many jobs goes on above the last id that it answered."""
     limit: int = 1_000
-    """``alter`` without names: at most so many jobs are met in one call."""
+    """``alter`` without names: at most this many jobs are met in one call."""
+
+
+_WAITING = frozenset((JobState.AVAILABLE, JobState.PAUSED))
+_LIVE = _WAITING | {JobState.RUNNING}
+_ENDED = frozenset(JobState) - _LIVE
 
 
 class Cancel(Struct, frozen=True):
-    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew; of reasons, only
-    ``superseded`` stays with the request."""
+    """AVAILABLE, PAUSED → CANCELLED. RUNNING: a request that the holder gets with its next renew. Of the reasons, only
+    ``superseded`` is kept with the request."""
 
+    applies: ClassVar = _LIVE
+    """The states that the change applies to. Every change has this."""
     reason: str = "cancelled"
 
 
 class Pause(Struct, frozen=True):
     """AVAILABLE → PAUSED."""
 
+    applies: ClassVar = frozenset((JobState.AVAILABLE,))
+
 
 class Resume(Struct, frozen=True):
     """PAUSED → AVAILABLE, with the ``run_at`` that it had."""
+
+    applies: ClassVar = frozenset((JobState.PAUSED,))
 
 
 class Requeue(Struct, frozen=True):
@@ -321,23 +334,28 @@ class Requeue(Struct, frozen=True):
     Refused (``after`` equals ``before``) when another job holds the key by now.
     """
 
+    applies: ClassVar = _ENDED
+
 
 class Move(Struct, frozen=True):
     """AVAILABLE, PAUSED: to another queue. Refused when the key is taken there."""
 
+    applies: ClassVar = _WAITING
     queue: str
 
 
 class Reprioritise(Struct, frozen=True):
     """AVAILABLE, PAUSED: to another priority."""
 
+    applies: ClassVar = _WAITING
     priority: int
 
 
 class Reschedule(Struct, frozen=True):
-    """AVAILABLE, PAUSED: to another time. Its expiry stays. A job of a group that is called stays so, unless another
-    comes before it now; one that stands in line does so at the place of its new time."""
+    """AVAILABLE, PAUSED: to another time. Its expiry stays. In a group, the job is ordered by its new time: a called
+    job stays called unless another one now comes before it."""
 
+    applies: ClassVar = _WAITING
     delay: int = 0
     """Due this long from now …"""
     run_at: int | None = None
@@ -345,37 +363,32 @@ class Reschedule(Struct, frozen=True):
 
 
 WATCHERS = 100
-"""So many inboxes wait for the end of one job at most, ``Row.reply_to`` included: those that came last, or came again.
-A job that never ends then keeps no more than these of all that ever waited for it. Whoever is not told looks."""
+"""At most this many inboxes wait for the end of one job, ``Row.reply_to`` included: the latest ones. This bounds what a
+job that never ends keeps of all that ever waited for it. An inbox that gets no hint polls."""
 
 
 class Watch(Struct, frozen=True):
-    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends, unless ``WATCHERS`` others come after it. As
-    hints may be lost, so may a watch be when the store crashes."""
+    """AVAILABLE, RUNNING, PAUSED: ``inbox`` gets a hint when the job ends, unless ``WATCHERS`` others come after it.
+    Like a hint, a watch may be lost when the store crashes."""
 
+    applies: ClassVar = _LIVE
     inbox: str
 
 
 class Hold(Struct, frozen=True):
     """COMPLETED and still held: hold the key, and the result if there is one, for ``result_ttl`` from now instead."""
 
+    applies: ClassVar = frozenset((JobState.COMPLETED,))
     result_ttl: int
 
 
 class Delete(Struct, frozen=True):
-    """Any state but RUNNING: the job and all that belongs to it are gone, its key is free."""
+    """Any state but RUNNING: the job and all that belongs to it are removed, and its key is free."""
+
+    applies: ClassVar = frozenset(JobState) - {JobState.RUNNING}
 
 
-class Configure(Struct, frozen=True):
-    """Changes the *queue* that the selector names, and no job: ``paused`` stops all claims from it; with a tenant or a
-    task in the selector (not both), claims of the jobs of that tenant or task in it."""
-
-    paused: bool
-    lasts: int | None = None
-    """For so long; None: until it is resumed."""
-
-
-Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete | Configure
+Change = Cancel | Pause | Resume | Requeue | Move | Reprioritise | Reschedule | Watch | Hold | Delete
 
 
 class Altered(Struct, frozen=True):
@@ -386,14 +399,14 @@ class Altered(Struct, frozen=True):
     after: JobState | None
     """None: the job is gone."""
     changed: bool = True
-    """Whether the change took effect, a cancel request to a running job included."""
+    """Whether the change took effect. A cancel request to a running job counts."""
     queue: str = ""
     """The queue that the job is in, or was."""
     key: str | None = None
 
 
 class Record(Struct, frozen=True):
-    """Everything the store knows of a job. Cells, error and result only as far as they were wanted."""
+    """Everything that the store knows of a job. Cells, error and result only if they were wanted."""
 
     id: JobId
     queue: str
@@ -427,7 +440,7 @@ class Record(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """One page of a scan. ``after`` leads to the next page; None means that this was the last."""
+    """One page of a scan. ``after`` leads to the next page; None: this was the last."""
 
     records: list[Record]
     after: str | None = None
@@ -441,14 +454,14 @@ class QueueStats(Struct, frozen=True):
     available: int = 0
     """Waiting for a worker, the scheduled ones included."""
     scheduled: int = 0
-    """Of these, not due yet; counted up to ``Limits.count_cap``, without those that wait for their group's turn."""
+    """Of these, not due yet; counted up to ``Limits.count_cap``, without jobs that wait to be called in their group."""
     running: int = 0
     jobs_paused: int = 0
     completed: int = 0
     cancelled: int = 0
     failed: int = 0
     oldest_due_age: int | None = None
-    """How long the longest-waiting due job has been due; jobs that wait for the turn of their group do not count."""
+    """How long the longest-waiting due job has been due; jobs that wait to be called in their group do not count."""
     paused_until: int | None = None
     """When the pause ends by itself; None: it does not, or there is none."""
 
@@ -465,7 +478,8 @@ class WorkerStats(Struct, frozen=True):
 
 
 class PlaceStats(Struct, frozen=True):
-    """What one class of ended jobs, ticks, or keys that outlive their jobs (0 bytes) take up: what retention bounds."""
+    """What one class of ended jobs, the ticks, or the keys that outlive their jobs (0 bytes) take up. Retention bounds
+    it."""
 
     place: str
     count: int
@@ -473,7 +487,7 @@ class PlaceStats(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """The store in numbers, or some of its queues: never the fruit of counting a table."""
+    """The store in numbers, or some of its queues. No table is counted for it."""
 
     queues: list[QueueStats]
     workers: list[WorkerStats]
@@ -493,38 +507,40 @@ class Place(StrEnum):
     TICKS = "ticks"
     """What became of slots of schedules. Age counts from when they were planned; nothing holds them."""
     KEYS = "keys"
-    """Keys that outlive the record of their job. Those that are free by now go; ``max_count`` takes as many others as
-    there are too many, those first that would be free first. No other bound counts."""
+    """Keys that outlive the record of their job. Those that are free by now go. ``max_count`` also takes what is above
+    it, those first that would be free first. No other bound counts."""
     TENANTS = "tenants"
-    """Tenants of governed queues that have no jobs, and whose rate is saved up: they come back as they would come anew.
-    What was set for them stays. ``limit`` is the only bound; ``more`` may be told by a sweep that removed none, if
-    there are others to look at."""
+    """Tenants of governed queues that have no jobs, and whose rate is saved up: nothing is lost with them. Their limits
+    and pauses stay. ``limit`` is the only bound. ``more`` may be True after a sweep that removed none, if there are
+    others to look at."""
 
 
 class SweepClause(Struct, frozen=True, kw_only=True):
-    """Bounds on one place. What any set bound condemns goes, oldest end first (those that ended at one instant in any
-    order), ``limit`` at most."""
+    """Bounds on one place. What any bound condemns goes, oldest end first (in any order among those that ended at one
+    instant), at most ``limit`` of it."""
 
     place: Place
     older_than: int | None = None
-    """Ended at least this long ago. A result that is still held protects its record from this bound. Where it is a day
-    or more, a store may keep the jobs that were made on one day for up to two days more, to remove them together."""
+    """Ended at least this long ago. A result that is still held protects its record from this bound. If it is a day or
+    more, a store may keep the jobs of one day up to two days longer, to remove them together."""
     max_count: int | None = None
     max_bytes: int | None = None
-    """Hard bounds: they hold even where a result is still held; only its key stays. What they take of FAILED jobs is
-    taken from the tenants that hold most, of each its oldest ends, so that those are left with as much as each other:
-    nobody's failures push out the dead letters of those who have few. Where a bound is one of count and nobody holds
-    more than one, the oldest of all go. What is too old goes before the others are too many, and what is too
-    many before the rest is too large: each in a call of its own."""
+    """Hard bounds: they hold even where a result is still held; only its key stays. What is too old goes first, then
+    what is too many, then what is too large: each in a call of its own.
+
+    FAILED jobs go from the tenants that hold most, of each its oldest ends, so that those are left with as much as each
+    other: nobody's failures push out the few dead letters of others. If the bound is one of count and nobody holds more
+    than one, the oldest of all go.
+    """
     limit: int = 1_000
     dry_run: bool = False
     spare: int = 0
     """COMPLETED, CANCELLED, FAILED: what ended less than this long ago stays, whatever the bounds say. An insert that
-    is repeated for so long after a lost answer then meets the job, and does not store it twice."""
+    is repeated after a lost answer then still meets the job, and does not store it twice."""
 
 
 class Swept(Struct, frozen=True):
-    """What a sweep removed, or would have, and what is left."""
+    """What a sweep removed, or would have removed, and what is left."""
 
     removed: int
     bytes: int
@@ -535,14 +551,14 @@ class Swept(Struct, frozen=True):
 
 
 class Hint(Struct, frozen=True):
-    """ "Look now": carries no truth, may be lost, doubled or late."""
+    """News: look now. It carries no truth, and may be lost, doubled or late."""
 
     topic: str
     id: JobId | None = None
 
 
 class Limits(Struct, frozen=True):
-    """What this store can take. The core refuses what is over it, before it is sent."""
+    """What this store can take. The core refuses what is over it before it is sent."""
 
     max_batch: int = 1_000
     max_cell: int = 64 * 1024 * 1024
@@ -551,7 +567,7 @@ class Limits(Struct, frozen=True):
     time_precision: int = 1
     """Microseconds."""
     count_cap: int = 10_000
-    lanes: int = 1
-    """How many turns of one worker are best under way at once: two, where the store is at work while the worker is."""
+    trips: int = 1
+    """How many trips of one worker are best under way at once: two, if the store works while the worker does."""
     durable: str = "no"
     """One phrase for people: what survives what."""

@@ -1,7 +1,8 @@
 """The flat records of schedules and their ticks, as they cross the waist (:class:`headrace.seam.protocol.TickStore`).
 
 A *slot* is an instant at which a schedule says that something should happen: its nominal time, without jitter. A *tick*
-is what became of a slot; the ledger has at most one for each. Conventions as in :mod:`headrace.seam.records`.
+is what became of a slot; the ledger has at most one for each. The conventions are those of
+:mod:`headrace.seam.records`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 from headrace.seam.records import JobId, Row
 
 BUCKETS = 1_024
-"""Schedules are spread over so many buckets, for planners that share them out."""
+"""Schedules are spread over this many buckets, for planners that share them out."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -22,28 +23,28 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
     name: str
     uid: bytes
-    """16 bytes, drawn when it was made: one that is removed and made again is another."""
+    """16 random bytes: a schedule that is removed and made again has another one."""
     queue: str
     """Where its jobs go."""
     definition: bytes
     """Everything that only the core reads."""
     tenant: str = ""
     rank: int = 0
-    """Of several that must be looked at, those of lower rank come first."""
+    """Of several schedules that must be looked at, those of lower rank come first."""
     bucket: int = 0
     """0 … BUCKETS-1."""
     enabled: bool = True
     slot: int | None = None
     """The next one to plan; None: there is none left."""
     look_at: int | None = None
-    """When somebody must look at it; None: never."""
+    """When a planner must look at it; None: never."""
     runs: int = 0
     """Slots that have fired."""
     last_slot: int | None = None
     last_job: JobId | None = None
     """The last slot that fired by plan, and its job."""
     version: int = 0
-    """Rises with every change: whoever writes names the one that he has read."""
+    """Rises with every change; a write names the version that was read."""
     created_at: int = 0
     updated_at: int = 0
     """Set by the store: when it was first saved, and last saved. Planning is not saving."""
@@ -73,24 +74,25 @@ class Look(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """Those that must."""
+    """The schedules that must be looked at."""
 
     now: int
     """The store's clock: the core plans by no other."""
     schedules: list[Schedule]
     next_in: int | None = None
-    """When ``schedules`` is short of the limit: how long until the next one must be; None if there is none."""
+    """When ``schedules`` is short of the limit: how long until the next one must be looked at; None if there is
+    none."""
 
 
 class Overlap(StrEnum):
-    """What happens to a slot while the job of the one before it is still alive."""
+    """What happens to a slot while the job of the slot before it is live."""
 
     ALLOW = "allow"
     """It fires."""
     SKIP = "skip"
     """It is skipped."""
     CANCEL = "cancel"
-    """The old job is cancelled, or asked to stop if it runs; then it fires."""
+    """The old job is cancelled, or asked to stop if it is running; then the slot fires."""
 
 
 class TickOutcome(StrEnum):
@@ -99,7 +101,7 @@ class TickOutcome(StrEnum):
     FIRED = "fired"
     """Its job was stored."""
     SKIPPED = "skipped"
-    """The job of the slot before was still alive."""
+    """The job of the slot before was still live."""
     MISSED = "missed"
     """Nobody planned it in time, and it was not made up for."""
 
@@ -113,7 +115,7 @@ class NewTick(Struct, frozen=True):
     row: Row | None = None
     """None: the slot is MISSED."""
     count: int = 1
-    """How many slots in a row this stands for, where they were missed."""
+    """How many slots in a row this stands for, if they were missed."""
     overlap: Overlap = Overlap.ALLOW
 
 
@@ -123,8 +125,8 @@ class Plan(Struct, frozen=True):
     name: str
     uid: bytes
     version: int | None
-    """The schedule must be stored with this one. None: it only has to be there, and does not move on (for slots that
-    are made up for, and for runs out of turn)."""
+    """The version that the schedule must have. None: it only has to exist, and does not move on (for slots that are
+    made up for, and for extra runs)."""
     ticks: Sequence[NewTick]
     slot: int | None = None
     look_at: int | None = None
@@ -149,7 +151,7 @@ class Tick(Struct, frozen=True, kw_only=True):
 
 
 class TickNote(Struct, frozen=True):
-    """What a worker has to say of a tick's job that ended."""
+    """What a worker says of a tick's job that ended."""
 
     uid: bytes
     slot: int
@@ -159,7 +161,7 @@ class TickNote(Struct, frozen=True):
 
 
 class ScheduleSelector(Struct, frozen=True, kw_only=True):
-    """Which schedules are meant: those named, or all; every other field that is set narrows."""
+    """Which schedules are meant: those named, or all. Every other field that is set narrows."""
 
     names: Sequence[str] | None = None
     tenant: str | None = None

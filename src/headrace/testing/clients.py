@@ -1,4 +1,4 @@
-"""What an app under test has for a client: on a memory store, and beside the loop of the test."""
+"""The client of an app under test: on a memory store, and beside the loop of the test."""
 
 from __future__ import annotations
 

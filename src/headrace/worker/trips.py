@@ -116,7 +116,7 @@ class Lane:
             break
         self._backoff.reset()
         self._outage.ends(settled=bool(batch))
-        operation = "turn" if want and batch else "claim" if want else "finish"
+        operation = "finish_and_claim" if want and batch else "claim" if want else "finish"
         took(self._observers, operation, self._outage.answered - sent_at)
         self.beat = sent_at
         if batch and self._settler:
@@ -194,9 +194,9 @@ class Lane:
         self.landed.clear()
         self._claimer.asking += want
         try:
-            if not batch or backend.turn is None:
+            if not batch or backend.finish_and_claim is None:
                 return [], await backend.claim(request, at)
-            states, claimed = await backend.turn(batch, request, at)
+            states, claimed = await backend.finish_and_claim(batch, request, at)
         finally:
             self._claimer.asking -= want
         return await self._ask_again(batch, states, repeated=repeated), claimed

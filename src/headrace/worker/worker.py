@@ -200,9 +200,9 @@ class Worker:
 
     def _make_lanes(self, judge: Judge) -> list[Lane]:
         pairs: list[tuple[Settler | None, Claimer | None]]
-        if self._backend.turn is not None:
+        if self._backend.finish_and_claim is not None:
             # Of two claims at once, either may get the earlier jobs; a single slot runs them strictly in order.
-            count = self._backend.limits.lanes if self._settings.worker.concurrency > 1 else 1
+            count = self._backend.limits.trips if self._settings.worker.concurrency > 1 else 1
             pairs = [(self._settler, self._claimer)] * count
         else:
             pairs = [(self._settler, None), (None, self._claimer)]

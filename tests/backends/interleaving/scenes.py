@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Cancel, Claim, Configure, Delete, JobId, Pause, Reap, Row, Selector, Settlement
+from headrace.seam.records import Beat, Cancel, Claim, Delete, JobId, Pause, Reap, Row, Selector, Settlement
 from headrace.types import JobState
 
 SECOND = 1_000_000
@@ -220,7 +221,7 @@ class Scene(NamedTuple):
         that has no jobs."""
         for holder, ttl in ((WORKER, _GOOD), ("gone", _OVER)):
             await store.renew(Beat(holder, holder, QUEUES, SECOND, ttl=ttl), START)
-        await store.alter(Selector(queue=IDLE), Configure(paused=False), START)
+        await store.policies.pause(QueuePause(IDLE, paused=False), START)
         for strand in self.strands:
             await strand.build(store, strand.number)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Altered,
@@ -17,7 +18,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -37,7 +37,6 @@ from headrace.seam.records import (
     SweepClause,
     Watch,
 )
-from headrace.testing.machine.pools import APPLIES
 from headrace.types import JobState
 from tests.backends.interleaving.scenes import (
     HOUR,
@@ -191,10 +190,10 @@ _TURNED: dict[str, Any] = {"result": b"turned", "result_ttl": HOUR}
 
 
 async def _turn(store: Backend, scene: Scene) -> Facts:
-    assert store.turn is not None
+    assert store.finish_and_claim is not None
     batch = _of_one_holder(scene, **_TURNED)
     holder = batch[0].holder if batch else NEWCOMER
-    answers, claimed = await store.turn(batch, Claim(holder, QUEUES, 100, HOUR), NOW)
+    answers, claimed = await store.finish_and_claim(batch, Claim(holder, QUEUES, 100, HOUR), NOW)
     return _settled(batch, answers) + _claimed(claimed)
 
 
@@ -275,7 +274,7 @@ def _alter_fitting(change: Change, **narrow: Any) -> Callable[[tuple[JobId, ...]
     def upon(names: tuple[JobId, ...]) -> Run:
         async def run(store: Backend, scene: Scene) -> Facts:
             answers = await store.alter(Selector(ids=names, **narrow), change, NOW)
-            return _altered([told for told in answers if told.before in APPLIES[type(change)]])
+            return _altered([told for told in answers if told.before in change.applies])
 
         return run
 
@@ -288,7 +287,7 @@ def _altered(answers: Sequence[Altered]) -> Facts:
 
 def _configure(paused: bool) -> Run:
     async def run(store: Backend, scene: Scene) -> Facts:
-        await store.alter(Selector(queue="q"), Configure(paused=paused), NOW)
+        await store.policies.pause(QueuePause("q", paused=paused), NOW)
         return []
 
     return run

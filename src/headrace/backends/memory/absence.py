@@ -1,4 +1,4 @@
-"""The last time in which no worker was there, as a store notes it."""
+"""The last absence of the whole fleet, as a store notes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.seam.records import Beat
 
 
 class Absence:
-    """Between the last beat of a fleet that was at work and the first one after it, nobody was listed."""
+    """From the last beat of a fleet that was at work to the first one after it, no worker was listed."""
 
     def __init__(self) -> None:
         self._at_work_since = 0
@@ -18,7 +18,7 @@ class Absence:
         self._ends = 0
 
     def look(self, workers: Mapping[str, Listed], beat: Beat, now: int) -> None:
-        """A worker beats that was not listed: was anybody?"""
+        """A worker beats that was not listed. Was anybody?"""
         last = nlargest(2, workers.items(), key=lambda item: (item[1].until, item[0].encode()))
         if last and last[0][1].until > now:
             return
@@ -29,5 +29,5 @@ class Absence:
         self._at_work_since = now
 
     def spares(self, lease_until: int) -> bool:
-        """Whether a lease ran out in that time."""
+        """Whether a lease expired in that time."""
         return self._begins < lease_until <= self._ends

@@ -1,4 +1,4 @@
-"""Jobs by the instant at which something becomes of them."""
+"""Jobs by the instant at which something happens to them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from headrace.seam.records import JobId
 class Agenda:
     """Ids in the order of (instant, id), each at one instant.
 
-    What is dropped or put elsewhere leaves its place in the heap behind. When such places are more than half of it,
-    the heap is made anew: in about as many steps as calls have led to that, so on average each call pays for one.
+    A job that is dropped or put elsewhere leaves a stale entry in the heap. When more than half of the entries are
+    stale, the heap is rebuilt. That takes about as many steps as there were calls since the last time, so on average
+    each call pays for one.
     """
 
     __slots__ = ("_heap", "instants")
 
     def __init__(self) -> None:
         self.instants: dict[JobId, int] = {}
-        """Who is here; to be read, not written."""
+        """The instant of each job; to be read, not written."""
         self._heap: list[tuple[int, JobId]] = []
 
     @property
     def places(self) -> int:
-        """How many places the heap has, those left behind included."""
+        """How many entries the heap has, stale ones included."""
         return len(self._heap)
 
     def put(self, job_id: JobId, instant: int) -> None:
@@ -51,11 +52,11 @@ class Agenda:
         return None
 
     def head(self) -> tuple[int, JobId] | None:
-        """The earliest instant, and whose it is."""
+        """The earliest instant and its job."""
         return None if self.first() is None else self._heap[0]
 
     def pop(self) -> JobId | None:
-        """The first job, which is out then."""
+        """Remove and return the first job."""
         if (head := self.head()) is None:
             return None
         heappop(self._heap)
@@ -63,7 +64,7 @@ class Agenda:
         return head[1]
 
     def take(self, now: int) -> Iterator[JobId]:
-        """The jobs whose instant has come, first things first; each is out once it has been given out."""
+        """The jobs whose instant has come, first things first; each is removed when it is returned."""
         while self._heap:
             instant, job_id = self._heap[0]
             left_behind = self.instants.get(job_id) != instant

@@ -19,62 +19,9 @@ from headrace.backends.memory.store import LIVE, MemoryStore
 from headrace.backends.memory.ticks import MemoryTicks
 from headrace.backends.settled import check_settled
 from headrace.backends.shares import bound_of, condemn, goes_on
+from headrace.seam import records as r
 from headrace.seam.policy import FOREVER
-from headrace.seam.records import (
-    CENSUS,
-    Altered,
-    Beat,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Configure,
-    Delete,
-    Hint,
-    Hold,
-    Inserted,
-    InsertStatus,
-    JobId,
-    JobKey,
-    Limits,
-    Move,
-    Page,
-    Pause,
-    Place,
-    PlaceStats,
-    QueueStats,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Resume,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-    Watch,
-    WorkerStats,
-)
 from headrace.types import JobState
-
-_APPLIES: dict[type, frozenset[JobState]] = {
-    Cancel: frozenset(LIVE),
-    Pause: frozenset((JobState.AVAILABLE,)),
-    Resume: frozenset((JobState.PAUSED,)),
-    Requeue: frozenset((JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)),
-    Move: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Reprioritise: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Reschedule: frozenset((JobState.AVAILABLE, JobState.PAUSED)),
-    Watch: frozenset(LIVE),
-    Hold: frozenset((JobState.COMPLETED,)),
-    Delete: frozenset(JobState) - {JobState.RUNNING},
-}
 
 
 def _wall_clock() -> int:
@@ -84,8 +31,9 @@ def _wall_clock() -> int:
 class MemoryBackend:
     """Jobs in this process's memory. Handles made by ``sibling`` share them; they are gone with the process."""
 
-    limits = Limits(durable="nothing survives the process")
+    limits = r.Limits(durable="nothing survives the process")
     tx = None
+    tidy = None
 
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store
@@ -94,8 +42,8 @@ class MemoryBackend:
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
         self._claiming = Claiming(self.store, self._end)
 
-    def _begin(self, at: Stamp) -> int:
-        """The instant of the operation that begins; the lock is held."""
+    def _begin(self, at: r.Stamp) -> int:
+        """Begin an operation, under the lock: its instant."""
         self.store.now = self._now() if at is None else at
         return self.store.now
 
@@ -109,11 +57,14 @@ class MemoryBackend:
     async def open(self) -> None:
         pass
 
+    async def now(self, at: r.Stamp = None) -> int:
+        return self._now() if at is None else at
+
     async def close(self) -> None:
         pass
 
     @asynccontextmanager
-    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[Hint]]:
+    async def listen(self, topics: Collection[str]) -> AsyncIterator[AsyncIterator[r.Hint]]:
         mailbox = Mailbox()
         with self.store.lock:
             for topic in topics:
@@ -127,7 +78,7 @@ class MemoryBackend:
 
     # -- insert
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         with self.store.lock:
             now = self._begin(at)
             answers = [self._insert(row, now, gate=True) for row in rows]
@@ -135,50 +86,50 @@ class MemoryBackend:
                 self.store.publish(f"queue:{queue}")
             return answers
 
-    def _insert(self, row: Row, now: int, *, gate: bool = False) -> Inserted:
+    def _insert(self, row: r.Row, now: int, *, gate: bool = False) -> r.Inserted:
         known = self.store.jobs.get(row.id)
         if known is not None:
-            return Inserted(InsertStatus.SAME, row.id, known.state, None, known.attempt)
+            return r.Inserted(r.InsertStatus.SAME, row.id, known.state, None, known.attempt)
         if row.key is not None:
             last = self.store.by_key(row.queue, row.key)
             if last is not None and (last.state in LIVE or (row.hold_failed and last.state is JobState.FAILED)):
                 if row.reply_to is not None and last.state in LIVE:
                     self.store.watch(last.id, row.reply_to)
-                return Inserted(InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
+                return r.Inserted(r.InsertStatus.DUPLICATE, last.id, last.state, None, last.attempt)
             if last is not None and last.state is JobState.COMPLETED and last.held_until > now:
-                return Inserted(InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
+                return r.Inserted(r.InsertStatus.DONE, last.id, last.state, last.result, last.attempt)
             if (job_id := self.store.outliving(row.queue, row.key, now)) is not None:
-                return Inserted(InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
+                return r.Inserted(r.InsertStatus.DUPLICATE, job_id, JobState.COMPLETED)
         if gate and (room := self.store.full(row.queue)):
-            return Inserted(InsertStatus.FULL, row.id, room=room)
+            return r.Inserted(r.InsertStatus.FULL, row.id, room=room)
         self.store.add(Entry(row, now))
         if row.reply_to is not None:
             self.store.watch(row.id, row.reply_to)
-        return Inserted(InsertStatus.NEW, row.id)
+        return r.Inserted(r.InsertStatus.NEW, row.id)
 
     # -- claim
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         with self.store.lock:
             return self._claiming.claim(req, self._begin(at))
 
     # -- finish
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         with self.store.lock:
             check_settled(batch)
             now = self._begin(at)
             return self._finish_all(batch, now)
 
-    async def turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+    async def finish_and_claim(
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         with self.store.lock:
             check_settled(batch)
             now = self._begin(at)
             return self._finish_all(batch, now), self._claiming.claim(req, now)
 
-    def _finish_all(self, batch: Sequence[Settlement], now: int) -> list[JobState | None]:
+    def _finish_all(self, batch: Sequence[r.Settlement], now: int) -> list[JobState | None]:
         states = [self._finish(settlement, now) for settlement in batch]
         for settlement, state in zip(batch, states, strict=True):
             for row in settlement.spawn if state is not None else ():
@@ -186,11 +137,11 @@ class MemoryBackend:
                 self.store.publish(f"queue:{row.queue}")
         return states
 
-    def _held_by(self, job_id: JobId, epoch: int, holder: str) -> Entry | None:
+    def _held_by(self, job_id: r.JobId, epoch: int, holder: str) -> Entry | None:
         entry = self.store.running.get(job_id)
         return entry if entry is not None and entry.epoch == epoch and entry.holder == holder else None
 
-    def _finish(self, s: Settlement, now: int) -> JobState | None:
+    def _finish(self, s: r.Settlement, now: int) -> JobState | None:
         entry = self._held_by(s.id, s.epoch, s.holder)
         if entry is None:
             return None
@@ -245,7 +196,7 @@ class MemoryBackend:
         return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
 
     def _change_queue(self, entry: Entry, queue: str, now: int) -> bool:
-        """Move a job and its key; a job whose key is taken there goes without it, and False is answered."""
+        """Move a job and its key. If the key is taken there, the job goes without it, and the answer is False."""
         free = not self._key_taken(entry, queue, now)
         self.store.drop_key(entry)
         self.store.move(entry, entry.state, queue=queue)
@@ -257,7 +208,7 @@ class MemoryBackend:
 
     # -- renew and reap
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         with self.store.lock:
             now = self._begin(at)
             store = self.store
@@ -269,7 +220,7 @@ class MemoryBackend:
                     store.absence.look(store.workers, beat, now)
                 started = known.stats.started_at if known else now
                 steady = known.steady_since if known and now - known.stats.seen_at <= beat.gap else now
-                stats = WorkerStats(beat.worker, beat.queues, beat.slots, beat.busy, started, now)
+                stats = r.WorkerStats(beat.worker, beat.queues, beat.slots, beat.busy, started, now)
                 store.workers[beat.holder] = Listed(stats, now + beat.ttl, steady)
             lost = []
             for job_id, epoch in beat.leases:
@@ -280,11 +231,11 @@ class MemoryBackend:
                     entry.lease_until = now + beat.lease_for
             cancels = [e.id for e in store.running.values() if e.cancel_requested and e.holder == beat.holder]
             paused = [queue for queue in beat.queues if store.paused(queue, now)]
-            first = nsmallest(CENSUS, store.running.values(), key=lambda e: e.lease_until) if beat.census else []
+            first = nsmallest(r.CENSUS, store.running.values(), key=lambda e: e.lease_until) if beat.census else []
             held = [(e.id, e.epoch, e.begun_before) for e in first if e.holder == beat.holder]
-            return Renewed(lost, cancels, paused, held=held, overdue=bool(first) and first[0].lease_until <= now)
+            return r.Renewed(lost, cancels, paused, held=held, overdue=bool(first) and first[0].lease_until <= now)
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         with self.store.lock:
             now = self._begin(at)
             steady = req.holder is None or self._steady(req, req.holder, now)
@@ -299,14 +250,14 @@ class MemoryBackend:
                 self._reap(entry, req, now, offset=req.spread * i // len(taken)) for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]
 
-    def _steady(self, req: Reap, holder: str, now: int) -> bool:
-        """Whether those whose leases have run out had time to say that they live."""
+    def _steady(self, req: r.Reap, holder: str, now: int) -> bool:
+        """Whether the holders of expired leases had time to show that they live."""
         listed = self.store.workers.get(holder)
         if listed is None:
             return False
         return listed.stats.seen_at >= now - req.gap and listed.steady_since <= now - req.steady
 
-    def _reap(self, entry: Entry, req: Reap, now: int, *, offset: int) -> Reaped:
+    def _reap(self, entry: Entry, req: r.Reap, now: int, *, offset: int) -> r.Reaped:
         if entry.cancel_requested:
             self._end(entry, JobState.CANCELLED, now, _asked_reason(entry))
             return reaped(entry)
@@ -323,94 +274,69 @@ class MemoryBackend:
 
     # -- alter
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         with self.store.lock:
             now = self._begin(at)
-            if isinstance(change, Configure):
-                self._configure(sel, change, now)
-                return []
             if sel.ids is not None or sel.keys is not None:
                 named = [e for e in self._named(sel) if _matches(e, sel, now)]
                 return [self._alter(entry, change, now) for entry in named]
             eligible = (
                 e
                 for e in self.store.jobs.values()
-                if e.state in _APPLIES[type(change)]
-                and not (isinstance(change, Cancel) and e.cancel_requested)
+                if e.state in change.applies
+                and not (isinstance(change, r.Cancel) and e.cancel_requested)
                 and _matches(e, sel, now)
             )
             return [self._alter(e, change, now) for e in nsmallest(sel.limit, eligible, key=lambda e: e.id)]
 
-    def _cancel(self, job_id: JobId, change: Cancel, now: int) -> None:
+    def _cancel(self, job_id: r.JobId, change: r.Cancel, now: int) -> None:
         self._alter(self.store.jobs[job_id], change, now)
 
-    def _named(self, sel: Selector) -> list[Entry]:
+    def _named(self, sel: r.Selector) -> list[Entry]:
         by_id = [self.store.jobs.get(job_id) for job_id in sel.ids or ()]
         by_key = [self.store.by_key(name.queue, name.key) for name in sel.keys or ()]
         return [entry for entry in dict.fromkeys(by_id + by_key) if entry is not None]
 
-    def _configure(self, sel: Selector, change: Configure, now: int) -> None:
-        if sel.queue is None:
-            raise ValueError("Configure needs a selector with a queue")
-        if sel.tenant is not None and sel.task is not None:
-            raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-        until = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
-        if sel.tenant is None and sel.task is None:
-            pauses, name = self.store.paused_queues, sel.queue
-        else:
-            turns = self.store.govern(sel.queue)
-            pauses = turns.paused_tasks if sel.tenant is None else turns.paused_tenants
-            name = (sel.task if sel.tenant is None else sel.tenant) or ""
-            if sel.tenant is None:
-                turns.wake_all(now)
-            else:
-                turns.wake_tenant(name, now)
-        if change.paused:
-            pauses[name] = until
-        else:
-            pauses.pop(name, None)
-            self.store.publish(f"queue:{sel.queue}")
-
-    def _alter(self, entry: Entry, change: Change, now: int) -> Altered:
+    def _alter(self, entry: Entry, change: r.Change, now: int) -> r.Altered:
         before = entry.state
-        if before not in _APPLIES[type(change)] or not self._apply(entry, change, now):
-            return Altered(entry.id, before, before, False, entry.queue, entry.key)
+        if before not in change.applies or not self._apply(entry, change, now):
+            return r.Altered(entry.id, before, before, False, entry.queue, entry.key)
         after = entry.state if entry.id in self.store.jobs else None
-        return Altered(entry.id, before, after, True, entry.queue, entry.key)
+        return r.Altered(entry.id, before, after, True, entry.queue, entry.key)
 
-    def _apply(self, entry: Entry, change: Change, now: int) -> bool:
+    def _apply(self, entry: Entry, change: r.Change, now: int) -> bool:
         match change:
-            case Cancel(reason):
+            case r.Cancel(reason):
                 if entry.state is JobState.RUNNING:
                     entry.superseded |= reason == "superseded" and not entry.cancel_requested
                     entry.cancel_requested = True
                     self.store.publish(f"holder:{entry.holder}")
                 else:
                     self._end(entry, JobState.CANCELLED, now, reason)
-            case Pause():
+            case r.Pause():
                 self.store.move(entry, JobState.PAUSED)
-            case Resume():
+            case r.Resume():
                 self._release(entry, JobState.AVAILABLE, entry.run_at)
-            case Requeue():
+            case r.Requeue():
                 return self._requeue(entry, now)
-            case Move(queue):
+            case r.Move(queue):
                 if queue == entry.queue or self._key_taken(entry, queue, now):
                     return False
                 self._change_queue(entry, queue, now)
                 self.store.publish(f"queue:{queue}")
-            case Reprioritise(priority):
+            case r.Reprioritise(priority):
                 self.store.move(entry, entry.state, priority=priority)
-            case Reschedule(delay, run_at):
+            case r.Reschedule(delay, run_at):
                 self.store.move(entry, entry.state, run_at=now + delay if run_at is None else run_at)
                 if entry.state is JobState.AVAILABLE:
                     self.store.publish(f"queue:{entry.queue}")
-            case Watch(inbox):
+            case r.Watch(inbox):
                 self.store.watch(entry.id, inbox)
-            case Hold(result_ttl):
+            case r.Hold(result_ttl):
                 if entry.held_until <= now:
                     return False
                 self.store.hold(entry, now + result_ttl)
-            case Delete():
+            case r.Delete():
                 self.store.remove(entry)
         return True
 
@@ -428,18 +354,18 @@ class MemoryBackend:
     # -- reading
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         with self.store.lock:
             now = self._begin(at)
             store = self.store
             entries = [
-                store.by_key(name.queue, name.key) if isinstance(name, JobKey) else store.jobs.get(name)
+                store.by_key(name.queue, name.key) if isinstance(name, r.JobKey) else store.jobs.get(name)
                 for name in names
             ]
             return [None if entry is None else store.record(entry, want, now) for entry in entries]
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         with self.store.lock:
             now = self._begin(at)
             named = sel.ids is not None or sel.keys is not None
@@ -448,38 +374,38 @@ class MemoryBackend:
             hits = (e for e in pool if (below is None or e.id < below) and _matches(e, sel, now))
             found = nlargest(limit + 1, hits, key=lambda e: e.id)
             records = [self.store.record(entry, frozenset(), now) for entry in found[:limit]]
-            return Page(records, records[-1].id.hex() if len(found) > limit else None)
+            return r.Page(records, records[-1].id.hex() if len(found) > limit else None)
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         with self.store.lock:
             now = self._begin(at)
             workers = [listed.stats for listed in self.store.workers.values() if listed.until > now]
             if queues is not None:
                 known = [self._queue_stats(queue, now) for queue in sorted(set(queues)) if self._in_use(queue, now)]
-                return Stats(known, claiming_from(queues, workers), [])
+                return r.Stats(known, claiming_from(queues, workers), [])
             names = {queue for (queue, _), count in self.store.counts.items() if count}
             names |= {queue for queue in self.store.paused_queues if self.store.paused(queue, now)}
-            return Stats(
+            return r.Stats(
                 [self._queue_stats(queue, now) for queue in sorted(names)],
                 workers,
                 [
                     *(
-                        PlaceStats(state.value, len(ended), self.store.sizes[state])
+                        r.PlaceStats(state.value, len(ended), self.store.sizes[state])
                         for state, ended in self.store.ended.items()
                     ),
-                    PlaceStats(Place.KEYS.value, len(self.store.outlived), 0),
-                    PlaceStats(Place.TICKS.value, *self.ticks.size()),
+                    r.PlaceStats(r.Place.KEYS.value, len(self.store.outlived), 0),
+                    r.PlaceStats(r.Place.TICKS.value, *self.ticks.size()),
                 ],
             )
 
     def _in_use(self, queue: str, now: int) -> bool:
         return self.store.paused(queue, now) or any(self.store.counts.get((queue, state), 0) for state in JobState)
 
-    def _queue_stats(self, queue: str, now: int) -> QueueStats:
+    def _queue_stats(self, queue: str, now: int) -> r.QueueStats:
         counts = self.store.counts
         oldest = self.store.oldest(queue)
         until = self.store.paused_queues.get(queue, 0)
-        return QueueStats(
+        return r.QueueStats(
             queue,
             until > now,
             counts[queue, JobState.AVAILABLE],
@@ -495,22 +421,22 @@ class MemoryBackend:
 
     # -- sweep
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         with self.store.lock:
             now = self._begin(at)
-            if clause.place is Place.RESULTS:
+            if clause.place is r.Place.RESULTS:
                 return self._sweep_results(clause, now)
-            if clause.place is Place.TICKS:
+            if clause.place is r.Place.TICKS:
                 return self.ticks.sweep(clause, now)
-            if clause.place is Place.KEYS:
+            if clause.place is r.Place.KEYS:
                 return self._sweep_keys(clause, now)
-            if clause.place is Place.TENANTS:
+            if clause.place is r.Place.TENANTS:
                 return self._sweep_tenants(clause, now)
-            if clause.place is Place.FAILED:
+            if clause.place is r.Place.FAILED:
                 return self._sweep_dead(clause, now)
             return self._sweep_ended(clause, JobState(clause.place.value), now)
 
-    def _sweep_ended(self, clause: SweepClause, state: JobState, now: int) -> Swept:
+    def _sweep_ended(self, clause: r.SweepClause, state: JobState, now: int) -> r.Swept:
         place = self.store.ended[state]
         doomed: list[Entry] = []
         more = False
@@ -538,10 +464,10 @@ class MemoryBackend:
         if not clause.dry_run:
             for entry in doomed:
                 self.store.sweep_away(entry, now)
-        return Swept(len(doomed), freed, kept, more)
+        return r.Swept(len(doomed), freed, kept, more)
 
-    def _sweep_dead(self, clause: SweepClause, now: int) -> Swept:
-        """FAILED jobs: what is too old; where nothing is, what is too much."""
+    def _sweep_dead(self, clause: r.SweepClause, now: int) -> r.Swept:
+        """FAILED jobs: what is too old; if there is none, what is too much."""
         place, size = self.store.ended[JobState.FAILED], self.store.sizes[JobState.FAILED]
         jobs, bound = len(place), "age"
         swept = self._sweep_ended(replace(clause, max_count=None, max_bytes=None), JobState.FAILED, now)
@@ -558,7 +484,7 @@ class MemoryBackend:
             heaviest = dead.heaviest(bound, clause.limit + 1) if bound else []
             condemned = condemn(bound, excess, clause.limit, heaviest, oldest)
             doomed = condemned[: clause.limit]
-            swept = Swept(
+            swept = r.Swept(
                 len(doomed), sum(each for _, each in doomed), jobs - len(doomed), len(condemned) > clause.limit
             )
             if not clause.dry_run:
@@ -567,16 +493,16 @@ class MemoryBackend:
         again = swept.removed > 0 and goes_on(clause, bound, swept.kept, size - swept.bytes)
         return replace(swept, more=swept.more or again)
 
-    def _sweep_results(self, clause: SweepClause, now: int) -> Swept:
+    def _sweep_results(self, clause: r.SweepClause, now: int) -> r.Swept:
         past = self.store.results_past(now, clause.limit + 1)
         doomed = past[: clause.limit]
         freed = sum(len(entry.result or b"") for entry in doomed)
         if not clause.dry_run:
             for entry in doomed:
                 self.store.drop_result(entry)
-        return Swept(len(doomed), freed, 0, len(past) > clause.limit)
+        return r.Swept(len(doomed), freed, 0, len(past) > clause.limit)
 
-    def _sweep_keys(self, clause: SweepClause, now: int) -> Swept:
+    def _sweep_keys(self, clause: r.SweepClause, now: int) -> r.Swept:
         keys = self.store.outlived
         excess = 0 if clause.max_count is None else len(keys) - clause.max_count
         first = nsmallest(clause.limit + 1, keys, key=lambda place: keys[place][1])
@@ -586,18 +512,18 @@ class MemoryBackend:
         if not clause.dry_run:
             for place in doomed:
                 del keys[place]
-        return Swept(len(doomed), 0, kept, len(condemned) > clause.limit)
+        return r.Swept(len(doomed), 0, kept, len(condemned) > clause.limit)
 
-    def _sweep_tenants(self, clause: SweepClause, now: int) -> Swept:
+    def _sweep_tenants(self, clause: r.SweepClause, now: int) -> r.Swept:
         idle = [(turns, name) for turns in self.store.turns.values() for name in turns.idle(now)]
         doomed = idle[: clause.limit]
         if not clause.dry_run:
             for turns, name in doomed:
                 turns.forget(name)
-        return Swept(len(doomed), 0, 0, len(idle) > clause.limit)
+        return r.Swept(len(doomed), 0, 0, len(idle) > clause.limit)
 
 
-def _matches(entry: Entry, sel: Selector, now: int) -> bool:
+def _matches(entry: Entry, sel: r.Selector, now: int) -> bool:
     return (
         (sel.queue is None or entry.queue == sel.queue)
         and (sel.tenant is None or entry.tenant == sel.tenant)

@@ -1,4 +1,4 @@
-"""claim: who gets which jobs."""
+"""claim: which holder gets which jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.seam.records import Claim, Claimed, Leased, Reaped
 from headrace.types import JobState
 
 _WOKEN = 1_000
-"""So many tenants one claim wakes, at most, or as many as it has room for jobs: the next claim goes on."""
+"""A claim wakes at most this many tenants, or one per job that it has room for; the next claim goes on."""
 
 
 class _Basket:
@@ -39,7 +39,7 @@ class Claiming:
         self._end = end
 
     def claim(self, req: Claim, now: int) -> Claimed:
-        """Lease jobs of each part of the queues, first an even share, then what others left."""
+        """Lease jobs of each part of the queues: first an even share, then what other parts left."""
         basket = _Basket(req)
         parts = self._parts(req.queues, now)
         plenty: list[list[str]] = []
@@ -60,7 +60,7 @@ class Claiming:
         return Claimed(basket.jobs, next_in, basket.expired, bool(chosen), any(chosen))
 
     def _chooses(self, queue: str, req: Claim, now: int) -> bool:
-        """Whether the holder is the one who makes room for jobs of the queue that were passed over."""
+        """Whether the holder is the chosen one, which makes room for jobs that were passed over."""
         holder, until = self._store.chosen.get(queue, ("", 0))
         if until > now:
             return holder == req.holder
@@ -83,7 +83,7 @@ class Claiming:
         return list(parts.values())
 
     def _take(self, part: list[str], basket: _Basket, most: int, now: int) -> int:
-        """Lease up to ``most`` jobs; how many it were."""
+        """Lease up to ``most`` jobs; return how many."""
         before = len(basket.jobs)
         turns = self._store.turns.get(part[0])
         if turns is None:
@@ -115,10 +115,10 @@ class Claiming:
             name = turns.next_tenant(basket.req.holder)
             if name is None:
                 break
-            allowed = min(turns.visit(name, now), room)
+            allowed = min(turns.allowance(name, now), room)
             if allowed:
-                line = turns.line(name, now, self._store.jobs.__getitem__)
-                taken = self._fill(line, basket, allowed, now, turns)
+                jobs = turns.eligible(name, now, self._store.jobs.__getitem__)
+                taken = self._fill(jobs, basket, allowed, now, turns)
                 turns.given(name, taken)
                 if taken < allowed and basket.left:
                     turns.rest(name, now)
@@ -143,7 +143,7 @@ class Claiming:
         return taken
 
     def _candidates(self, queues: Sequence[str], now: int) -> Generator[Entry, None, None]:
-        """Due jobs in claim order; each is out of the store's index once it has been given out."""
+        """Due jobs in claim order; each leaves the index when it is returned."""
         store = self._store
         store.promote(queues, now)
         heads = [(first, queue) for queue in queues if (first := store.first(queue)) is not None]
@@ -195,5 +195,5 @@ def _least(room: int, other: int | None) -> int:
 
 
 def reaped(entry: Entry) -> Reaped:
-    """What is told of a job that was taken back, or has expired."""
+    """The answer for a job that was taken back or has expired."""
     return Reaped(entry.id, entry.queue, entry.task, entry.state, entry.lost, entry.reason, entry.key)

@@ -1,4 +1,4 @@
-"""The dead letters of each tenant, and who holds most of them."""
+"""The dead letters of each tenant, and which tenants hold most of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dead:
         self.of: dict[str, dict[JobId, Entry]] = {}
         self._bytes: Counter[str] = Counter()
         self._heaps: dict[str, list[tuple[int, str]]] = {"jobs": [], "bytes": []}
-        """What tenants hold, negative, with their names: as it is, and as it was before."""
+        """What each tenant holds, as a negative number with its name; some entries are stale."""
 
     def bury(self, entry: Entry) -> None:
         """It has FAILED."""
@@ -37,7 +37,7 @@ class Dead:
             del self.of[entry.tenant], self._bytes[entry.tenant]
 
     def heaviest(self, by: str, limit: int) -> list[tuple[str, int]]:
-        """Those who hold most, by ``jobs`` or ``bytes``, and how much that is."""
+        """The tenants that hold most, by ``jobs`` or ``bytes``, and how much that is."""
         heap = self._heaps[by]
         found: dict[str, int] = {}
         while heap and len(found) < limit:

@@ -1,4 +1,4 @@
-"""Groups: which of their jobs have a turn."""
+"""Groups: which of their jobs are called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Place = tuple[int, JobId]
 
 
 class Group:
-    """The jobs of one group in one queue that are AVAILABLE or RUNNING: those that are called, and the line."""
+    """The AVAILABLE and RUNNING jobs of one group in one queue: the called ones, and those in line."""
 
     __slots__ = ("called", "line")
 
@@ -23,12 +23,12 @@ class Group:
         self.line: list[Place] = []
 
     def enter(self, entry: Entry) -> None:
-        """A job that is AVAILABLE; one that has kept its turn is called still."""
+        """Add an AVAILABLE job; it stays called if it kept its call."""
         if entry.id not in self.called and not self._stands(entry):
             insort(self.line, (entry.run_at, entry.id))
 
     def leave(self, entry: Entry) -> None:
-        """A job that is not AVAILABLE or RUNNING any more, or has to ask for its turn again."""
+        """Remove a job that is no longer AVAILABLE or RUNNING, or that has to be called again."""
         if self.called.pop(entry.id, None) is None and self._stands(entry):
             del self.line[bisect_left(self.line, (entry.run_at, entry.id))]
 
@@ -37,7 +37,7 @@ class Group:
         return self.line[bisect_left(self.line, place) :][:1] == [place]
 
     def send_back(self, turns: int) -> Iterator[Entry]:
-        """Jobs that lose their turn: to one that comes before them, or because there are too many."""
+        """Called jobs that must wait again: an earlier job takes the call, or too many are called."""
         while (last := self._last(turns)) is not None:
             place = (last.run_at, last.id)
             if len(self.called) <= turns and (not self.line or place < self.line[0]):
@@ -47,12 +47,12 @@ class Group:
             yield last
 
     def _last(self, turns: int) -> Entry | None:
-        """Of the called jobs that may lose their turn, the one that comes last. Where there is one turn, that is one
-        that was leased only while several have it."""
+        """The last of the called jobs that may lose their call. Where only one may be called, a job that was leased
+        keeps its call, unless several have one."""
         waiting = [e for e in self.called.values() if e.state is JobState.AVAILABLE]
         free = [e for e in waiting if turns > 1 or e.epoch == 0] or (waiting if len(self.called) > turns else [])
         return max(free, key=lambda e: (e.run_at, e.id), default=None)
 
     def next(self, turns: int) -> JobId | None:
-        """The first in line, if there is a turn for it."""
+        """The first in line, if it can be called."""
         return self.line.pop(0)[1] if self.line and len(self.called) < turns else None

@@ -9,10 +9,10 @@ from headrace.backends.memory.entry import Entry
 from headrace.seam.records import JobId
 
 PROMOTED_AT_ONCE = 1_000
-"""So many jobs one claim promotes at most."""
+"""A claim promotes at most this many jobs."""
 
 Rank = Callable[[Entry], int]
-"""The place of a job in the order of claims; the lower comes first, and of equals the lower id."""
+"""The position of a job in the order of claims: lower first, and among equals the lower id."""
 
 
 def rank(entry: Entry) -> int:
@@ -46,7 +46,7 @@ class Lane:
         self.later.drop(job_id)
 
     def promote(self, most: int, find: Callable[[JobId], Entry], rank: Rank, now: int) -> int:
-        """Jobs that have become due may be claimed, those first that were due first; how many it were."""
+        """Make jobs claimable that have become due, earliest first; return how many."""
         moved = 0
         while moved < most and (job_id := next(self.later.take(now), None)) is not None:
             self.due.put(job_id, rank(find(job_id)))
@@ -54,7 +54,7 @@ class Lane:
         return moved
 
     def draw(self, find: Callable[[JobId], Entry], now: int) -> Entry | None:
-        """The first due job, which is out then. What was due until the clock was set back lies apart again."""
+        """Remove and return the first due job. What was due until the clock was set back lies apart again."""
         while (job_id := self.due.pop()) is not None:
             entry = find(job_id)
             if entry.run_at <= now:
@@ -63,7 +63,7 @@ class Lane:
         return None
 
     def next_due(self, find: Callable[[JobId], Entry]) -> int | None:
-        """The earliest ``run_at``, where at most a few jobs are due; of more it is that of the first in order."""
+        """The earliest ``run_at``, if only a few jobs are due; if more are, that of the first in order."""
         first = self.due.head()
         instants = [self.later.first(), None if first is None else find(first[1]).run_at]
         return min((instant for instant in instants if instant is not None), default=None)

@@ -12,5 +12,5 @@ class Listed(NamedTuple):
 
     stats: WorkerStats
     until: int
-    """How long it is listed without another."""
+    """How long it is listed without another beat."""
     steady_since: int

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Tenant, Turns
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 
@@ -48,6 +48,25 @@ class MemoryPolicies:
                 turns.limits[limit.tenant] = limit
             turns.wake_tenant(limit.tenant, now)
             self._store.publish(f"queue:{limit.queue}")
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        with self._store.lock:
+            now = self._begin(at)
+            if pause.tenant is not None:
+                turns = self._store.govern(pause.queue)
+                pauses, name = turns.paused_tenants, pause.tenant
+                turns.wake_tenant(name, now)
+            elif pause.task is not None:
+                turns = self._store.govern(pause.queue)
+                pauses, name = turns.paused_tasks, pause.task
+                turns.wake_all(now)
+            else:
+                pauses, name = self._store.paused_queues, pause.queue
+            if pause.paused:
+                pauses[name] = pause.until(now)
+            else:
+                pauses.pop(name, None)
+                self._store.publish(f"queue:{pause.queue}")
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         with self._store.lock:

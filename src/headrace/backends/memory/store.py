@@ -1,4 +1,4 @@
-"""What the memory backend keeps: jobs, the places they lie in, and the indexes over them."""
+"""What the memory backend keeps: the jobs by state, and the indexes over them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class MemoryStore:
         self.dead = Dead()
         self.keys: dict[tuple[str, str], JobId] = {}
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
-        """Keys whose job has no record any more: who had them, and until when they are held."""
+        """Keys whose job has no record any more: the job that had them, and until when they are held."""
         self.inboxes: dict[JobId, dict[str, None]] = {}
-        """Who waits for the end of a job, those that came last at the end."""
+        """The inboxes that wait for the end of a job, the latest last."""
         self.now = 0
         """The instant of the operation under way."""
         self.paused_queues: dict[str, int] = {}
@@ -53,7 +53,7 @@ class MemoryStore:
         self.workers: dict[str, Listed] = {}
         self.absence = Absence()
         self.chosen: dict[str, tuple[str, int]] = {}
-        """By queue: who makes room for jobs on their last chance, and until when."""
+        """By queue: the chosen holder, which makes room for jobs on their last chance, and until when."""
         self.counts: Counter[tuple[str, JobState]] = Counter()
         self._totals: Counter[JobState] = Counter()
         """The counts of all queues."""
@@ -88,7 +88,7 @@ class MemoryStore:
         priority: int | None = None,
         run_at: int | None = None,
     ) -> None:
-        """Take the job out of the place it lies in and put it into another."""
+        """Move the job from one state to another."""
         before = entry.queue
         if run_at is not None and entry.group is not None:
             self._leave_line(entry)
@@ -133,7 +133,7 @@ class MemoryStore:
             del self.keys[entry.queue, entry.key]
 
     def watch(self, job_id: JobId, inbox: str) -> None:
-        """The inbox waits for the end of the job; who came first makes room."""
+        """The inbox waits for the end of the job; the oldest one makes room if there are too many."""
         inboxes = self.inboxes.setdefault(job_id, {})
         inboxes.pop(inbox, None)
         inboxes[inbox] = None
@@ -141,7 +141,7 @@ class MemoryStore:
             del inboxes[next(iter(inboxes))]
 
     def take_key(self, entry: Entry, queue: str, key: str) -> None:
-        """The key, which is free, leads to this job now."""
+        """Let the key, which is free, lead to this job."""
         self.keys[queue, key] = entry.id
         self.outlived.pop((queue, key), None)
 
@@ -227,14 +227,14 @@ class MemoryStore:
             group.leave(entry)
 
     def _stays_called(self, entry: Entry) -> bool:
-        """Whether a job of a group that has become AVAILABLE has a turn already; else it stands in line for one."""
+        """Whether a job of a group that has become AVAILABLE is called already; if not, it gets in line."""
         assert entry.group is not None
         group = self.groups.setdefault((entry.queue, entry.group), Group())
         group.enter(entry)
         return entry.id in group.called
 
     def call(self, queue: str, name: str) -> None:
-        """Give the turns of a group to those who come first."""
+        """Call the first jobs of a group."""
         group, turns = self.groups.get((queue, name)), self._turns_of(queue)
         if group is None:
             return
@@ -267,7 +267,7 @@ class MemoryStore:
         return self.paused_queues.get(queue, 0) > now
 
     def full(self, queue: str) -> Room | None:
-        """Where no further job may wait: in any queue, or in this one."""
+        """The limit that lets no further job wait: of all queues together, or of this one."""
         waiting = sum(self.counts.get((queue, state), 0) for state in _WAITING)
         return self._full(STORE, sum(self._totals[state] for state in _WAITING)) or self._full(queue, waiting)
 
@@ -280,7 +280,7 @@ class MemoryStore:
     # -- indexes
 
     def promote(self, queues: Iterable[str], now: int) -> None:
-        """What has become due in queues that are not governed may be claimed, a bounded number."""
+        """Make due jobs of queues that are not governed claimable, a bounded number."""
         lanes = [self._ready[queue] for queue in queues if queue in self._ready]
         due = [(first, number) for number, lane in enumerate(lanes) if (first := lane.later.first()) is not None]
         left = PROMOTED_AT_ONCE
@@ -290,17 +290,17 @@ class MemoryStore:
             left -= lanes[number].promote(left, self.jobs.__getitem__, rank, now)
 
     def first(self, queue: str) -> tuple[int, JobId] | None:
-        """Rank and id of the first job of a queue that is not governed, of those that may be claimed."""
+        """Rank and id of the first claimable job of a queue that is not governed."""
         lane = self._ready.get(queue)
         return None if lane is None else lane.due.head()
 
     def draw(self, queue: str, now: int) -> Entry | None:
-        """The first due job of a queue by (priority, run_at, id), which is out of the index then."""
+        """Remove from the index, and return, the first due job of a queue by (priority, run_at, id)."""
         lane = self._ready.get(queue)
         return None if lane is None else lane.draw(self.jobs.__getitem__, now)
 
     def put_back(self, entry: Entry) -> None:
-        """A job that may be claimed once it is due, or that was given out and nobody took."""
+        """Add a job that is claimable once it is due, or that was returned and not taken."""
         if entry.queue in self.turns:
             self.turns[entry.queue].put(entry, self.now)
             return
@@ -342,7 +342,7 @@ class MemoryStore:
             yield self._ready[queue]
 
     def expired(self, now: int, limit: int) -> list[Entry]:
-        """Due jobs whose expiry has passed, at most ``limit``; they are out of this index."""
+        """Due jobs whose expiry has passed, at most ``limit``; they leave this index."""
         found: list[Entry] = []
         others: list[tuple[JobId, int]] = []
         ids = self._expiring.take(now)
@@ -361,7 +361,7 @@ class MemoryStore:
         return [self.jobs[job_id] for job_id in self._holding.peek(now, limit)]
 
     def drop_result(self, entry: Entry) -> None:
-        """Let go of an ended job's result; its record stays."""
+        """Drop the result of an ended job; its record stays."""
         freed = len(entry.result or b"")
         self.sizes[entry.state] -= freed
         entry.size -= freed

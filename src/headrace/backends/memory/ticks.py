@@ -163,7 +163,7 @@ class MemoryTicks:
                     ticks[note.uid, note.slot] = replace(tick, state=note.state, waited=note.waited, ran=note.ran)
 
     def sweep(self, clause: SweepClause, now: int) -> Swept:
-        """What has been on the ledger for too long, or is too much."""
+        """Remove what has been on the ledger for too long, or is too much."""
         ledger = self._store.ledger
         total = len(ledger.ticks)
         excess = 0 if clause.max_count is None else total - clause.max_count
@@ -185,6 +185,6 @@ class MemoryTicks:
         return Swept(len(doomed), len(doomed) * _TICK_BYTES, total - len(doomed), more)
 
     def size(self) -> tuple[int, int]:
-        """How many ticks there are, and about their bytes."""
+        """How many ticks there are, and about how many bytes."""
         total = len(self._store.ledger.ticks)
         return total, total * _TICK_BYTES

@@ -1,4 +1,4 @@
-"""A governed queue: whose turn it is, and what he may have."""
+"""A governed queue: whose turn it is, and what that tenant may have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bucket:
 
 
 class Tenant:
-    """One tenant's jobs and its place among the others."""
+    """One tenant's jobs, and where it stands among the others."""
 
     __slots__ = ("awake", "count", "full", "holders", "lanes", "running", "since", "wake_at")
 
@@ -39,9 +39,8 @@ class Tenant:
         self.holders: Counter[str] = Counter()
 
 
-class Line:
-    """Tenants by what they are ordered by. What is not so any more leaves its place behind, until such places are too
-    many."""
+class TenantHeap:
+    """Tenants in an order. When a tenant moves, its old entry goes stale; when too many are stale, they are removed."""
 
     __slots__ = ("_heap",)
 
@@ -49,13 +48,13 @@ class Line:
         self._heap: list[tuple[int, int, str]] = []
 
     def put(self, place: tuple[int, int, str], most: int, holds: Callable[[tuple[int, int, str]], bool]) -> None:
-        """A place that a tenant has from now on; of all tenants there are ``most``."""
+        """Add the entry of a tenant; there are ``most`` tenants in all."""
         heappush(self._heap, place)
         if len(self._heap) > 2 * most + 16:
             self._heap = sorted({one for one in self._heap if holds(one)})
 
     def first(self, holds: Callable[[tuple[int, int, str]], bool]) -> tuple[int, int, str] | None:
-        """The first place that still holds."""
+        """The first entry that is not stale."""
         while self._heap and not holds(self._heap[0]):
             heappop(self._heap)
         return self._heap[0] if self._heap else None
@@ -76,9 +75,9 @@ class Turns:
         self.limits: dict[str, TenantLimit] = {}
         self.paused_tenants: dict[str, int] = {}
         self.paused_tasks: dict[str, int] = {}
-        self._awake = Line()
+        self._awake = TenantHeap()
         """By (count, since, name)."""
-        self._asleep = Line()
+        self._asleep = TenantHeap()
         """By (wake_at, 0, name)."""
         self._buckets: dict[tuple[str, str], Bucket] = {}
 
@@ -126,7 +125,7 @@ class Turns:
         return max(paused if paused > now else 0, shut or 0)
 
     def wake_all(self, now: int) -> None:
-        """The rules have changed; a rate that is not in force any more is forgotten."""
+        """The rules have changed. A rate that is no longer in force is forgotten."""
         self._buckets = {scope: kept for scope, kept in self._buckets.items() if kept.rate == self._rate(*scope)}
         for tenant in self.tenants.values():
             tenant.full = False
@@ -145,7 +144,7 @@ class Turns:
     # -- jobs
 
     def put(self, entry: Entry, now: int) -> None:
-        """A job that may be claimed when it is due."""
+        """Add a job, which is claimable once it is due."""
         tenant = self.tenant(entry.tenant)
         lane = tenant.lanes.get(entry.task)
         if lane is None:
@@ -154,7 +153,7 @@ class Turns:
         self._expect(entry.tenant, entry.run_at)
 
     def drop(self, entry: Entry, now: int) -> None:
-        """The job is not to be claimed."""
+        """Remove a job that is no longer claimable."""
         tenant = self.tenants.get(entry.tenant)
         if tenant is None:
             return
@@ -176,7 +175,7 @@ class Turns:
         self.running[entry.id] = entry.tenant, holder
 
     def stop(self, entry: Entry, now: int) -> bool:
-        """The job runs no more; whether somebody may wait for that."""
+        """The job has stopped running. Returns whether somebody may be waiting for that."""
         name, holder = self.running.pop(entry.id)
         tenant = self.tenants[name]
         tenant.running -= 1
@@ -190,8 +189,8 @@ class Turns:
         return not (self.policy.running is self.policy.holders is self.cap(name) is None)
 
     def _forget(self, name: str, now: int) -> None:
-        """A tenant without jobs whose count is not above the round, and whose rate is not under way, would come back as
-        it would come anew."""
+        """Forget a tenant that would come back just the same: it has no jobs, its count is not above the round, and its
+        rate is saved up."""
         if self._is_idle(name, now) and self.tenants[name].count <= self.round:
             self.forget(name)
 
@@ -202,16 +201,16 @@ class Turns:
         return bucket is None or bucket.full_at <= now
 
     def idle(self, now: int) -> list[str]:
-        """Tenants without jobs whose rate is not under way."""
+        """Tenants without jobs whose rate is saved up."""
         return [name for name in self.tenants if self._is_idle(name, now)]
 
     def forget(self, name: str) -> None:
-        """The tenant will come anew."""
+        """Forget the tenant; if it comes back, it is a new one."""
         del self.tenants[name]
         self._buckets.pop(("tenant", name), None)
 
     def spent(self, entry: Entry, now: int) -> None:
-        """A job was taken: every rate that it is under has one less to give."""
+        """A job was taken: spend one of every rate that applies to it."""
         for bucket in (self.bucket("queue"), self.bucket("tenant", entry.tenant), self.bucket("task", entry.task)):
             if bucket is not None:
                 bucket.full_at = bucket.rate.spend(bucket.full_at, now, 1)
@@ -219,7 +218,7 @@ class Turns:
     # -- turns
 
     def wake(self, now: int, most: int) -> None:
-        """Tenants whose time has come take part, up to so many."""
+        """Wake tenants whose time has come, at most this many."""
         for _ in range(most):
             first = self._asleep.first(self._sleeps)
             if first is None or first[0] > now:
@@ -244,7 +243,7 @@ class Turns:
         return tenant is not None and tenant.wake_at == place[0]
 
     def _expect(self, name: str, instant: int) -> None:
-        """Something may be had of the tenant from then on."""
+        """The tenant may have a job to give from then on."""
         tenant = self.tenants[name]
         if not (tenant.awake or tenant.full) and (tenant.wake_at is None or instant < tenant.wake_at):
             tenant.wake_at = instant
@@ -263,7 +262,7 @@ class Turns:
         return min([*rooms, *([] if free is None else [free])], default=None)
 
     def next_tenant(self, holder: str) -> str | None:
-        """Who is to be visited."""
+        """The tenant to visit next."""
         others: set[str] = set()
         while (first := self._awake.first(self._stands)) is not None:
             holders = self.tenants[first[2]].holders
@@ -275,13 +274,14 @@ class Turns:
         return None if first is None else first[2]
 
     def given(self, name: str, jobs: int) -> None:
-        """A tenant has got so many jobs."""
+        """The tenant was given this many jobs."""
         if jobs:
             self.tenants[name].count += jobs
             self._stand(name)
 
-    def visit(self, name: str, now: int) -> int:
-        """How many jobs the tenant may be given; 0 if none, and then it takes part no more."""
+    def allowance(self, name: str, now: int) -> int:
+        """The allowance: how many jobs the tenant may be given now. If it is 0, the tenant is asleep or full from now
+        on."""
         tenant = self.tenants[name]
         self.round = max(self.round, tenant.count)
         cap = self.cap(name)
@@ -297,9 +297,9 @@ class Turns:
         rooms = (self.policy.chunk or CHUNK, None if cap is None else cap - tenant.running, free)
         return min(room for room in rooms if room is not None)
 
-    def line(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
-        """The tenant's due jobs in their order, but for tasks that are closed. Whoever takes one tells the store before
-        he asks for the next; what he does not take must be put back."""
+    def eligible(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:
+        """The tenant's due jobs in order, without tasks that may not run now. The caller records a job as taken before
+        it asks for the next, and puts back a job that it does not take."""
         lanes = self.tenants[name].lanes
         heads: list[tuple[tuple[int, JobId], str]] = []
         left = PROMOTED_AT_ONCE
@@ -326,7 +326,7 @@ class Turns:
         return rank(entry) if step is None else entry.run_at + entry.priority * step
 
     def rule(self, policy: Policy, find: Callable[[JobId], Entry]) -> None:
-        """Another policy is in force. One that orders jobs otherwise brings all lanes into that order."""
+        """Another policy is in force. If it changes the order of jobs, all lanes are reordered."""
         before, self.policy = self.policy, policy
         if policy.ageing != before.ageing:
             for lane in [lane for tenant in self.tenants.values() for lane in tenant.lanes.values()]:
@@ -334,7 +334,7 @@ class Turns:
                     lane.due.put(job_id, self._rank(find(job_id)))
 
     def rest(self, name: str, now: int) -> None:
-        """The tenant has nothing more to give now."""
+        """The tenant has no eligible job left: it falls asleep."""
         tenant = self.tenants[name]
         instants = [
             max(first, self.closed_until(task, now))
@@ -346,7 +346,7 @@ class Turns:
         self._forget(name, now)
 
     def next_in(self, now: int) -> int | None:
-        """How long until somebody wakes, or the queue's rate opens."""
+        """How long until a tenant wakes, or the rate of the queue opens."""
         opens_at = self.opens_at("queue", "", now)
         if opens_at is not None:
             return opens_at - now

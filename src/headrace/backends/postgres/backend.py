@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -17,7 +17,7 @@ from psycopg.errors import UniqueViolation
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.postgres import rows as shapes
-from headrace.backends.postgres.arrays import bigints, smallints, texts, uuids
+from headrace.backends.postgres.arrays import Smallints, bigints, smallints, texts, uuids
 from headrace.backends.postgres.bind import PostgresTransactions
 from headrace.backends.postgres.bulk import Bulk
 from headrace.backends.postgres.connections import Connections, Then
@@ -32,47 +32,7 @@ from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
-from headrace.seam.records import (
-    CENSUS,
-    Altered,
-    Beat,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Configure,
-    Delete,
-    Hold,
-    Inserted,
-    InsertStatus,
-    JobId,
-    JobKey,
-    Leased,
-    Limits,
-    Move,
-    Page,
-    Pause,
-    Place,
-    PlaceStats,
-    QueueStats,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Resume,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-    Watch,
-    WorkerStats,
-)
+from headrace.seam import records as r
 from headrace.types import JobState
 
 log = logging.getLogger("headrace")
@@ -80,29 +40,18 @@ log = logging.getLogger("headrace")
 _ID = attrgetter("id")
 _CLAIM_ORDER = attrgetter("priority", "run_at", "id")
 _PLACE = itemgetter(0)
-_COUNT_CAP = Limits().count_cap
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_COUNT_CAP = r.Limits().count_cap
+_STATUSES = {1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE}
 _FULL = 4
-_KINDS: dict[type[Change], int] = {
-    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
+_KINDS: dict[type[r.Change], int] = {
+    r.Cancel: 1, r.Pause: 2, r.Resume: 3, r.Requeue: 4, r.Move: 5, r.Reprioritise: 6, r.Watch: 7, r.Hold: 8,
+    r.Delete: 9, r.Reschedule: 10,
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
-_APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Reschedule: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
-_PLACES = {CODES[JobState(place)]: place.value for place in (Place.COMPLETED, Place.CANCELLED, Place.FAILED)} | {
-    6: Place.TICKS.value,
-    7: Place.KEYS.value,
+_PLACES = {CODES[JobState(place)]: place.value for place in (r.Place.COMPLETED, r.Place.CANCELLED, r.Place.FAILED)} | {
+    6: r.Place.TICKS.value,
+    7: r.Place.KEYS.value,
 }
 _UNCONFINED = re.compile(r"\{schema\}\.(insert_v1|fetch_v1|matching_v1|save_v1|find_v1|due_v1|plan_v1|history_v1)\b")
 """What a role that is confined to tenants calls by another name."""
@@ -147,10 +96,10 @@ class PostgresBackend:
         self._sql = _statements(schema)
         self._bulk = Bulk(self._connections, self._sql)
         self._seals = _seals(self._sql["seal"].encode())
-        self.limits = Limits(
+        self.limits = r.Limits(
             max_batch=1_000,
             count_cap=_COUNT_CAP,
-            lanes=2,
+            trips=2,
             durable="what was acknowledged survives what the server's synchronous_commit says",
         )
 
@@ -200,6 +149,12 @@ class PostgresBackend:
             await self._notifier.flush()
             await self._connections.close()
 
+    async def now(self, at: r.Stamp = None) -> int:
+        if at is not None:
+            return at
+        [[now]] = await self._call("now")
+        return int(now)
+
     async def _call(self, name: str, *params: Any) -> list[Any]:
         try:
             rows = await self._connections.rows(self._sql[name], params, self._seals.get(name))
@@ -210,7 +165,7 @@ class PostgresBackend:
         self._served.add(name)
         return rows
 
-    async def _go_on(self, name: str, at: Stamp, *params: Any) -> list[Any]:
+    async def _go_on(self, name: str, at: r.Stamp, *params: Any) -> list[Any]:
         """Call what must not fail for a single job: where one cannot be read, it is set aside; then call again."""
         try:
             return await self._call(name, at, *params)
@@ -224,7 +179,7 @@ class PostgresBackend:
         self._notifier.send((f"inbox:{inbox}", job_id) for job_id, inbox in aside if inbox is not None)
         return await self._call(name, at, *params)
 
-    def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[Settlement] = ()) -> None:
+    def _tell(self, rows: Sequence[Sequence[Any]], batch: Sequence[r.Settlement] = ()) -> None:
         told = shapes.hints(rows) + [(f"queue:{row.queue}", None) for s in batch for row in s.spawn]
         jobs = Counter(topic for topic, job_id in told if topic.startswith("queue:"))
         for topic, number in jobs.items():
@@ -234,24 +189,26 @@ class PostgresBackend:
 
     # -- writing
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
-        answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
+        answers = [r.Inserted(r.InsertStatus.NEW, row.id) for row in rows]
         if not (self._bulk.takes(rows) and await self._bulk.insert(rows, at)):
             found = await self._insert(at, shapes.insert_params(rows))
             for ord_, status, job_id, state, attempt, result in found:
                 if status == _FULL:
                     room = shapes.room(rows[ord_ - 1].queue, result)
-                    answers[ord_ - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+                    answers[ord_ - 1] = r.Inserted(r.InsertStatus.FULL, job_id, room=room)
                 else:
-                    answers[ord_ - 1] = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-        new = Counter(row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is InsertStatus.NEW)
+                    answers[ord_ - 1] = r.Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+        new = Counter(
+            row.queue for row, answer in zip(rows, answers, strict=True) if answer.status is r.InsertStatus.NEW
+        )
         for queue, jobs in new.items():
             self._notifier.count(f"queue:{queue}", jobs)
         return answers
 
-    async def _insert(self, at: Stamp, params: tuple[Any, ...]) -> list[Any]:
+    async def _insert(self, at: r.Stamp, params: tuple[Any, ...]) -> list[Any]:
         """Ids are new, as a rule: to be ready for one that is not costs a transaction within the transaction."""
         try:
             return await self._call("insert_new", at, *params)
@@ -260,16 +217,16 @@ class PostgresBackend:
                 raise
         return await self._call("insert", at, *params)
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         began, marks = self._set_out()
         notes = self._crowd.looks(req.queues)
         rows = await self._go_on("claim", at, *self._claim_params(req), *marks)
         self._tell(rows)
         return self._hushed(req, notes, self._claimed(rows, marks, began))
 
-    async def turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+    async def finish_and_claim(
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
         began, marks = self._set_out()
@@ -291,7 +248,7 @@ class PostgresBackend:
         states = _completed(batch, ordered, rows) if ordered else _settled(batch, rows)
         return states, self._hushed(req, notes, self._claimed(rows, marks, began))
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         if shapes.are_plain(batch):
@@ -303,66 +260,64 @@ class PostgresBackend:
         self._tell(rows, batch)
         return _settled(batch, rows)
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         [[lost, busy, cancels, paused, held, epochs, begun, overdue]] = await self._call(
             "renew", at, beat.holder, beat.worker, texts(list(beat.queues)), beat.lease_for,
             uuids([job_id for job_id, _ in beat.leases]), bigints([epoch for _, epoch in beat.leases]),
             beat.ttl, beat.slots, beat.busy, beat.leaving, beat.gap, beat.at_work,
-            CENSUS if beat.census else 0,
+            r.CENSUS if beat.census else 0,
         )  # fmt: skip
         lost, busy = ([beat.leases[ord_ - 1] for ord_ in ords or ()] for ords in (lost, busy))
         mine = list(zip(held or (), epochs or (), begun or (), strict=True))
-        return Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
+        return r.Renewed(lost, cancels or (), paused or (), busy, mine, bool(overdue))
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         rows = await self._go_on("reap", at, req.limit, req.max_lost, req.spread, req.holder, req.gap, req.steady)
         self._tell(rows)
         return [shapes.reaped(row) for row in rows if row[0] == 2]
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            if sel.queue is None:
-                raise ValueError("Configure needs a selector with a queue")
-            if sel.tenant is not None and sel.task is not None:
-                raise ValueError(
-                    "Configure takes a selector with a tenant or with a task, but this one has both: send two"
-                )
-            await self._call("configure", at, sel.queue, sel.tenant, sel.task, change.paused, change.lasts)
-            if not change.paused:
-                self._notifier.send([(f"queue:{sel.queue}", None)])
-            return []
-        applies = _APPLIES[type(change)]
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         text, number = _arguments(change)
         named = sel.ids is not None or sel.keys is not None
         meant = _selection(
-            sel, at, None if named else applies, limit=sel.limit, unasked=isinstance(change, Cancel)
+            sel, at, None if named else change.applies, limit=sel.limit, unasked=isinstance(change, r.Cancel)
         )  # fmt: skip
-        at_instant = isinstance(change, Reschedule) and change.run_at is not None
+        at_instant = isinstance(change, r.Reschedule) and change.run_at is not None
         kind = _PUT_AT if at_instant else _KINDS[type(change)]
-        if isinstance(change, Cancel | Watch):
+        if isinstance(change, r.Cancel | r.Watch):
             rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
-            if self._confined and isinstance(change, Watch):  # who did not see the watch has ended the job after this
+            if self._confined and isinstance(change, r.Watch):  # who did not see the watch has ended the job after this
                 rows = await self._call("ask", *meant[:-1], kind, text, sel.reason)
         else:
-            states = None if sel.states is None else smallints(sorted(CODES[state] for state in sel.states))
+            states = None if sel.states is None else _codes(sel.states)
             rows = await self._call(
-                "alter", at, *meant, kind, text, number, smallints(applies), not named, sel.queue, states, sel.reason
+                "alter",
+                at,
+                *meant,
+                kind,
+                text,
+                number,
+                _codes(change.applies),
+                not named,
+                sel.queue,
+                states,
+                sel.reason,
             )
         self._tell(rows)
         return [
-            Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
+            r.Altered(row[1], STATES[row[6]], None if row[7] is None else STATES[row[7]], bool(row[8]), row[2], row[5])
             for row in rows
             if row[0] == 6
         ]
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        if clause.place is Place.TICKS:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
+        if clause.place is r.Place.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is Place.KEYS:
+        if clause.place is r.Place.KEYS:
             [found] = await self._call("sweep_keys", at, clause.max_count, clause.limit, clause.dry_run)
-        elif clause.place is Place.TENANTS:
+        elif clause.place is r.Place.TENANTS:
             [found] = await self._call("sweep_tenants", at, clause.limit, clause.dry_run)
-        elif clause.place is Place.RESULTS:
+        elif clause.place is r.Place.RESULTS:
             [found] = await self._call("sweep_results", at, clause.limit, clause.dry_run)
         else:
             state = CODES[JobState(clause.place.value)]
@@ -370,49 +325,49 @@ class PostgresBackend:
                 "sweep", at, state, clause.older_than, clause.max_count, clause.max_bytes, clause.limit, clause.dry_run,
                 clause.spare,
             )  # fmt: skip
-        return Swept(*found)
+        return r.Swept(*found)
 
     # -- reading
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         if not names:
             return []
-        ids = [name for name in names if not isinstance(name, JobKey)]
-        keys = [name for name in names if isinstance(name, JobKey)]
+        ids = [name for name in names if not isinstance(name, r.JobKey)]
+        keys = [name for name in names if isinstance(name, r.JobKey)]
         found = await self._call(
             "fetch", at, uuids(ids), texts([key.queue for key in keys]), texts([key.key for key in keys]),
             shapes.mask(want), "error" in want, "result" in want,
         )  # fmt: skip
         records = {row[0]: shapes.record(row[2:], row[1]) for row in found}
         by_id, by_key = count(1), count(len(ids) + 1)
-        return [records.get(next(by_key if isinstance(name, JobKey) else by_id)) for name in names]
+        return [records.get(next(by_key if isinstance(name, r.JobKey) else by_id)) for name in names]
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         below = None if after is None else bytes.fromhex(after)
         found = await self._call("scan", at, *_selection(sel, at, None, limit=limit + 1, below=below, newest=True))
         records = [shapes.record(row[2:], row[1]) for row in found[:limit]]
-        return Page(records, records[-1].id.hex() if len(found) > limit else None)
+        return r.Page(records, records[-1].id.hex() if len(found) > limit else None)
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         names = None if queues is None else texts(list(queues))
         found = await self._call("stats", at, self.limits.count_cap, names)
         workers = await self._call("workers", at)
         places = await self._call("places") if queues is None else ()
-        return Stats(
-            [QueueStats(*row) for row in sorted(found)],
-            claiming_from(queues, (WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers)),
-            [PlaceStats(_PLACES[state], count, size) for state, count, size in places],
+        return r.Stats(
+            [r.QueueStats(*row) for row in sorted(found)],
+            claiming_from(queues, (r.WorkerStats(row[0], tuple(row[1]), *row[2:]) for row in workers)),
+            [r.PlaceStats(_PLACES[state], count, size) for state, count, size in places],
         )
 
     # -- inside
 
-    def _claim_params(self, req: Claim) -> tuple[Any, ...]:
+    def _claim_params(self, req: r.Claim) -> tuple[Any, ...]:
         want = shapes.ALL_SECTIONS if req.want is None else shapes.mask(req.want)
         return req.holder, texts(list(req.queues)), req.limit, req.lease_for, want, req.lost_below, req.max_bytes
 
-    def _hushed(self, req: Claim, notes: Mapping[str, Mapping[str, int]], claimed: Claimed) -> Claimed:
+    def _hushed(self, req: r.Claim, notes: Mapping[str, Mapping[str, int]], claimed: r.Claimed) -> r.Claimed:
         """Tell the others where nothing is left for them."""
         if notes and claimed.next_in != 0:
             told = sum(jobs for tokens in notes.values() for jobs in tokens.values())
@@ -427,9 +382,9 @@ class PostgresBackend:
         now = asyncio.get_running_loop().time()
         return now, self._way.marks(now)
 
-    def _claimed(self, rows: Sequence[Any], marks: Marks, began: float) -> Claimed:
-        jobs: list[Leased] = []
-        expired: list[Reaped] = []
+    def _claimed(self, rows: Sequence[Any], marks: Marks, began: float) -> r.Claimed:
+        jobs: list[r.Leased] = []
+        expired: list[r.Reaped] = []
         places: list[int] = []
         for row in rows:
             match row[0]:
@@ -444,7 +399,7 @@ class PostgresBackend:
         else:
             jobs.sort(key=_CLAIM_ORDER)
         now = asyncio.get_running_loop().time()
-        claimed = Claimed(jobs, self._way.patience(next_in, now), expired, passed_over > 0, passed_over > 1)
+        claimed = r.Claimed(jobs, self._way.patience(next_in, now), expired, passed_over > 0, passed_over > 1)
         self._way.walked(walked, claimed, due, marks, began, now)
         self._crowd.took(now - began)
         return claimed
@@ -472,20 +427,24 @@ def _statements(schema: str, *, confined: bool = False) -> dict[str, str]:
     return {name: call.replace("{schema}", quoted) for name, call in calls.items()}
 
 
+def _codes(states: Iterable[JobState]) -> Smallints:
+    return smallints(sorted(CODES[state] for state in states))
+
+
 def _selection(
-    sel: Selector,
-    at: Stamp,
-    applies: Sequence[int] | None,
+    sel: r.Selector,
+    at: r.Stamp,
+    applies: frozenset[JobState] | None,
     *,
     limit: int,
-    below: JobId | None = None,
+    below: r.JobId | None = None,
     newest: bool = False,
     unasked: bool = False,
 ) -> tuple[Any, ...]:
     """The parameters of ``matching_v1``."""
-    states = None if sel.states is None else {CODES[state] for state in sel.states}
+    states = sel.states
     if applies is not None:
-        states = set(applies) if states is None else states & set(applies)
+        states = applies if states is None else states & applies
     keys = sel.keys or ()
     return (
         at,
@@ -496,7 +455,7 @@ def _selection(
         sel.queue,
         sel.tenant,
         sel.task,
-        None if states is None else smallints(sorted(states)),
+        None if states is None else _codes(states),
         sel.older_than,
         None if sel.above is None else UUID(bytes=sel.above),
         None if below is None else UUID(bytes=below),
@@ -507,24 +466,26 @@ def _selection(
     )
 
 
-def _arguments(change: Change) -> tuple[str | None, int | None]:
+def _arguments(change: r.Change) -> tuple[str | None, int | None]:
     match change:
-        case Cancel(reason):
+        case r.Cancel(reason):
             return reason, None
-        case Move(queue):
+        case r.Move(queue):
             return queue, None
-        case Watch(inbox):
+        case r.Watch(inbox):
             return inbox, None
-        case Reprioritise(priority):
+        case r.Reprioritise(priority):
             return None, priority
-        case Reschedule(delay, run_at):
+        case r.Reschedule(delay, run_at):
             return None, delay if run_at is None else run_at
-        case Hold(result_ttl):
+        case r.Hold(result_ttl):
             return None, result_ttl
     return None, None
 
 
-def _completed(batch: Sequence[Settlement], ordered: list[Settlement], rows: Sequence[Any]) -> list[JobState | None]:
+def _completed(
+    batch: Sequence[r.Settlement], ordered: list[r.Settlement], rows: Sequence[Any]
+) -> list[JobState | None]:
     """The answers in the order of the batch. It travels by id, so that no two batches wait for each other."""
     states = _settled(ordered, rows)
     if ordered == batch:
@@ -533,7 +494,7 @@ def _completed(batch: Sequence[Settlement], ordered: list[Settlement], rows: Seq
     return [found[s.id] for s in batch]
 
 
-def _settled(batch: Sequence[Settlement], rows: Sequence[Any]) -> list[JobState | None]:
+def _settled(batch: Sequence[r.Settlement], rows: Sequence[Any]) -> list[JobState | None]:
     states: list[JobState | None] = [s.state for s in batch]
     for row in rows:
         if row[0] == 0:

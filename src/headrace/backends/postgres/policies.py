@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.backends.postgres.arrays import bigints, texts
 from headrace.backends.postgres.ticks import Call, Send
-from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 
@@ -28,6 +28,11 @@ class PostgresPolicies:
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._call("limit_tenant", at, limit.queue, limit.tenant, limit.running, *_numbers(limit.rate))
         self._send([(f"queue:{limit.queue}", None)])
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._call("configure", at, pause.queue, pause.tenant, pause.task, pause.paused, pause.lasts)
+        if not pause.paused:
+            self._send([(f"queue:{pause.queue}", None)])
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         names = None if queues is None else texts(list(queues))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from headrace.backends.redis.checks import Fact, facts, transport
+from headrace.backends.redis.connections import ServerConnections
+from headrace.backends.redis.endpoint import Endpoint
 from headrace.backends.redis.hints import Listener
-from headrace.backends.redis.lines import ServerLines
 from headrace.backends.redis.opening import check
-from headrace.backends.redis.place import Place
 from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
@@ -18,54 +18,54 @@ from headrace.types import JobState
 
 
 class RedisBackend(Shard):
-    """Jobs in one Valkey or Redis server, or in the primary that sentinels name; shared by any number of machines."""
+    """Jobs in one Valkey or Redis server, or in the primary that sentinels name, shared by any number of machines."""
 
     tx = None
+    tidy = None
 
-    def __init__(self, place: Place, *, prefix: str = "headrace", listen: bool = True) -> None:
-        self._place = place
+    def __init__(self, endpoint: Endpoint, *, prefix: str = "headrace", listen: bool = True) -> None:
+        self._endpoint = endpoint
         self._prefix = prefix
         self._listen = listen
-        lines = ServerLines(place)
-        super().__init__(lines, f"{prefix}{{jobs}}", place.where)
-        self._hints = Listener(lines, prefix, lambda _: self._base, place.where) if listen else None
+        connections = ServerConnections(endpoint)
+        super().__init__(connections, f"{prefix}{{jobs}}", endpoint.where)
+        self._hints = Listener(connections, prefix, lambda _: self._base, endpoint.where) if listen else None
 
     @property
     def hints(self) -> Listener | None:
         return self._hints
 
     def sibling(self) -> RedisBackend:
-        return type(self)(self._place, prefix=self._prefix, listen=self._listen)
+        return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen)
 
     async def open(self) -> None:
-        self._lines.open()
+        self._connections.open()
         try:
-            await check(self._lines, self._base, self._place)
-            self._lines.known_good()
+            await check(self._connections, self._base, self._endpoint)
+            self._connections.known_good()
         except BaseException:
             await self.close()
             raise
 
     async def checks(self, kept: int = 0) -> list[Fact]:
-        """What is worth knowing of the server, for those who look after it; ``kept`` is how many bytes of ended jobs
-        retention may keep."""
+        """Facts about the server for operators; ``kept`` is how many bytes of ended jobs retention may keep."""
         try:
-            return transport(self._place) + await facts(partial(self._lines.call, self._base), kept, DIGESTS)
+            return transport(self._endpoint) + await facts(partial(self._connections.call, self._base), kept, DIGESTS)
         except Refused as error:
-            raise translated(error, self._place.where) from error
+            raise translated(error, self._endpoint.where) from error
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)
         if self._hints is not None:
-            self._hints.fed(req, claimed)
+            self._hints.claimed(req, claimed)
         return claimed
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
-        states, claimed = await super().turn(batch, req, at)
+        states, claimed = await super().finish_and_claim(batch, req, at)
         if self._hints is not None:
-            self._hints.fed(req, claimed)
+            self._hints.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
@@ -75,4 +75,4 @@ class RedisBackend(Shard):
         return states
 
     async def close(self) -> None:
-        await self._lines.close()
+        await self._connections.close()

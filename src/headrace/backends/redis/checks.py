@@ -1,4 +1,4 @@
-"""What is worth knowing of a server: what survives its end, and how much room there is."""
+"""Facts about a server for operators: what survives a crash, and how much room there is."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headrace.backends.redis.endpoint import Endpoint
 from headrace.backends.redis.opening import read_info
-from headrace.backends.redis.place import Place
 from headrace.backends.redis.translate import Refused
 
 SETTINGS = ("appendfsync", "save")
-"""What INFO does not tell and CONFIG GET does."""
+"""Settings that CONFIG GET returns and INFO does not."""
 _APPENDONLY = "CONFIG SET appendonly yes, and the same in its configuration"
 _FSYNC = {
     "always": "what was acknowledged is on the disk",
-    "everysec": "a crash of the machine may take what was acknowledged in the last two seconds; a server process that "
+    "everysec": "a crash of the machine may lose what was acknowledged in the last two seconds; a server process that "
     "is killed usually loses nothing",
-    "no": "a crash of the machine may take what was acknowledged in the last half minute",
+    "no": "a crash of the machine may lose what was acknowledged in the last half minute",
 }
 _LESS = (
     "a larger maxmemory, or on the workers smaller HEADRACE_RETENTION__COMPLETED__BYTES, …__CANCELLED__BYTES and "
     "…__FAILED__BYTES"
 )
-_DISK = "look at the room on its disk, and at its log"
+_DISK = "check its free disk space and its log"
 _LOGGED = 128
-"""Entries of the log of slow commands that are looked at."""
+"""How many entries of the slow log are read."""
 _LONG = 50_000
 """Microseconds: no script should take longer."""
 _FULL = 0.9
 _ROOM = 1.25
-"""How many times what is kept of ended jobs the memory should be: their bytes are counted without what each takes on
-the server beside them, and there are others."""
+"""The memory should be this many times the bytes of ended jobs that are kept: these bytes do not count the server's
+overhead per job, and other jobs need room too."""
 
 
 class Fact(NamedTuple):
-    """One thing that was found out: ``ok``, ``warn`` or ``fail``, on one subject."""
+    """One fact: ``ok``, ``warn`` or ``fail``, on one subject."""
 
     level: str
     check: str
@@ -43,19 +43,19 @@ class Fact(NamedTuple):
     advice: str = ""
 
 
-def transport(place: Place) -> list[Fact]:
-    """What others may hear on the way to the servers that the URL names."""
-    if not any(map(place.in_clear, place.addresses)):
+def transport(endpoint: Endpoint) -> list[Fact]:
+    """What can be overheard on the way to the servers in the URL."""
+    if not any(map(endpoint.in_clear, endpoint.addresses)):
         return []
-    what = "plaintext=yes: what is sent to another machine goes in clear, the password too"
-    return [Fact("warn", "transport", what, f"write {place.twin} if the server speaks TLS")]
+    what = "plaintext=yes: everything sent to another machine is unencrypted, the password too"
+    return [Fact("warn", "transport", what, f"write {endpoint.twin} if the server speaks TLS")]
 
 
 async def facts(
     call: Callable[..., Awaitable[Any]], kept: int = 0, names: Mapping[bytes, str] = MappingProxyType({})
 ) -> list[Fact]:
-    """What one server tells of itself; ``kept`` is how many bytes of ended jobs may be kept there, ``names`` are those
-    of our scripts by their digests."""
+    """The facts about one server; ``kept`` is how many bytes of ended jobs may be kept there, ``names`` are the names
+    of our scripts by digest."""
     info = read_info(await call("INFO"))
     settings: dict[str, str] = {}
     try:
@@ -78,17 +78,17 @@ def durable(info: Mapping[str, str], settings: Mapping[str, str]) -> str:
         said = _FSYNC.get(fsync)
         return f"append-only file, appendfsync {fsync}: {said}" if said else "append-only file"
     if settings.get("save") == "":
-        return "neither append-only file nor snapshots: nothing survives the server"
-    return "no append-only file: a crash takes all that was acknowledged since the last snapshot"
+        return "neither append-only file nor snapshots: nothing survives a restart"
+    return "no append-only file: a crash loses all that was acknowledged since the last snapshot"
 
 
 def examine(info: Mapping[str, str], settings: Mapping[str, str], kept: int = 0) -> list[Fact]:
-    """What INFO and CONFIG GET tell of one server; ``settings`` is empty where the user may not ask for them."""
+    """The facts that INFO and CONFIG GET give; ``settings`` is empty if the user may not run CONFIG GET."""
     return [_server(info), *_persistence(info, settings), *_memory(info, kept)]
 
 
 def slow_scripts(log: Sequence[Sequence[Any]], names: Mapping[bytes, str]) -> list[Fact]:
-    """Of our own scripts, those that held the server up, by its log of what was slow."""
+    """Our own scripts that blocked the server for long, according to its slow log."""
     longest: dict[str, int] = {}
     for _, _, micros, words, *_ in log:
         name = names.get(words[1]) if len(words) > 1 else None
@@ -96,12 +96,12 @@ def slow_scripts(log: Sequence[Sequence[Any]], names: Mapping[bytes, str]) -> li
             longest[name] = max(longest.get(name, 0), micros)
     if not longest:
         return []
-    told = ", ".join(f"{name} {micros / 1000:.0f} ms" for name, micros in sorted(longest.items()))
+    slow = ", ".join(f"{name} {micros / 1000:.0f} ms" for name, micros in sorted(longest.items()))
     advice = (
-        "it serves nobody else meanwhile: give it a core of its own and memory that is not swapped; if it has both, "
-        "report the operation and how many jobs, queues and tenants there are"
+        "a slow script blocks all clients: give the server a core of its own and memory that is not swapped; if it "
+        "has both, report the operation and how many jobs, queues and tenants there are"
     )
-    return [Fact("warn", "scripts", f"slow lately, by SLOWLOG: {told}", advice)]
+    return [Fact("warn", "scripts", f"slow lately, according to SLOWLOG: {slow}", advice)]
 
 
 def _server(info: Mapping[str, str]) -> Fact:
@@ -139,15 +139,15 @@ def _durability(info: Mapping[str, str], settings: Mapping[str, str]) -> Fact:
 
 def _memory(info: Mapping[str, str], kept: int) -> list[Fact]:
     policy = info.get("maxmemory_policy", "?")
-    found = [Fact("ok", "eviction", f"maxmemory-policy {policy}: the server throws nothing away")]
+    found = [Fact("ok", "eviction", f"maxmemory-policy {policy}: the server evicts nothing")]
     if policy != "noeviction":
         advice = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
-        text = f"maxmemory-policy {policy}: the server throws jobs away when its memory is full"
+        text = f"maxmemory-policy {policy}: the server evicts jobs when its memory is full"
         found = [Fact("fail", "eviction", text, advice)]
     used, bound = int(info.get("used_memory", "0")), int(info.get("maxmemory", "0"))
     if not bound:
-        text = f"{_size(used)} used, no maxmemory: when the machine has no more, the system ends the server"
-        advice = "CONFIG SET maxmemory to what the machine can spare: then who enqueues is told that the store is full"
+        text = f"{_size(used)} used, no maxmemory: if the machine runs out of memory, the system kills the server"
+        advice = "CONFIG SET maxmemory to what the machine can spare: then an enqueue fails with StoreFull instead"
         return [*found, Fact("warn", "memory", text, advice)]
     text = f"{_size(used)} of maxmemory {_size(bound)} used"
     if used >= _FULL * bound:

@@ -1,5 +1,5 @@
-"""Wake-ups. Whoever waits for a queue's jobs blocks on a list of signals, so that one signal wakes one of them; what is
-meant for a certain process comes through a channel of its own."""
+"""Hints. A waiting worker blocks on a list of signals of its queue, so one signal wakes one worker. Hints for one
+process come through a channel of its own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-from headrace.backends.redis.line import Line
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.connection import Connection
+from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
 from headrace.seam.records import Claim, Claimed, Hint
@@ -17,20 +17,20 @@ from headrace.seam.records import Claim, Claimed, Hint
 _BLOCK = 2
 """Seconds that the server holds a request for signals."""
 _PATIENCE = 7.0
-"""Seconds that it has to answer one."""
+"""Seconds that the server has to answer such a request."""
 _QUIET = 10.0
-"""Seconds without a word on a channel after which the server is asked whether it is still there."""
+"""Seconds of silence on a channel after which the server is asked whether it is still there."""
 _ANSWER = 5.0
-"""Seconds that it has to say so."""
+"""Seconds that it has to answer that."""
 _LEAVING = 1.0
-"""Seconds that whoever leaves takes to pass on what was meant for others."""
+"""Seconds that a leaving listener takes to pass on signals meant for others."""
 _SIGNAL_TTL = 60
 _MOVING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
-"""Refusals while a slot goes from server to server."""
+"""Refusals while a slot moves between servers."""
 
 
 class Signal(NamedTuple):
-    """One of a queue, as it was taken."""
+    """A signal of a queue, as it was taken."""
 
     base: str
     key: bytes
@@ -43,32 +43,32 @@ _News = asyncio.Queue[Hint | Signal | Exception | None]
 
 
 class Listener:
-    """Hears hints on connections of its own for each ``listen``.
+    """Hears hints, on connections of its own for each ``listen``.
 
-    A process that has all the jobs it wants asks for no signals: they are for those who have not. It has when its last
-    claim brought as many as it was to, until it settles some without claiming others.
+    A process that has all the jobs it wants asks for no signals: they are for others. It has them when its last claim
+    brought all it asked for, until it settles jobs without claiming others.
     """
 
-    def __init__(self, lines: Lines, prefix: str, base: Callable[[str], str], where: str) -> None:
-        self._lines = lines
+    def __init__(self, connections: Connections, prefix: str, base: Callable[[str], str], where: str) -> None:
+        self._connections = connections
         self._prefix = prefix
         self._base = base
-        """Of a queue: what its keys begin with."""
+        """Returns what the keys of a queue begin with."""
         self._where = where
-        self._hungry = True
+        self._wanting = True
         self._news: set[_News] = set()
 
-    def fed(self, req: Claim, claimed: Claimed) -> None:
+    def claimed(self, req: Claim, claimed: Claimed) -> None:
         """A claim brought this."""
-        self._hungry_now(len(claimed.jobs) < req.limit)
+        self._set_wanting(len(claimed.jobs) < req.limit)
 
     def settled(self) -> None:
-        """Jobs have ended, and none was claimed in their places."""
-        self._hungry_now(True)
+        """Jobs have ended, and no others were claimed."""
+        self._set_wanting(True)
 
-    def _hungry_now(self, hungry: bool) -> None:
-        was, self._hungry = self._hungry, hungry
-        if hungry and not was:
+    def _set_wanting(self, wanting: bool) -> None:
+        was, self._wanting = self._wanting, wanting
+        if wanting and not was:
             for news in self._news:
                 news.put_nowait(None)
 
@@ -88,28 +88,30 @@ class Listener:
         try:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._pass_on_all, news)
-                doors = await stack.enter_async_context(self._doors(signals, news))
-                radio = await stack.enter_async_context(self._radio(channels, news)) if channels else None
-                yield self._hear(news, doors, radio)
+                readers = await stack.enter_async_context(self._signal_readers(signals, news))
+                subscription = await stack.enter_async_context(self._subscription(channels, news)) if channels else None
+                yield self._hear(news, readers, subscription)
         except Refused as error:
             raise translated(error, self._where, base=self._prefix) from error
         finally:
             self._news.discard(news)
 
-    async def _hear(self, news: _News, doors: list[_Door], radio: _Radio | None) -> AsyncIterator[Hint]:
+    async def _hear(
+        self, news: _News, readers: list[_SignalReader], subscription: _Subscription | None
+    ) -> AsyncIterator[Hint]:
         while True:
-            if self._hungry:
-                for door in doors:
-                    door.ask()
-            if radio is not None:
-                radio.check()
+            if self._wanting:
+                for reader in readers:
+                    reader.ask()
+            if subscription is not None:
+                subscription.check()
             try:
                 async with asyncio.timeout(_QUIET):
                     found = await news.get()
             except TimeoutError:
                 continue
             if isinstance(found, Signal):
-                if self._hungry:
+                if self._wanting:
                     yield Hint(found.topic)
                 else:
                     await self._pass_on(found)
@@ -120,8 +122,8 @@ class Listener:
 
     async def _pass_on(self, signal: Signal) -> None:
         with suppress(Unavailable, Refused):
-            await self._lines.call(signal.base, "RPUSH", signal.key, signal.value)
-            await self._lines.call(signal.base, "EXPIRE", signal.key, _SIGNAL_TTL)
+            await self._connections.call(signal.base, "RPUSH", signal.key, signal.value)
+            await self._connections.call(signal.base, "EXPIRE", signal.key, _SIGNAL_TTL)
 
     async def _pass_on_all(self, news: _News) -> None:
         while not news.empty():
@@ -129,45 +131,52 @@ class Listener:
                 await self._pass_on(found)
 
     @asynccontextmanager
-    async def _doors(self, signals: dict[str, dict[bytes, str]], news: _News) -> AsyncIterator[list[_Door]]:
-        """One for each base. Of several some may be closed at first, but not all."""
-        doors = [_Door(self._lines, base, keys, news, alone=len(signals) == 1) for base, keys in signals.items()]
+    async def _signal_readers(
+        self, signals: dict[str, dict[bytes, str]], news: _News
+    ) -> AsyncIterator[list[_SignalReader]]:
+        """One reader for each base. Some may be closed at first, but not all."""
+        readers = [
+            _SignalReader(self._connections, base, keys, news, alone=len(signals) == 1)
+            for base, keys in signals.items()
+        ]
         try:
-            found = await asyncio.gather(*(door.open() for door in doors), return_exceptions=True)
+            found = await asyncio.gather(*(reader.open() for reader in readers), return_exceptions=True)
             problems = [problem for problem in found if problem is not None]
             for problem in problems:
-                if len(problems) == len(doors) or not isinstance(problem, Unavailable):
+                if len(problems) == len(readers) or not isinstance(problem, Unavailable):
                     raise problem
-            for door, closed in zip(doors, found, strict=True):
+            for reader, closed in zip(readers, found, strict=True):
                 if closed is not None:
-                    door.rest()
-            yield doors
+                    reader.rest()
+            yield readers
         finally:
-            await asyncio.gather(*(door.leave() for door in doors))
+            await asyncio.gather(*(reader.leave() for reader in readers))
 
     @asynccontextmanager
-    async def _radio(self, channels: dict[bytes, str], news: _News) -> AsyncIterator[_Radio]:
-        line = await self._lines.single(self._base(""), limit=_PATIENCE)
+    async def _subscription(self, channels: dict[bytes, str], news: _News) -> AsyncIterator[_Subscription]:
+        connection = await self._connections.single(self._base(""), limit=_PATIENCE)
         try:
-            radio = _Radio(line, channels, news, self._where)
-            await radio.tune()
-            yield radio
+            subscription = _Subscription(connection, channels, news, self._where)
+            await subscription.start()
+            yield subscription
         finally:
-            await line.close()
+            await connection.close()
 
 
-class _Door:
+class _SignalReader:
     """Asks for the next signal, one request at a time, and only while somebody waits for it.
 
-    While its slot moves, or its server is away but there are other doors, it rests for a while. After that it leads to
-    whoever has the slot then; and as signals may have been missed, all its topics get a hint.
+    While its slot moves, or its server is away and there are other readers, it pauses. Then it connects to the server
+    that has the slot by then. Signals may have been missed meanwhile, so all its topics get a hint.
     """
 
-    _line: Line
+    _connection: Connection
     _number: int
 
-    def __init__(self, lines: Lines, base: str, keys: dict[bytes, str], news: _News, *, alone: bool) -> None:
-        self._lines = lines
+    def __init__(
+        self, connections: Connections, base: str, keys: dict[bytes, str], news: _News, *, alone: bool
+    ) -> None:
+        self._connections = connections
         self._base = base
         self._keys = keys
         self._news = news
@@ -178,19 +187,19 @@ class _Door:
         self._left = False
 
     async def open(self) -> None:
-        """Find out where it leads to."""
-        self._line = await self._lines.single(self._base, limit=_PATIENCE)
+        """Connect to the server that has the slot."""
+        self._connection = await self._connections.single(self._base, limit=_PATIENCE)
         try:
-            self._number = await self._line.call("CLIENT", "ID")
+            self._number = await self._connection.call("CLIENT", "ID")
             self._is_open = True
         finally:
             if not self._is_open:
-                self._line.end()
+                self._connection.end()
 
     def ask(self) -> None:
-        """Wait for a signal, unless that is under way."""
+        """Ask for a signal, unless a request is under way."""
         if self._request is None and self._is_open:
-            self._request = self._line.call("BLPOP", *self._keys, _BLOCK)
+            self._request = self._connection.call("BLPOP", *self._keys, _BLOCK)
             self._request.add_done_callback(self._answered)
 
     def _answered(self, request: asyncio.Future[Any]) -> None:
@@ -208,13 +217,13 @@ class _Door:
             self._news.put_nowait(Signal(self._base, key, value, self._keys[key]))
 
     def rest(self) -> None:
-        """Be closed for a while."""
+        """Close for a while."""
         if self._left:
             return
         if self._is_open:
             self._is_open = False
-            self._line.end()
-        self._resting = asyncio.get_running_loop().create_task(self._reopen(), name="headrace-door")
+            self._connection.end()
+        self._resting = asyncio.get_running_loop().create_task(self._reopen(), name="headrace-signals")
 
     async def _reopen(self) -> None:
         while not self._is_open:
@@ -225,7 +234,7 @@ class _Door:
             self._news.put_nowait(Hint(topic))
 
     async def leave(self) -> None:
-        """End the request that is under way, without breaking it off: it may have a signal in its hands."""
+        """End the request that is under way, without cutting it off: the server may be sending a signal."""
         self._left = True
         if self._resting is not None:
             self._resting.cancel()
@@ -233,21 +242,21 @@ class _Door:
         if not self._is_open:
             return
         request = self._request
-        if request is not None and not self._line.ended:
+        if request is not None and not self._connection.ended:
             with suppress(Unavailable, Refused, TimeoutError):
                 async with asyncio.timeout(_LEAVING):
-                    beside = await self._lines.beside(self._line)
+                    beside = await self._connections.beside(self._connection)
                     await beside.call("CLIENT", "UNBLOCK", self._number)
                     await asyncio.wait([request])
         self._is_open = False
-        self._line.end()
+        self._connection.end()
 
 
-class _Radio:
-    """Channels that are this process's own."""
+class _Subscription:
+    """The channels of this process."""
 
-    def __init__(self, line: Line, channels: dict[bytes, str], news: _News, where: str) -> None:
-        self._line = line
+    def __init__(self, connection: Connection, channels: dict[bytes, str], news: _News, where: str) -> None:
+        self._connection = connection
         self._channels = channels
         self._news = news
         self._where = where
@@ -255,14 +264,14 @@ class _Radio:
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
         self._asked_at: float | None = None
-        self._tuned: asyncio.Future[None] = self._loop.create_future()
+        self._started: asyncio.Future[None] = self._loop.create_future()
 
-    async def tune(self) -> None:
-        """Return when everything that is said from now on is heard."""
-        self._line.subscribe(self._heard, list(self._channels))
+    async def start(self) -> None:
+        """Subscribe. Returns when everything published from now on is heard."""
+        self._connection.subscribe(self._heard, list(self._channels))
         try:
             async with asyncio.timeout(_ANSWER):
-                await self._tuned
+                await self._started
         except TimeoutError:
             raise self._silent() from None
 
@@ -275,24 +284,24 @@ class _Radio:
         if said is None:
             problem = Unavailable(f"{self._where} cannot serve just now: the connection for hints broke")
         if problem is not None:
-            if self._tuned.done():
+            if self._started.done():
                 self._news.put_nowait(problem)
             else:
-                self._tuned.set_exception(problem)
+                self._started.set_exception(problem)
         elif said[0] == b"subscribe":
             self._missing -= 1
-            if not self._missing and not self._tuned.done():
-                self._tuned.set_result(None)
+            if not self._missing and not self._started.done():
+                self._started.set_result(None)
         elif said[0] == b"message":
             _, channel, job_id = said
             self._news.put_nowait(Hint(self._channels[channel], job_id if len(job_id) == 16 else None))
 
     def check(self) -> None:
-        """Ask a server that has said nothing for long whether it is still there; raises when it does not say so."""
+        """Ask a server that has been silent for long whether it is still there; raises if it does not answer."""
         now = self._loop.time()
         if self._asked_at is not None and self._asked_at > self._heard_at:
             if now - self._asked_at > _ANSWER:
                 raise self._silent()
         elif now - self._heard_at >= _QUIET:
             self._asked_at = now
-            self._line.send("PING")
+            self._connection.send("PING")

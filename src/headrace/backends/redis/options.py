@@ -1,4 +1,4 @@
-"""The options of a URL: which of them are known to each kind, and what to write in the place of others."""
+"""The options of a URL: which of them each scheme knows, and what to write instead of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOGIN = ("user", "username", "password")
 
 
 def unknown(scheme: str, name: str, value: str) -> str:
-    """What to tell somebody who gives an option that URLs with this scheme do not have.
+    """What to say about an option that URLs with this scheme do not have.
 
     >>> unknown("redis", "db", "3")
     "unknown option 'db': write its number after the host, like redis://host/3. Known here: listen, plaintext, prefix"
@@ -40,7 +40,7 @@ def _advice(scheme: str, name: str, value: str) -> str:
         return f"for TLS the URL begins with {family}s{plus}{kind}://"
     if name in ("db", "database"):
         number = value if value.isascii() and value.isdigit() else "0"
-        return {"unix": f"write database={number}", "cluster": "a cluster has database 0 alone"}.get(
+        return {"unix": f"write database={number}", "cluster": "a cluster has only database 0"}.get(
             kind, f"write its number after the host, like {scheme}://host/{number}"
         )
     if name in _LOGIN:

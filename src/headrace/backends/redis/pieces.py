@@ -1,4 +1,4 @@
-"""How many rows one script stores, so that it keeps nobody waiting."""
+"""How many rows one script stores, so that nobody else waits for long."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from collections.abc import Sequence
 from headrace.seam.records import Row
 
 STEPS = 2_000
-"""What one script does, about; a plain row to a place that it has met is one step."""
+"""How much one script does, roughly. A plain row to a queue, tenant and lane that the script has met is one step."""
 _FEW = 64
-"""So many rows are never too many."""
+"""This many rows are never too many."""
 _QUEUE, _TENANT, _LANE, _KEY, _GROUP, _REPLY = 7, 6, 4, 3, 16, 2
-"""What is looked up and written beside: for a queue, for a tenant of it, and for a task and priority of that, when the
-script meets it first; for what comes with a row."""
+"""What the first row to a queue, to a tenant and to a lane costs on top, and what a key, a group and an inbox cost."""
 
 
 def pieces(rows: Sequence[Row]) -> list[Sequence[Row]]:
-    """Rows in their order, as many at a time as one script stores; of plain ones to few places that is all of them."""
+    """Rows in their order, as many at a time as one script stores; plain rows to few lanes are one piece."""
     if len(rows) <= _FEW:
         return [rows] if rows else []
     found: list[Sequence[Row]] = []
     first, steps = 0, 0
     known: set[object] = set()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         steps += _steps(row, known)
         if steps > STEPS:
-            found.append(rows[first:place])
-            first = place
+            found.append(rows[first:index])
+            first = index
             known.clear()
             steps = _steps(row, known)
     return [*found, rows[first:]]
 
 
 def _steps(row: Row, known: set[object]) -> int:
-    """Of one row, where these places are known."""
+    """The cost of one row, if these queues, tenants and lanes are known."""
     lane = (row.queue, row.tenant, row.task, row.priority)
     steps = 1
     if lane not in known:

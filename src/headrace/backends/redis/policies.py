@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.backends.redis.blob import encode
-from headrace.seam.policy import GroupState, Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import at_arg, or_false
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 _Pair = tuple[int, int]
@@ -39,7 +40,7 @@ _bucket: Callable[[bytes], _Bucket] = msgspec.msgpack.Decoder(_Bucket).decode
 
 
 _QUEUES = 100
-"""Queues that one call tells the policies of."""
+"""How many queues' policies one call reads."""
 
 
 class ShardPolicies:
@@ -50,32 +51,40 @@ class ShardPolicies:
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        """What concerns very many tenants, jobs or groups is done in several steps; if this is interrupted, by those
-        who claim and reap."""
-        done, more = await self._run("policy", _at(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
-        await self.go_on(policy.queue, more, at)
+        """Changes for very many tenants, jobs or groups are made in several steps. If this is interrupted, claims and
+        reaps do the rest."""
+        done, more = await self._run("policy", at_arg(at), policy.queue, policy.version, _pack(policy), *_rates(policy))
+        await self._go_on(policy.queue, more, at)
         return bool(done)
 
-    async def go_on(self, queue: str, more: int, at: Stamp) -> None:
-        """The steps that are left of a change of the rules."""
+    async def _go_on(self, queue: str, more: int, at: Stamp) -> None:
+        """Do the remaining steps of a change of the rules."""
         while more:
-            more = await self._run("steps", _at(at), queue)
+            more = await self._run("steps", at_arg(at), queue)
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         bound = limit.running is not None or limit.rate is not None
-        packed = encode((_or_false(limit.running), _pair(limit.rate))) if bound else b""
-        more = await self._run("limit", _at(at), limit.queue, limit.tenant, packed)
-        await self.go_on(limit.queue, more, at)
+        packed = encode((or_false(limit.running), _pair(limit.rate))) if bound else b""
+        more = await self._run("limit", at_arg(at), limit.queue, limit.tenant, packed)
+        await self._go_on(limit.queue, more, at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        kind, name = ("q", "") if pause.task is None else ("k", pause.task)
+        if pause.tenant is not None:
+            kind, name = "t", pause.tenant
+        lasts: int | str = 0 if not pause.paused else "" if pause.lasts is None else pause.lasts
+        more = await self._run("pause", at_arg(at), pause.queue, kind, name, lasts)
+        await self._go_on(pause.queue, more, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        """Of very many queues some at a time."""
+        """Reads some queues at a time."""
         names = queues
         if names is None:
-            names = [name.decode() for name in await self._run("policies", _at(at), "")]
+            names = [name.decode() for name in await self._run("policies", at_arg(at), "")]
         found: list[PolicyState] = []
         for first in range(0, len(names), _QUEUES):
-            now, told = await self._run("policies", _at(at), encode(names[first : first + _QUEUES]))
-            found += [_state(int(now), *one) for one in told]
+            now, answers = await self._run("policies", at_arg(at), encode(names[first : first + _QUEUES]))
+            found += [_state(int(now), *one) for one in answers]
         return sorted(found, key=lambda state: state.policy.queue)
 
     async def tenants(
@@ -90,21 +99,13 @@ class ShardPolicies:
         if names is not None:
             wanted = encode(sorted(name for name in set(names) if after is None or name > after))
         above = "-" if after is None else f"[{after}\1"
-        now, policy, told = await self._run("tenants", _at(at), queue, wanted, above, limit, self._count_cap)
+        now, policy, answers = await self._run("tenants", at_arg(at), queue, wanted, above, limit, self._count_cap)
         rules = _unpack(queue, policy)
-        return [_tenant_state(rules, int(now), *one) for one in told]
+        return [_tenant_state(rules, int(now), *one) for one in answers]
 
     async def group(self, queue: str, group: str) -> GroupState:
         called, waiting = await self._run("group", queue, group)
         return GroupState(queue, group, tuple(sorted(called)), min(waiting, self._count_cap))
-
-
-def _at(at: Stamp) -> int | str:
-    return "" if at is None else at
-
-
-def _or_false(value: int | None) -> int | bool:
-    return False if value is None else value
 
 
 def _pair(rate: Rate | None) -> _Pair | bool:
@@ -112,26 +113,26 @@ def _pair(rate: Rate | None) -> _Pair | bool:
 
 
 def _pack(policy: Policy) -> bytes:
-    """As it is stored: with the next version."""
+    """The stored form, with the next version."""
     rules: _Rules = (
         policy.version + 1,
-        _or_false(policy.running),
+        or_false(policy.running),
         _pair(policy.rate),
-        _or_false(policy.tenant_running),
+        or_false(policy.tenant_running),
         _pair(policy.tenant_rate),
         bool(policy.task_rates),
-        _or_false(policy.holders),
-        _or_false(policy.chunk),
-        _or_false(policy.ageing),
+        or_false(policy.holders),
+        or_false(policy.chunk),
+        or_false(policy.ageing),
         policy.group_running,
-        _or_false(policy.depth),
+        or_false(policy.depth),
         policy.governs,
     )
     return encode(rules)
 
 
 def _rates(policy: Policy) -> list[str | bytes]:
-    """Tasks that have a rate, each before that."""
+    """Each task that has a rate, followed by the rate."""
     return [part for task, rate in policy.task_rates.items() for part in (task, encode((rate.every, rate.burst)))]
 
 
@@ -164,7 +165,7 @@ def _unpack(queue: str, packed: bytes, rates: Sequence[bytes] = ()) -> Policy:
 
 
 def _opens_at(rate: Rate | None, bucket: _Bucket | bool | None, now: int) -> int | None:
-    """When a rate opens that is shut, by what is under way of it."""
+    """When a closed rate opens, according to its bucket; None: it is open."""
     if rate is None or bucket is None or isinstance(bucket, bool):
         return None
     every, burst, full_at = bucket

@@ -1,4 +1,4 @@
-"""What a user must be allowed to do."""
+"""The rights that a user needs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SENT = (
 )  # fmt: skip
 _CALLED = re.compile(r"\b(?:call|many|ask)\(\s*'([A-Z]+)'")
 COMMANDS = tuple(sorted({*_SENT, *_CALLED.findall("".join(script.text for script in SCRIPTS.values()))}))
-"""All that is asked of a server, directly or by a script, beside what only a cluster or sentinels are asked."""
+"""All commands that are sent or called by a script, except those that only clusters or sentinels get."""
 
 
 async def lacking(call: Callable[..., Awaitable[Any]], base: str) -> list[str]:
-    """What the user needs to work with the keys and channels of the store and does not have, as an ACL names it. In the
-    middle of a script it would be too late to find out: what came before stays done. Which commands it may run on keys
-    is only known of a user who may use the keys."""
+    """The rights that the user needs for this store and does not have, as an ACL names them. In the middle of a script
+    it would be too late to find out: what came before stays done. Which commands the user may run on keys is only known
+    if it may use the keys."""
     text = files(__package__).joinpath("lua", "rights.lua").read_text()
     prefix = base.partition("{")[0]
     found = await call("EVAL", text, 0, f"{base}:-", f"{prefix}:inbox:", *COMMANDS)

@@ -1,4 +1,4 @@
-"""The scripts, and how they are called: by digest, with their text where the server does not know it."""
+"""The scripts, and how they are called: by digest, or with their text if the server does not know it."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.translate import Refused, translated
 
 _JOBS = ("counts", "queues", "signals", "waiters", "jobs", "keys", "dead")
 _TURNS = ("rates", "lanes", "awake", "turns")
-_PLACES = ("order", "policies", "ready", *_TURNS, "places", "groups")
-_ALL = (*_JOBS, *_PLACES, "aside", "moves", "tenants", "ends", "settle")
+_INDEX = ("order", "policies", "ready", *_TURNS, "index", "groups")
+_ALL = (*_JOBS, *_INDEX, "set_aside", "moves", "tenants", "ends", "settle")
 _GOVERN = (*_ALL, "recall", "govern")
-_CLAIM = ("recall", "govern", "pick", "visits", "walk", "basket", "chances", "claim", "claim_op")
+_FINISH = ("insert", "send", "cells", "kinds", "finish")
+_CLAIM = ("recall", "govern", "pick", "visits", "walk", "batch", "last_chance", "claim", "claim_answer")
 _READ = ("queues", "jobs", "policies", *_TURNS, "keys")
 _PARTS = {
-    "insert": (*_JOBS, *_PLACES, "aside", "tenants", "insert", "settle", "insert_op"),
-    "claim": ("goes_on", *_ALL, *_CLAIM, "claim_main"),
-    "finish": ("goes_on", *_ALL, "insert", "send", "cells", "finish", "finish_main"),
-    "turn": ("goes_on", *_ALL, "insert", "send", "cells", "finish", *_CLAIM, "turn_main"),
-    "renew": ("goes_on", "jobs", "steady", "absence", "renew_main"),
-    "reap": ("goes_on", *_ALL, "recall", "steady", "absence", "reap_main"),
-    "aside": ("goes_on", *_ALL, "aside_main"),
-    "alter": ("goes_on", *_ALL, "select", "send", "alter_main"),
-    "configure": ("goes_on", *_GOVERN, "configure_main"),
+    "insert": (*_JOBS, *_INDEX, "set_aside", "tenants", "insert", "settle", "insert_main"),
+    "claim": ("runs_when_full", *_ALL, *_CLAIM, "claim_main"),
+    "finish": ("runs_when_full", *_ALL, *_FINISH, "finish_main"),
+    "finish_and_claim": ("runs_when_full", *_ALL, *_FINISH, *_CLAIM, "finish_and_claim_main"),
+    "renew": ("runs_when_full", "jobs", "steady", "absence", "renew_main"),
+    "reap": ("runs_when_full", *_ALL, "recall", "steady", "absence", "reap_main"),
+    "set_aside": ("runs_when_full", *_ALL, "set_aside_main"),
+    "alter": ("runs_when_full", *_ALL, "select", "send", "alter_main"),
+    "pause": ("runs_when_full", *_GOVERN, "pause_main"),
     "fetch": (*_READ, "fetch_main"),
     "scan": (*_READ, "order", "select", "scan_main"),
     "stats": ("queues", "policies", "stats_main"),
     "oldest": ("oldest_main",),
-    "sweep": ("goes_on", *_ALL, "held", "shares", "sweep_main"),
-    "keys": ("goes_on", "keys_main"),
-    "idle": ("goes_on", *_ALL, "idle_main"),
-    "save": ("must_fit", "waiters", "send", "order", "schedules", "save_main"),
-    "drop": ("goes_on", "waiters", "send", "order", "schedules", "save_main"),
+    "sweep": ("runs_when_full", *_ALL, "held_results", "shares", "sweep_main"),
+    "keys": ("runs_when_full", "keys_main"),
+    "idle": ("runs_when_full", *_ALL, "idle_main"),
+    "save": ("stops_when_full", "waiters", "send", "order", "schedules", "save_main"),
+    "drop": ("runs_when_full", "waiters", "send", "order", "schedules", "save_main"),
     "find": ("order", "schedules", "find_main"),
     "due": ("order", "schedules", "due_main"),
-    "plan": ("must_fit", *_ALL, "insert", "send", "schedules", "ledger", "plan_main"),
+    "plan": ("stops_when_full", *_ALL, "insert", "send", "schedules", "ledger", "plan_main"),
     "history": ("ledger", "history_main"),
-    "note": ("goes_on", "ledger", "note_main"),
+    "note": ("runs_when_full", "ledger", "note_main"),
     "planned": ("ledger", "planned_main"),
-    "forget": ("goes_on", "ledger", "forget_main"),
-    "policy": ("must_fit", *_GOVERN, "policy_main"),
-    "steps": ("goes_on", *_GOVERN, "steps_main"),
-    "limit": ("must_fit", *_GOVERN, "limit_main"),
+    "forget": ("runs_when_full", "ledger", "forget_main"),
+    "policy": ("stops_when_full", *_GOVERN, "policy_main"),
+    "steps": ("runs_when_full", *_GOVERN, "steps_main"),
+    "limit": ("stops_when_full", *_GOVERN, "limit_main"),
     "policies": ("queues", "policies_main"),
     "tenants": ("jobs", "policies", *_TURNS, "tenants_main"),
     "group": ("group_main",),
-    # What only the shards of a cluster ask each other, and are asked.
-    "outbox": ("goes_on", *_ALL, "marks", "outbox_main"),
-    "receive": ("goes_on", *_ALL, "send", "insert", "schedules", "receive_main"),
+    # Only for stores with several shards.
+    "outbox": ("runs_when_full", *_ALL, "marks", "outbox_main"),
+    "receive": ("runs_when_full", *_ALL, "send", "insert", "schedules", "receive_main"),
     "locate": ("jobs", "keys", "locate_main"),
     "taken": ("jobs", "keys", "taken_main"),
-    "mark": ("must_fit", "marks", "mark_main"),
-    "unmark": ("goes_on", "unmark_main"),
-    "choose": ("goes_on", "jobs", "chances", "choose_main"),
-    "peek": ("goes_on", "jobs", "order", "policies", "ready", "walk", "peek_main"),
-    "expire": ("goes_on", *_ALL, "expire_main"),
+    "mark": ("stops_when_full", "marks", "mark_main"),
+    "unmark": ("runs_when_full", "unmark_main"),
+    "choose": ("runs_when_full", "jobs", "last_chance", "choose_main"),
+    "peek": ("runs_when_full", "jobs", "order", "policies", "ready", "walk", "peek_main"),
+    "expire": ("runs_when_full", *_ALL, "expire_main"),
     "overdue": ("jobs", "steady", "overdue_main"),
-    "ended": ("goes_on", "jobs", "held", "ended_main"),
+    "ended": ("runs_when_full", "jobs", "held_results", "ended_main"),
     "heaviest": ("jobs", "dead", "shares", "heaviest_main"),
-    "give": ("goes_on", "jobs", "dead", "shares", "give_main"),
-    "remove": ("goes_on", *_ALL, "remove_main"),
+    "give": ("runs_when_full", "jobs", "dead", "shares", "give_main"),
+    "remove": ("runs_when_full", *_ALL, "remove_main"),
     "whose": ("order", "schedules", "whose_main"),
     "known": ("ledger", "known_main"),
 }
@@ -80,18 +81,18 @@ class Script:
 
 SCRIPTS = {name: Script(name) for name in _PARTS}
 DIGESTS = {script.digest.encode(): name for name, script in SCRIPTS.items()}
-"""Names of scripts, as the server knows them."""
+"""The names of scripts by digest."""
 
 
-async def run(lines: Lines, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:
+async def run(connections: Connections, where: str, name: str, base: str, args: tuple[Any, ...]) -> Any:
     """Run a script on the keys that begin with ``base``."""
     script = SCRIPTS[name]
     try:
         try:
-            return await lines.call(base, "EVALSHA", script.digest, 1, base, *args)
+            return await connections.call(base, "EVALSHA", script.digest, 1, base, *args)
         except Refused as error:
             if error.code != "NOSCRIPT":
                 raise
-        return await lines.call(base, "EVAL", script.text, 1, base, *args)
+        return await connections.call(base, "EVAL", script.text, 1, base, *args)
     except Refused as error:
         raise translated(error, where, base=base) from error

@@ -1,4 +1,4 @@
-"""The ten operations: each is one call of a script on the server."""
+"""The ten operations on one shard: each is one call of a script on the server."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.backends.listing import claiming_from
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
-from headrace.backends.redis.lines import Lines
+from headrace.backends.redis import marshalling
+from headrace.backends.redis.connections import Connections
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import CODES, STATES, at_arg, or_false
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
-from headrace.backends.redis.rows import CODES, STATES
+from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
-from headrace.backends.redis.timetable import TICK_BYTES
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import BackendError, StoreFull
 from headrace.seam.policy import STORE
@@ -30,7 +30,6 @@ from headrace.seam.records import (
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Hold,
     Inserted,
@@ -68,17 +67,17 @@ from headrace.types import SECTIONS, JobState
 log = logging.getLogger("headrace")
 
 _LOOK = 2_000
-"""Jobs that one call looks at, where many may have to be passed."""
+"""How many jobs one call looks at if many may not match."""
 _NAMED = 2_000
-"""Queues that one call claims from."""
+"""How many queues one call claims from."""
 _QUEUES = 200
-"""Queues that one call tells the numbers of."""
+"""How many queues one call counts."""
 _LEASES = 1_000
-"""Leases that one call renews."""
+"""How many leases one call renews."""
 NO_BOUND = 2**31
 """More often than a job can be lost."""
 LEFT = Inserted(InsertStatus.SAME, b"")
-"""Stands for the answer to a row whose job has left for another shard."""
+"""The answer for a row whose job has left for another shard."""
 _STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
 _STORE_FULL = 5
 _FULL = (4, _STORE_FULL)
@@ -87,45 +86,35 @@ _KINDS: dict[type[Change], int] = {
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
-APPLIES: dict[type[Change], tuple[int, ...]] = {
-    Cancel: (0, 1, 2),
-    Pause: (0,),
-    Resume: (2,),
-    Requeue: (3, 4, 5),
-    Move: (0, 2),
-    Reprioritise: (0, 2),
-    Reschedule: (0, 2),
-    Watch: (0, 1, 2),
-    Hold: (3,),
-    Delete: (0, 2, 3, 4, 5),
-}
 _ANY = 63
-_DURABLE = "in the server's memory: what survives its end is what its append-only file says (appendonly, appendfsync)"
+_DURABLE = "in the server's memory; what survives a restart depends on its append-only file (appendonly, appendfsync)"
 _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str, str]).decode
 
 
 class Shard:
-    """Jobs under keys that all begin with ``base``, whose hash tag puts them into one slot: a store in itself."""
+    """Jobs under keys that begin with ``base``, whose hash tag puts them into one slot. A store of its own."""
 
     limits = Limits(max_batch=1_000, durable=_DURABLE)
 
-    def __init__(self, lines: Lines, base: str, where: str, away: shapes.Away = shapes.nowhere) -> None:
-        self._lines = lines
+    def __init__(
+        self, connections: Connections, base: str, where: str, away: marshalling.Away = marshalling.nowhere
+    ) -> None:
+        self._connections = connections
         self._base = base
         self._where = where
         self._away = away
-        self._turned = 0
+        self._rotation = 0
         self.ticks = ShardTicks(self._run, away)
         self.policies = ShardPolicies(self._run, self.limits.count_cap)
 
     async def _run(self, name: str, *args: Any) -> Any:
-        return await run(self._lines, self._where, name, self._base, args)
+        return await run(self._connections, self._where, name, self._base, args)
 
     # -- writing
 
     async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        """Of what may be much work for the server some at a time."""
-        shapes.checked(rows)
+        """In several calls if it is much work for the server."""
+        marshalling.checked(rows)
         answers: list[Inserted] = []
         for piece in pieces(rows):
             try:
@@ -140,16 +129,16 @@ class Shard:
         return answers
 
     async def _insert(self, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
-        names, heads, *parts, bodies = shapes.insert_args(rows)
+        names, heads, *parts, bodies = marshalling.insert_args(rows)
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
         answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
-        for place, status, job_id, state, attempt, result in found:
+        for number, status, job_id, state, attempt, result in found:
             if status in _FULL:
-                room = Room(STORE if status == _STORE_FULL else rows[place - 1].queue, int(result), attempt)
-                answers[place - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+                room = Room(STORE if status == _STORE_FULL else rows[number - 1].queue, int(result), attempt)
+                answers[number - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
             else:
                 known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
-                answers[place - 1] = LEFT if state < 0 else known
+                answers[number - 1] = LEFT if state < 0 else known
         return answers
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
@@ -158,18 +147,18 @@ class Shard:
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
 
     def _windows(self, req: Claim) -> list[Claim]:
-        """A claim that names more queues than one call looks at, in several; each time another comes first."""
+        """Split a claim that names more queues than one call looks at. Each time another part comes first."""
         if len(req.queues) <= _NAMED:
             return [req]
-        self._turned += 1
+        self._rotation += 1
         pieces = [req.queues[first : first + _NAMED] for first in range(0, len(req.queues), _NAMED)]
-        begin = self._turned % len(pieces)
+        begin = self._rotation % len(pieces)
         return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
 
     async def _claim_others(
         self, claimed: Claimed, room: int, req: Claim, others: Sequence[Claim], at: Stamp
     ) -> Claimed:
-        """From the other windows, while there is room."""
+        """Claim from the other parts while there is room."""
         for other in others:
             left = req.limit - len(claimed.jobs)
             if left <= 0 or room <= 0:
@@ -190,18 +179,20 @@ class Shard:
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
     async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
-        """What a claim brought; jobs that cannot be read are set aside."""
-        claimed, unreadable = shapes.claimed(answer, req.want)
+        """Read the answer of a claim, and set jobs aside that cannot be read."""
+        claimed, unreadable = marshalling.claimed(answer, req.want)
         if not unreadable:
             return claimed
-        log.error("jobs could not be read, and go to the dead letters: %s", [job.hex() for job in unreadable])
+        log.error("these jobs cannot be read and go to the dead letters: %s", [job.hex() for job in unreadable])
         try:
-            await self._run("aside", at_arg(at), req.holder, b"".join(unreadable))
+            await self._run("set_aside", at_arg(at), req.holder, b"".join(unreadable))
         except BackendError as error:
-            log.warning("not yet, but when their leases have expired and they are claimed again: %s", error)
+            log.warning(
+                "these jobs could not be set aside; that is tried again when their leases have expired: %s", error
+            )
         return replace(claimed, next_in=0)
 
-    async def turn(
+    async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         if not batch:
@@ -210,22 +201,22 @@ class Shard:
         settled: list[JobState | None] = []
         answer: list[Any] = []
         while not answer:
-            rest = shapes.finish_args(batch[len(settled) :], self._away)
-            answers, *answer = await self._run("turn", at_arg(at), *claim_args(first), *rest)
+            rest = marshalling.finish_args(batch[len(settled) :], self._away)
+            answers, *answer = await self._run("finish_and_claim", at_arg(at), *claim_args(first), *rest)
             settled += _settled(answers)
         claimed = await self._claimed(answer[0], first, at)
         return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        """Of what is much work for the server some at a time."""
+        """In several calls if it is much work for the server."""
         settled: list[JobState | None] = []
         while len(settled) < len(batch):
-            rest = shapes.finish_args(batch[len(settled) :], self._away)
+            rest = marshalling.finish_args(batch[len(settled) :], self._away)
             settled += _settled(await self._run("finish", at_arg(at), *rest))
         return settled
 
     async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        """Of very many leases some at a time."""
+        """In several calls if there are very many leases."""
         found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
         for first in range(_LEASES, len(beat.leases), _LEASES):
             more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
@@ -242,7 +233,7 @@ class Shard:
             beat.ttl,
             beat.lease_for,
             int(beat.leaving),
-            shapes.leases_arg(beat.leases),
+            marshalling.leases_arg(beat.leases),
             beat.gap,
             beat.at_work,
             CENSUS if beat.census else 0,
@@ -252,22 +243,17 @@ class Shard:
         return Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
     async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        told, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
-        return shapes.reaped(told, shapes.names(queues))
+        flat, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        if isinstance(change, Configure):
-            configured = _configuration(sel, change)
-            more = await self._run("configure", at_arg(at), *configured)
-            await self.policies.go_on(configured[0], more, at)
-            return []
         return await self._alter(sel, change, at, *_arguments(change))
 
     async def _alter(
         self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
     ) -> list[Altered]:
-        at = await self._now() if at is None else at
-        applies = sum(1 << state for state in APPLIES[type(change)])
+        at = await self.now(at)
+        applies = sum(1 << CODES[state] for state in change.applies)
         found: list[Altered] = []
         above = sel.above
         while True:
@@ -276,8 +262,8 @@ class Shard:
                 "alter", at, named, ids, keys, packed, _kind(change), text, number, applies,
                 sel.limit - len(found), _LOOK, int(dry),
             )  # fmt: skip
-            names = shapes.names(queues)
-            found += [shapes.altered(answer, names) for answer in answers]
+            names = marshalling.names(queues)
+            found += [marshalling.altered(answer, names) for answer in answers]
             if not upto or len(found) >= sel.limit:
                 return found
             above = upto
@@ -320,44 +306,44 @@ class Shard:
             int("result" in want),
             int(not want.isdisjoint(SECTIONS)),
         )
-        queues = shapes.names(flat)
-        found = [None if answer is None else shapes.record(answer, queues, int(now), want) for answer in answers]
+        queues = marshalling.names(flat)
+        found = [None if answer is None else marshalling.record(answer, queues, int(now), want) for answer in answers]
         by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
         return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
 
     async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        at = await self._now() if at is None else at
+        at = await self.now(at)
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
         now, answers, flat, downto = await self._run("scan", at, named, ids, keys, packed, below, limit, _LOOK)
-        queues = shapes.names(flat)
-        records = [shapes.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
+        queues = marshalling.names(flat)
+        records = [marshalling.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
         if len(answers) > limit:
             return Page(records, records[-1].id.hex())
         return Page(records, downto.hex() or None)
 
     async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
-        found, workers, places = await self._numbers(at, queues)
+        found, workers, places = await self.numbers(at, queues)
         return Stats(
             sorted(found, key=lambda queue: queue.queue),
             sorted(claiming_from(queues, workers.values()), key=lambda one: (one.started_at, one.worker)),
             places if queues is None else [],
         )
 
-    async def _numbers(
-        self, at: Stamp, names: Sequence[str] | None = None
+    async def numbers(
+        self, at: Stamp, names: Sequence[str] | None
     ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues (these, or all), workers by their holders, places; asked for in several steps where there are many."""
+        """Queues (these, or all), workers by holder, and places; in several calls if there are many."""
         queues: dict[bytes, QueueStats] = {}
         workers: dict[bytes, WorkerStats] = {}
         pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
         cursor, worker = "0" if names is None else "", "0"
         while True:
             wanted = encode(pieces.pop()) if pieces else ""
-            told, found, listed, listed_upto, places, ticks, keys = await self._run(
+            counted, found, listed, listed_upto, places, ticks, keys = await self._run(
                 "stats", at_arg(at), self.limits.count_cap, wanted, cursor, worker
             )
-            for *queue, rest in told:
+            for *queue, rest in counted:
                 queues[queue[0]] = _queue_stats(queue, await self._oldest(queue[0], rest, at))
             workers |= {holder: _worker_stats(packed) for holder, packed in listed}
             cursor, worker = found.decode() if found != b"0" else "", str(listed_upto) if listed_upto >= 0 else ""
@@ -374,33 +360,30 @@ class Shard:
         )
 
     async def _oldest(self, queue: bytes, level: bytes, at: Stamp) -> int:
-        """How long a job has been due, of the levels from one on."""
+        """How long the oldest job has been due, in the levels from this one on."""
         age = -1
         while level:
             found, level = await self._run("oldest", at_arg(at), queue, level)
             age = max(age, int(found))
         return age
 
-    async def _now(self) -> int:
+    async def now(self, at: Stamp = None) -> int:
+        if at is not None:
+            return at
         try:
-            seconds, micros = await self._lines.call(self._base, "TIME")
+            seconds, micros = await self._connections.call(self._base, "TIME")
         except Refused as error:
             raise translated(error, self._where, base=self._base) from error
         return int(seconds) * 1_000_000 + int(micros)
 
 
-def at_arg(at: Stamp) -> int | str:
-    """As scripts take it."""
-    return "" if at is None else at
-
-
 def steady_args(req: Reap) -> tuple[str | int, int, int]:
-    """Whose beats are looked at before a lease is taken back."""
+    """The holder whose beats are checked before a lease is taken back."""
     return "" if req.holder is None else req.holder, req.gap, req.steady
 
 
 def claim_args(req: Claim) -> tuple[Any, ...]:
-    """As the scripts of a claim and a turn take them."""
+    """The arguments of a claim."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
     return (
         req.holder, encode(req.queues), req.limit, req.lease_for, below, req.max_bytes,
@@ -409,18 +392,6 @@ def claim_args(req: Claim) -> tuple[Any, ...]:
 
 def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
-
-
-def _configuration(sel: Selector, change: Configure) -> tuple[str, str, str, int | str]:
-    """Which queue, what of it (all, a tenant, a task), of which name, and for how long."""
-    if sel.queue is None:
-        raise ValueError("Configure needs a selector with a queue")
-    if sel.tenant is not None and sel.task is not None:
-        raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-    lasts: int | str = 0 if not change.paused else "" if change.lasts is None else change.lasts
-    if sel.tenant is not None:
-        return sel.queue, "t", sel.tenant, lasts
-    return sel.queue, "q" if sel.task is None else "k", sel.task or "", lasts
 
 
 def _arguments(change: Change) -> tuple[str, int]:
@@ -451,13 +422,13 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
     states = _ANY if sel.states is None else sum(1 << CODES[state] for state in sel.states)
     packed = encode(
         (
-            False if sel.queue is None else sel.queue,
-            False if sel.tenant is None else sel.tenant,
-            False if sel.task is None else sel.task,
+            or_false(sel.queue),
+            or_false(sel.tenant),
+            or_false(sel.task),
             states,
             -1 if sel.older_than is None else at - sel.older_than,
             (above or b"").hex(),
-            False if sel.reason is None else sel.reason,
+            or_false(sel.reason),
         )
     )
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed

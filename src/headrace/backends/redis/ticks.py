@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from heapq import merge
 from typing import Any, NamedTuple
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis import timetable
-from headrace.backends.redis.blob import encode
-from headrace.backends.redis.timetable import TICK_BYTES, Alteration, Planned, Stored
+from headrace.backends.redis import marshalling, schedule_layout
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import at_arg, or_false
+from headrace.backends.redis.schedule_layout import TICK_BYTES, Alteration, Planned, Stored
 from headrace.seam.records import Stamp, SweepClause, Swept
 from headrace.seam.ticks import Drop, Look, Looked, Plan, Save, Schedule, ScheduleSelector, Tick, TickNote, TickOutcome
 
 LOOK = 2_000
-"""Schedules that one call looks at."""
+"""How many schedules one call looks at."""
 _MOST = 1_000
-"""Ticks that one call plans, about."""
+"""How many ticks one call plans, roughly."""
 
 Outcomes = list[list[TickOutcome | None] | None]
 
@@ -48,9 +48,9 @@ class First(NamedTuple):
 
 
 class ShardTicks:
-    """The operations of a :class:`~headrace.seam.protocol.TickStore`, and what they are made of."""
+    """The operations of a :class:`~headrace.seam.protocol.TickStore`, and their parts."""
 
-    def __init__(self, run: Callable[..., Awaitable[Any]], away: shapes.Away = shapes.nowhere) -> None:
+    def __init__(self, run: Callable[..., Awaitable[Any]], away: marshalling.Away = marshalling.nowhere) -> None:
         self._run = run
         self._away = away
 
@@ -58,17 +58,17 @@ class ShardTicks:
         return await self.change([_alteration(change) for change in batch], at)
 
     async def change(self, batch: Sequence[Alteration], at: Stamp) -> list[bool]:
-        """Whether each was done. Whoever only removes may do so when memory is full."""
+        """Returns whether each was done. A batch that only removes schedules works even if the memory is full."""
         if not batch:
             return []
         name = "drop" if all(one.wanted is None for one in batch) else "save"
-        return [done == 1 for done in await self._run(name, _at(at), *timetable.save_args(batch))]
+        return [done == 1 for done in await self._run(name, at_arg(at), *schedule_layout.save_args(batch))]
 
     async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
         return [one.schedule for one in (await self.search(sel, after, limit)).stored]
 
     async def search(self, sel: ScheduleSelector, after: str | None, limit: int) -> Found:
-        """The same, with more about it."""
+        """Like ``find``, with more detail."""
         stored: list[Stored] = []
         moving = False
         for names, above in _pieces(sel, after):
@@ -83,55 +83,57 @@ class ShardTicks:
         return Found(stored, "", moving)
 
     async def _search(self, names: Sequence[str] | None, above: str, sel: ScheduleSelector, limit: int) -> Found:
-        wanted = [False if value is None else value for value in (sel.tenant, sel.queue)]
+        wanted = [or_false(sel.tenant), or_false(sel.queue)]
         named = b"" if names is None else encode(names)
         flat, upto, moving = await self._run("find", named, above, encode(wanted), limit, LOOK)
-        return Found(timetable.unpack_schedules(flat), upto.decode(), bool(moving))
+        return Found(schedule_layout.unpack_schedules(flat), upto.decode(), bool(moving))
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
         found = await self.look(req, at)
         return Looked(found.now, [one.schedule for one in found.stored], found.next_in)
 
     async def look(self, req: Look, at: Stamp) -> Due:
-        """The same, with more about it."""
-        now, flat, next_in = await self._run("due", _at(at), req.limit, req.shard, req.shards)
-        return Due(int(now), timetable.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
+        """Like ``due``, with more detail."""
+        now, flat, next_in = await self._run("due", at_arg(at), req.limit, req.shard, req.shards)
+        return Due(int(now), schedule_layout.unpack_schedules(flat), None if int(next_in) < 0 else int(next_in))
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> Outcomes:
         found: Outcomes = []
         for piece in _in_pieces(batch):
-            found += timetable.outcomes(await self._run("plan", _at(at), *timetable.plan_args(piece, self._away)))
+            found += schedule_layout.outcomes(
+                await self._run("plan", at_arg(at), *schedule_layout.plan_args(piece, self._away))
+            )
         return found
 
     async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
         found = await self._run("history", uid, "" if before is None else before, limit)
-        return [timetable.unpack_tick(packed) for packed in found]
+        return [schedule_layout.unpack_tick(packed) for packed in found]
 
     async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
         await self.keep(batch)
 
     async def keep(self, batch: Sequence[TickNote]) -> list[TickNote]:
-        """Keep notes; those whose ticks are not here."""
+        """Note what became of ticks. Returns the notes whose ticks are not here."""
         if not batch:
             return []
-        return [batch[number - 1] for number in await self._run("note", *timetable.note_args(batch))]
+        return [batch[number - 1] for number in await self._run("note", *schedule_layout.note_args(batch))]
 
     # -- sweep
 
     async def sweep(self, clause: SweepClause, at: Stamp) -> Swept:
-        """What has been on the ledger for too long, or is too much."""
+        """Remove ticks that are too old or too many."""
         look = await self.first(clause.limit + 1, at)
         [doomed], more = condemn([look], clause)
         removed = len(doomed) if clause.dry_run else await self.forget(doomed)
         return Swept(removed, removed * TICK_BYTES, look.total - removed, more)
 
     async def first(self, count: int, at: Stamp) -> First:
-        """Those that were planned first."""
-        now, total, flat = await self._run("planned", _at(at), count)
-        return First(int(now), total, timetable.unpack_planned(flat))
+        """The ticks that were planned first."""
+        now, total, flat = await self._run("planned", at_arg(at), count)
+        return First(int(now), total, schedule_layout.unpack_planned(flat))
 
     async def forget(self, ticks: Sequence[Planned]) -> int:
-        """Remove those of them that are as they were; how many went."""
+        """Remove those of these ticks that have not changed. Returns how many."""
         flat = [part for tick in ticks for part in (tick.name, tick.planned_at)]
         gone: int = await self._run("forget", *flat) if flat else 0
         return gone
@@ -139,24 +141,24 @@ class ShardTicks:
     # -- what shards ask each other
 
     async def whose(self, names: Sequence[str]) -> tuple[dict[str, Stored], list[str]]:
-        """Those of these names, without their definitions; and the names of those that are on their way to another
-        shard."""
+        """The schedules of these names, without their definitions; and the names of those that are on their way to
+        another shard."""
         found, leaving = await self._run("whose", encode(names))
         known = {
-            name: timetable.unpack_schedule(name.encode(), packed, b"")
+            name: schedule_layout.unpack_schedule(name.encode(), packed, b"")
             for name, packed in zip(names, found, strict=True)
             if packed is not None
         }
         return known, [name.decode() for name in leaving]
 
     async def known(self, uid: bytes, slots: Sequence[int]) -> set[int]:
-        """Which of these have fired."""
+        """Which of these slots have fired."""
         packed = b"".join(slot.to_bytes(8, "big", signed=True) for slot in slots)
         return {slots[number - 1] for number in await self._run("known", uid, packed)}
 
 
 def condemn(looks: Sequence[First], clause: SweepClause) -> tuple[list[list[Planned]], bool]:
-    """What goes in each shard, and whether there is more of it."""
+    """What goes in each shard, and whether there is more."""
     total = sum(look.total for look in looks)
     excess = 0 if clause.max_count is None else total - clause.max_count
     if clause.max_bytes is not None:
@@ -201,7 +203,3 @@ def _in_pieces(batch: Sequence[Plan]) -> Iterator[list[Plan]]:
             piece, ticks = [], 0
     if piece:
         yield piece
-
-
-def _at(at: Stamp) -> int | str:
-    return "" if at is None else at

@@ -1,4 +1,4 @@
-"""What the server says, in our words."""
+"""Refusals of the server as errors of the core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ssl import SSLError
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import BackendError, ConfigError, PayloadTooLarge, SchemaMismatch, StoreFull, Unavailable
 
-LOGIN = "Look at the user and password in the URL, and at its ACL"
+LOGIN = "Check the user and password in the URL, and the user's ACL"
 _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
     (
         "OOM", "WRONGPASS", "NOAUTH", "NOPERM", "AUTH", "ACL failure", "ASK", "BUSY", "CLUSTERDOWN", "LOADING",
@@ -17,33 +17,33 @@ _KIND = re.compile(r"(?:^|[ :]-?)(" + "|".join(
         "string exceeds maximum allowed size", "invalid bulk length",
     )
 ) + r")\b")  # fmt: skip
-"""What kind of refusal it is; one from within a script may come with words before the server's own."""
+"""The kind of a refusal. From within a script other words may come before the server's own."""
 _NOISE = re.compile(
     r"^ERR Error running script \(call to \S+\): |@user_script: ?\d+: -?|,? with args beginning with.*"
     r"|\.? script: (?:\w+, )?on @user_script:\d+\.?$"
 )
-"""Where in which script it happened, and what the command was to do: neither is for the reader."""
+"""Where it happened in which script, and the arguments of the command: neither helps the reader."""
 
 
 class Refused(Exception):
-    """The server's answer to a request is that it did not do it."""
+    """The server refused a request."""
 
     @property
     def code(self) -> str:
-        """Its first word, which says what kind of refusal it is."""
+        """The first word, which says what kind of refusal it is."""
         return str(self).partition(" ")[0]
 
 
 def translated(error: Exception, where: str, *, base: str = "", login: str = LOGIN) -> Exception:
-    """The error to raise; itself where it is ours already. ``base`` is what the keys begin with that it was about, and
-    ``login`` what to do if the user is not let in."""
+    """The error to raise; the error itself if it is one of the core already. ``base`` is what the keys begin with, and
+    ``login`` says what to do if the login is refused."""
     said = _NOISE.sub("", str(error).strip().partition("\n")[0]).rstrip(". ") or type(error).__name__
     if isinstance(error, Refused):
         return _refusal(said, where, base.partition("{")[0], login)
     if isinstance(error, SSLError):
-        return ConfigError(f"{where}: no TLS connection: {said}. Look at ca, cert, key and verify in the URL")
+        return ConfigError(f"{where}: no TLS connection: {said}. Check ca, cert, key and verify in the URL")
     if isinstance(error, UnicodeError):
-        return ConfigError(f"{where}: expected the name of a host, got one that no host can have")
+        return ConfigError(f"{where}: expected a host name, got one that no host can have")
     if isinstance(error, OSError):
         return Unavailable(f"{where} cannot serve just now: {said}")
     return error
@@ -58,11 +58,11 @@ def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
             return BackendError(f"{where}: {said}")
         case "unknown command":
             return ConfigError(
-                f"{where}: what answers there does not know a command that Headrace needs: {said}. If it is a "
+                f"{where}: the server does not know a command that Headrace needs: {said}. If it is a "
                 "sentinel, its URL begins with redis+sentinel:// and has ?master=NAME"
             )
         case "string exceeds maximum allowed size" | "invalid bulk length":
-            return PayloadTooLarge(f"{where} takes no cell of this size; nothing was stored: {said}")
+            return PayloadTooLarge(f"{where} cannot store a cell of this size; nothing was stored: {said}")
         case "OOM":
             return StoreFull(
                 f"{where} is full: the server has reached its maxmemory. Nothing was stored; work goes on by itself "
@@ -71,7 +71,7 @@ def _refusal(said: str, where: str, prefix: str, login: str) -> Exception:
         case "WRONGTYPE":
             return SchemaMismatch(
                 f"{where}: expected only keys of Headrace under the prefix {prefix!r}, got one of another type "
-                f"({said}). Something else's keys are in the way: give this store a prefix of its own, ?prefix=NAME"
+                f"({said}). Other software uses this prefix: give this store its own, ?prefix=NAME"
             )
         case "WRONGPASS" | "NOAUTH" | "NOPERM" | "AUTH" | "ACL failure":
             if prefix and re.search("access .*(key|channel)", said):

@@ -10,18 +10,7 @@ from headrace.backends.sqlite.finishing import move
 from headrace.backends.sqlite.insertion import key_taken
 from headrace.backends.sqlite.places import Waiting, end, forget, leave, park, release, reprioritise, reschedule
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.states import (
-    ASKED,
-    AVAILABLE,
-    CANCELLED,
-    COMPLETED,
-    ENDED,
-    FAILED,
-    LIVE,
-    PAUSED,
-    RUNNING,
-    STATES,
-)
+from headrace.backends.sqlite.states import ASKED, AVAILABLE, CANCELLED, PAUSED, RUNNING, STATES
 from headrace.backends.sqlite.transaction import Transaction
 from headrace.seam.records import (
     WATCHERS,
@@ -43,20 +32,6 @@ from headrace.seam.records import (
 _SQL = load("alter")
 _INSERT = load("insert")
 
-APPLIES: dict[type[Change], frozenset[int]] = {
-    Cancel: LIVE,
-    Pause: frozenset((AVAILABLE,)),
-    Resume: frozenset((PAUSED,)),
-    Requeue: frozenset(ENDED),
-    Move: frozenset((AVAILABLE, PAUSED)),
-    Reprioritise: frozenset((AVAILABLE, PAUSED)),
-    Reschedule: frozenset((AVAILABLE, PAUSED)),
-    Watch: LIVE,
-    Hold: frozenset((COMPLETED,)),
-    Delete: frozenset((AVAILABLE, PAUSED, COMPLETED, CANCELLED, FAILED)),
-}
-"""The states that each change applies to."""
-
 
 def alter_named(tx: Transaction, sel: Selector, change: Change, now: int) -> list[Altered]:
     """Change the jobs that the selector names; answer for each that exists, in the order named."""
@@ -65,7 +40,7 @@ def alter_named(tx: Transaction, sel: Selector, change: Change, now: int) -> lis
 
 def alter_matching(sel: Selector, change: Change, seqs: Iterable[int], tx: Transaction, now: int) -> list[Altered]:
     """Change those of the jobs that still match and that the change still applies to."""
-    fit = (entry for entry in entries(tx, seqs) if entry.code in APPLIES[type(change)] and entry.matches(sel, now))
+    fit = (entry for entry in entries(tx, seqs) if STATES[entry.code] in change.applies and entry.matches(sel, now))
     return [_alter(tx, entry, change, now) for entry in fit if not (isinstance(change, Cancel) and entry.cancel)]
 
 
@@ -73,7 +48,7 @@ def _alter(tx: Transaction, entry: Entry, change: Change, now: int) -> Altered:
     if entry.gid:  # a change of another job may have called this one
         [entry] = entries(tx, [entry.seq])
     before = STATES[entry.code]
-    if entry.code not in APPLIES[type(change)]:
+    if before not in change.applies:
         return Altered(entry.id, before, before, False, entry.queue, entry.key)
     after = _apply(tx, entry, change, now)
     if after is _REFUSED:

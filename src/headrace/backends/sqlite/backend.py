@@ -19,7 +19,6 @@ from headrace.backends.sqlite.lane import Command
 from headrace.backends.sqlite.mass import alter_many
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
-from headrace.backends.sqlite.rules import configure
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
 from headrace.backends.sqlite.ticks import SqliteTicks
@@ -27,30 +26,7 @@ from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.wake import Wake
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Configure,
-    Inserted,
-    JobId,
-    JobKey,
-    Limits,
-    Page,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
+from headrace.seam import records as r
 from headrace.types import JobState
 
 Durability = Literal["full", "normal"]
@@ -78,6 +54,7 @@ class SqliteBackend(guard.Watched):
     """
 
     tx = None
+    tidy = None
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "full", now: Callable[[], int] = _wall_clock
@@ -89,7 +66,7 @@ class SqliteBackend(guard.Watched):
         self._durability = durability
         self._now = now
         self._wal = wal_is_safe(apsw.sqlite_lib_version())
-        self.limits = Limits(max_batch=2_000, durable=_SURVIVES[durability if self._wal else "full"])
+        self.limits = r.Limits(max_batch=2_000, durable=_SURVIVES[durability if self._wal else "full"])
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._wake: Wake | None = Wake(self.path) if wake.available else None
@@ -123,6 +100,9 @@ class SqliteBackend(guard.Watched):
             self._writer, self._reader, self._forked = writer, reader, False
             guard.watch(self)
 
+    async def now(self, at: r.Stamp = None) -> int:
+        return self._now() if at is None else at
+
     async def close(self) -> None:
         async with self._switching:
             writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
@@ -153,7 +133,7 @@ class SqliteBackend(guard.Watched):
     def _write(
         self,
         work: Callable[[Transaction, int], object],
-        at: Stamp,
+        at: r.Stamp,
         *,
         peek: Callable[[Session, int], object] | None = None,
         weight: int = 1,
@@ -163,22 +143,22 @@ class SqliteBackend(guard.Watched):
             raise self._not_open()
         return self._writer.submit(Command(work, at, peek=peek, weight=weight, grows=grows))
 
-    def _read(self, work: Callable[[Session, int], object], at: Stamp) -> asyncio.Future[Any]:
+    def _read(self, work: Callable[[Session, int], object], at: r.Stamp) -> asyncio.Future[Any]:
         if self._reader is None or self._forked:
             raise self._not_open()
         return self._reader.submit(Command(work, at))
 
     # -- writing
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
         work = self._write(lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True)
-        answers: list[Inserted] = await work
+        answers: list[r.Inserted] = await work
         return answers
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        claimed: Claimed = await self._write(
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
+        claimed: r.Claimed = await self._write(
             lambda tx, now: claiming.claim(tx, req, now),
             at,
             peek=lambda session, now: claiming.nothing_due(session, req, now),
@@ -186,41 +166,41 @@ class SqliteBackend(guard.Watched):
         )
         return claimed
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         check_settled(batch)
         states: list[JobState | None] = await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
         return states
 
-    async def turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+    async def finish_and_claim(
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
         check_settled(batch)
-        answers: tuple[list[JobState | None], Claimed] = await self._write(
+        answers: tuple[list[JobState | None], r.Claimed] = await self._write(
             lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
         )
         return answers
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        renewed: Renewed = await self._write(
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
+        renewed: r.Renewed = await self._write(
             lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases)
         )
         return renewed
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        reaped: list[Reaped] = await self._write(
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
+        reaped: list[r.Reaped] = await self._write(
             lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
         )
         return reaped
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         if clause.dry_run:
-            preview: Swept = await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
+            preview: r.Swept = await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
             return preview
-        swept: Swept = await self._write(
+        swept: r.Swept = await self._write(
             lambda tx, now: sweeping.sweep(tx, clause, now),
             at,
             peek=lambda session, now: sweeping.nothing_condemned(session, clause, now),
@@ -228,34 +208,32 @@ class SqliteBackend(guard.Watched):
         )
         return swept
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        answers: list[Altered] = []
-        if isinstance(change, Configure):
-            await self._write(lambda tx, now: configure(tx, sel, change, now), at)
-        elif sel.ids is not None or sel.keys is not None:
-            weight = len(sel.ids or ()) + len(sel.keys or ())
-            answers = await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
-        else:
-            answers = await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
+        if sel.ids is None and sel.keys is None:
+            return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
+        weight = len(sel.ids or ()) + len(sel.keys or ())
+        answers: list[r.Altered] = await self._write(
+            lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight
+        )
         return answers
 
     # -- reading
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         if not names:
             return []
-        records: list[Record | None] = await self._read(lambda session, now: fetch(session, names, want, now), at)
+        records: list[r.Record | None] = await self._read(lambda session, now: fetch(session, names, want, now), at)
         return records
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        page: Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
+        page: r.Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
         return page
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
-        found: Stats = await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
+        found: r.Stats = await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
         return found
 
     def _bytes(self) -> int:

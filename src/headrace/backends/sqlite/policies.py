@@ -8,7 +8,7 @@ from headrace.backends.sqlite import groups, rules
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.ticks import Read, Write
 from headrace.backends.sqlite.transaction import Session
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 _QUEUE = load("queue")
@@ -28,6 +28,9 @@ class SqlitePolicies:
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.limit(tx, limit, now), at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._write(lambda tx, now: rules.pause(tx, pause, now), at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
         found: list[PolicyState] = await self._read(lambda session, now: rules.find(session, queues, now), at)

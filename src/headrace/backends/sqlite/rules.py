@@ -13,8 +13,7 @@ from headrace.backends.sqlite import groups, turns
 from headrace.backends.sqlite.governing import count_holders, govern
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.seam.policy import FOREVER, Policy, PolicyState, Rate, TenantLimit, TenantState
-from headrace.seam.records import Configure, Selector
+from headrace.seam.policy import Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 
 _SQL = load("policy")
 _QUEUE = load("queue")
@@ -61,26 +60,22 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     turns.wake_tenant(tx, qid, wanted.tenant, now)
 
 
-def configure(tx: Transaction, sel: Selector, change: Configure, now: int) -> None:
-    """Pause or resume the queue that the selector names, or a tenant or a task in it."""
-    if sel.queue is None:
-        raise ValueError("Configure needs a selector with a queue")
-    if sel.tenant is not None and sel.task is not None:
-        raise ValueError("Configure takes a selector with a tenant or with a task, but this one has both: send two")
-    until = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
-    qid = tx.queue(sel.queue)
-    if sel.tenant is None and sel.task is None:
-        tx.execute(_QUEUE["configure"], (qid, until))
-    else:
+def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
+    """Pause or resume a queue, or a tenant or a task in it."""
+    qid = tx.queue(wanted.queue)
+    until = wanted.until(now)
+    if wanted.tenant is not None:
         govern(tx, qid, now)
-        statement = _SQL["pause_task" if sel.tenant is None else "pause_tenant"]
-        tx.execute(statement, (qid, sel.task if sel.tenant is None else sel.tenant, until))
-        if sel.tenant is None:
-            turns.wake_all(tx, qid, now)
-        else:
-            turns.wake_tenant(tx, qid, sel.tenant, now)
+        tx.execute(_SQL["pause_tenant"], (qid, wanted.tenant, until))
+        turns.wake_tenant(tx, qid, wanted.tenant, now)
+    elif wanted.task is not None:
+        govern(tx, qid, now)
+        tx.execute(_SQL["pause_task"], (qid, wanted.task, until))
+        turns.wake_all(tx, qid, now)
+    else:
+        tx.execute(_QUEUE["configure"], (qid, until))
     forget_over(tx, now)
-    if not change.paused:
+    if not wanted.paused:
         tx.wake_queue(qid)
 
 

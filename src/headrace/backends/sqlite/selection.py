@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from headrace.backends.sqlite.altering import APPLIES
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CODES, ENDED, PAUSED, RUNNING, STATES
@@ -125,9 +124,8 @@ def candidates(
 ) -> tuple[list[int], JobId | None]:
     """Up to ``limit`` jobs beyond ``start`` that the selector means and the change applies to, in the order of their
     ids, and from where the next look goes on; None: nowhere."""
-    codes = APPLIES[type(change)]
-    if sel.states is not None:
-        codes &= {CODES[state] for state in sel.states}
+    states = change.applies if sel.states is None else change.applies & sel.states
+    codes = frozenset(CODES[state] for state in states)
     hits, onward = Search(session, sel, codes, now, newest=False).step(start, limit)
     fit = (
         (entry.id, entry.seq)

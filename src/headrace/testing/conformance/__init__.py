@@ -19,6 +19,7 @@ from headrace.testing.conformance.chances import ChanceTests
 from headrace.testing.conformance.claim import ClaimTests
 from headrace.testing.conformance.depth import DepthTests
 from headrace.testing.conformance.finish import FinishTests
+from headrace.testing.conformance.finish_and_claim import FinishAndClaimTests
 from headrace.testing.conformance.groups import GroupTests
 from headrace.testing.conformance.hints import HintTests
 from headrace.testing.conformance.insert import InsertTests
@@ -30,7 +31,6 @@ from headrace.testing.conformance.reap import ReapTests
 from headrace.testing.conformance.renew import RenewTests
 from headrace.testing.conformance.sweep import SweepTests
 from headrace.testing.conformance.ticks import TickTests
-from headrace.testing.conformance.turn import TurnTests
 
 __all__ = ["BackendConformance"]
 
@@ -41,7 +41,7 @@ class BackendConformance(
     ClaimTests,
     ChanceTests,
     FinishTests,
-    TurnTests,
+    FinishAndClaimTests,
     RenewTests,
     ReapTests,
     AbsenceTests,

@@ -1,4 +1,4 @@
-"""reap after a time in which no worker was there: whom a lost lease is charged to, and whom not."""
+"""reap after an absence of the whole fleet: which lost leases are charged, and which are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_WORK = 10 * LEASE
 OUT = T0 + AT_WORK
 """The last beats of the fleet."""
 BACK = OUT + LEASE
-"""Whoever beats from then on finds nobody listed."""
+"""A worker that beats from then on finds nobody listed."""
 LATE = BACK + 2 * LEASE
 
 
@@ -57,8 +57,8 @@ class AbsenceTests(ConformanceBase):
         await work(store, "w3", since=OUT, until=LATE)
         assert await reap(store, LATE) == dict.fromkeys(range(12), CHARGED)
 
-    async def test_a_job_that_kills_whoever_runs_it_is_charged_each_time(self, store: Backend) -> None:
-        """Nobody lives long enough to take anything back; so many leases run out, of many holders."""
+    async def test_a_job_that_kills_its_workers_is_charged_each_time(self, store: Backend) -> None:
+        """Nobody lives long enough to take anything back: many leases expire, of many holders."""
         jobs = range(12)
         await self.put(store, *(row(n) for n in jobs))
         await work(store, "w1", "w2")
@@ -117,7 +117,7 @@ class AbsenceTests(ConformanceBase):
         await beat(store, "w3", BACK)
         assert await reap(store, LATE) == {1: CHARGED}
 
-    async def test_a_fleet_that_signed_off_begins_anew(self, store: Backend) -> None:
+    async def test_a_fleet_that_signed_off_starts_over(self, store: Backend) -> None:
         await self.put(store, row(1))
         await work(store, "w1", "w2")
         await beat(store, "w1", OUT, leaving=True)
@@ -138,7 +138,7 @@ class AbsenceTests(ConformanceBase):
         await self.take_one(store, at=BACK - LEASE + 1)
         assert await reap(store, LATE) == {0: CHARGED, 1: SPARED, 2: SPARED, 3: CHARGED}
 
-    async def test_who_comes_back_himself_has_been_away_too(self, store: Backend) -> None:
+    async def test_a_worker_that_comes_back_has_been_away_too(self, store: Backend) -> None:
         """As after a store stood still; the other did not come back."""
         await self.put(store, row(1), row(2))
         await work(store, "w1", "w2")

@@ -1,17 +1,17 @@
-"""alter: cancel, pause, resume, requeue, move, reprioritise, reschedule, watch, hold, delete, configure."""
+"""alter: cancel, pause, resume, requeue, move, reprioritise, reschedule, watch, hold, delete; and paused queues."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Altered,
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     Hold,
     InsertStatus,
@@ -27,7 +27,7 @@ from headrace.seam.records import (
     Selector,
     Watch,
 )
-from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
 AVAILABLE, RUNNING, PAUSED = JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED
@@ -279,16 +279,18 @@ class AlterTests(ConformanceBase):
         sizes = [len(await store.alter(Selector(queue="q"), Cancel(), T0)) for _ in range(2)]
         assert sizes == [2, 0]
 
+    @needs("policies")
     async def test_pausing_a_queue_changes_no_job(self, store: Backend) -> None:
         await self.put(store, row(1))
-        assert await store.alter(Selector(queue="q"), Configure(paused=True), T0) == []
+        await self.policies(store).pause(QueuePause("q"), T0)
         assert await self.state(store, 1) is AVAILABLE
         assert [(q.queue, q.paused) for q in (await store.stats(T0)).queues] == [("q", True)]
         assert await self.take(store) == []
 
+    @needs("policies")
     async def test_a_paused_queue_takes_jobs_in_and_lets_running_ones_end(self, store: Backend) -> None:
         await self.put(store, row(1))
         job = await self.take_one(store)
-        await store.alter(Selector(queue="q"), Configure(paused=True), T0)
+        await self.policies(store).pause(QueuePause("q"), T0)
         await self.put(store, row(2))
         assert await store.finish([settle(job)], T0) == [COMPLETED]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import pytest_asyncio
 
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, PolicyStore
 from headrace.seam.records import Claim, Inserted, InsertStatus, JobId, Leased, Record, Row, Settlement
 from headrace.types import JobState
 
@@ -22,7 +22,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LEASE = 30 * SECOND
 
-CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "turn")
+CAPABILITIES = ("durable", "hints", "policies", "store_depth", "ticks", "finish_and_claim")
 
 HOSTILE = (
     "a:b", "a/b", "../../etc", "..", ".", " ", "a b", "{x}", "*", "?", "[a]", "%s", "'; DROP TABLE jobs; --", '"q"',
@@ -92,6 +92,11 @@ class ConformanceBase:
             yield backend
         finally:
             await backend.close()
+
+    def policies(self, store: Backend) -> PolicyStore:
+        """The capability, in tests that need it."""
+        assert store.policies is not None
+        return store.policies
 
     async def put(self, store: Backend, *rows: Row, at: int = T0) -> list[Inserted]:
         """Insert rows that must all be new."""

@@ -1,4 +1,4 @@
-"""Last chances: of all who pass a job over, one is chosen to make room for it."""
+"""Last chances: of all holders that pass a job over, one is chosen to make room for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChanceTests(GovernedBase):
     async def chosen(
         self, store: Backend, holder: str, at: int = NOW, queues: tuple[str, ...] = ("q",), limit: int = 10
     ) -> bool:
-        """Whether the holder is, when it has passed a job over."""
+        """Whether the holder is chosen when it has passed a job over."""
         claimed = await store.claim(Claim(holder, queues, limit, LEASE, lost_below=1), at)
         assert claimed.passed_over
         return claimed.chosen

@@ -7,10 +7,21 @@ import itertools
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy
+from headrace.seam.policy import Policy, QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Configure, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
-from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, number, row, settle
+from headrace.seam.records import Claim, Leased, Pause, Reap, Reaped, Reschedule, Resume, Selector
+from headrace.testing.conformance.base import (
+    LEASE,
+    MINUTE,
+    SECOND,
+    T0,
+    ConformanceBase,
+    job_id,
+    needs,
+    number,
+    row,
+    settle,
+)
 from headrace.types import JobState
 
 
@@ -127,7 +138,7 @@ class ClaimTests(ConformanceBase):
         assert [number(job) for job in due.jobs] == [*later, 1, 2]
 
     async def test_when_a_great_many_become_due_at_once_none_is_left(self, store: Backend) -> None:
-        """Whatever a claim promotes at most, it says that there is more."""
+        """However many jobs a claim promotes, it says that there is more."""
         for start in range(0, 3_000, 1_000):
             await self.put(store, *(row(n, priority=-n, delay=SECOND + n) for n in range(start, start + 1_000)))
         await self.put(store, row(9_000, priority=1, delay=2 * SECOND))
@@ -158,7 +169,7 @@ class ClaimTests(ConformanceBase):
         assert [number(job) for job in await self.take(store, 10, at=T0 + 9 * SECOND)] == [9]
         assert [number(job) for job in await self.take(store, 10, at=T0 + 10 * SECOND)] == [1, 2]
 
-    async def test_two_who_claim_from_two_queues_share_what_is_there(self, store: Backend) -> None:
+    async def test_two_claims_from_two_queues_share_what_is_there(self, store: Backend) -> None:
         await self.put(store, *(row(n, queue="ab"[n % 2]) for n in range(20)))
         other = store.sibling()
         await other.open()
@@ -170,13 +181,14 @@ class ClaimTests(ConformanceBase):
         found = sorted(number(job) for claimed in answers for job in claimed.jobs)
         assert found == [*range(20)] or any(claimed.next_in == 0 for claimed in answers)
 
+    @needs("policies")
     async def test_paused_jobs_and_queues_are_passed_over(self, store: Backend) -> None:
         await self.put(store, row(1), row(2), row(3, queue="r"))
         await store.alter(Selector(ids=[job_id(1)]), Pause(), T0)
-        await store.alter(Selector(queue="r"), Configure(paused=True), T0)
+        await self.policies(store).pause(QueuePause("r"), T0)
         claimed = await store.claim(Claim("w1", ("q", "r"), 10, LEASE), T0)
         assert ([j.id for j in claimed.jobs], claimed.next_in) == ([job_id(2)], None)
-        await store.alter(Selector(queue="r"), Configure(paused=False), T0)
+        await self.policies(store).pause(QueuePause("r", paused=False), T0)
         assert [j.id for j in await self.take(store, queues=("q", "r"))] == [job_id(3)]
 
     async def test_jobs_that_were_lost_too_often_are_passed_over(self, store: Backend) -> None:
@@ -252,7 +264,7 @@ class ClaimTests(ConformanceBase):
             await store.finish([settle(job, JobState.AVAILABLE, f"w{n}", failed_attempt=True)], T0)
 
     async def test_an_epoch_is_never_behind_the_clock(self, store: Backend) -> None:
-        """Whoever claims after the store has forgotten a claim gets a higher epoch all the same."""
+        """A claim after the store has forgotten an earlier one gives a higher epoch all the same."""
         await self.put(store, row(1), row(2, delay=5 * SECOND))
         first = await self.take_one(store, at=T0 + SECOND)
         assert first.epoch == T0 + SECOND

@@ -103,9 +103,9 @@ class FinishTests(ConformanceBase):
         wrong = [settle(one, spawn=[row(3)]), settle(two, JobState.RUNNING)]
         with pytest.raises(ValueError, match="running"):
             await store.finish(wrong, T0)
-        if store.turn is not None:
+        if store.finish_and_claim is not None:
             with pytest.raises(ValueError, match="running"):
-                await store.turn(wrong, Claim("w1", ("q",), 10, LEASE), T0)
+                await store.finish_and_claim(wrong, Claim("w1", ("q",), 10, LEASE), T0)
         assert [await self.state(store, n) for n in (1, 2)] == [JobState.RUNNING, JobState.RUNNING]
         assert await store.finish([settle(one), settle(two)], T0) == [C, C]
         assert await self.take(store) == []
@@ -176,7 +176,7 @@ class FinishTests(ConformanceBase):
 
     @pytest.mark.parametrize("wrong", ["epoch", "holder"])
     async def test_a_plain_completion_under_a_wrong_fence_is_refused(self, store: Backend, wrong: str) -> None:
-        """Nothing but the outcome is told, as most workers do; alone and among others."""
+        """Settlements with nothing but an outcome, which is the usual case; alone and among others."""
         await self.put(store, row(1), row(2))
         jobs = await self.take(store, 2)
         epoch, holder = jobs[0].epoch + (wrong == "epoch"), "w2" if wrong == "holder" else "w1"

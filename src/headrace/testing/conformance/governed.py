@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.seam.policy import Policy, PolicyState
-from headrace.seam.protocol import Backend, PolicyStore
+from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Claimed, Settlement
 from headrace.testing.conformance.base import (
     LEASE,
@@ -25,11 +25,6 @@ GOVERNED = Policy(queue="q", chunk=10)
 
 class GovernedBase(ConformanceBase):
     """One queue, ``q``, and its rules."""
-
-    def policies(self, store: Backend) -> PolicyStore:
-        """The capability under test."""
-        assert store.policies is not None
-        return store.policies
 
     async def govern(self, store: Backend, queue: str = "q", at: int = T0, **rules: Any) -> None:
         """Change the policy of a queue."""

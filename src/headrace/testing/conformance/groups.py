@@ -1,4 +1,4 @@
-"""Groups: their jobs take turns, one after the other where there is one turn."""
+"""Groups: which jobs are called, one after the other or several at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def numbers(jobs: list[Leased]) -> list[int]:
 
 class GroupTests(ConformanceBase):
     async def turns(self, store: Backend, turns: int) -> None:
-        """Give every group of the queue so many."""
+        """Let this many jobs of every group be called."""
         assert store.policies is not None
         policy = next((one.policy for one in await store.policies.find(["q"])), Policy(queue="q"))
         assert await store.policies.save(replace(policy, group_running=turns), T0)
@@ -264,12 +264,12 @@ class GroupTests(ConformanceBase):
             [(holder, job)] = [(f"w{n}", job) for n, jobs in enumerate(claims) for job in jobs]
             assert await store.finish([settle(job, holder=holder)], T0) == [JobState.COMPLETED]
 
-    @needs("turn")
+    @needs("finish_and_claim")
     async def test_a_turn_that_ends_a_job_gets_the_next_of_its_group(self, store: Backend) -> None:
-        assert store.turn is not None
+        assert store.finish_and_claim is not None
         await self.put(store, row(1, group="g"), row(2, group="g"))
         [job] = await self.take(store)
-        _, claimed = await store.turn([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
+        _, claimed = await store.finish_and_claim([settle(job)], Claim("w1", ("q",), 10, LEASE), T0)
         assert numbers(claimed.jobs) == [2]
 
     # -- several turns
@@ -327,7 +327,7 @@ class GroupTests(ConformanceBase):
         assert await self.take(store) == []
 
     @needs("policies")
-    async def test_a_group_says_who_has_its_turns(self, store: Backend) -> None:
+    async def test_a_group_says_which_jobs_are_called(self, store: Backend) -> None:
         assert store.policies is not None
         await self.put(store, *(row(n, group="g") for n in range(4)))
         state = await store.policies.group("q", "g")

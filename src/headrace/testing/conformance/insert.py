@@ -165,7 +165,7 @@ class InsertTests(ConformanceBase):
         assert (answer.status, answer.id, answer.state) == (DUPLICATE, job_id(1), JobState.FAILED)
         await self.put(store, row(3, key="k"))
 
-    async def test_a_cancelled_key_enqueued_anew_runs_once_with_the_new_payload(self, store: Backend) -> None:
+    async def test_a_cancelled_key_enqueued_again_runs_once_with_the_new_payload(self, store: Backend) -> None:
         await self.put(store, row(1, key="k", cells={"blob": b"old"}))
         await store.alter(Selector(ids=[job_id(1)]), Cancel(), T0)
         await self.put(store, row(2, key="k", cells={"blob": b"new"}))

@@ -21,9 +21,16 @@ class LifecycleTests(ConformanceBase):
 
     async def test_the_capabilities_named_are_the_capabilities_there(self, store: Backend) -> None:
         assert ("hints" in self.capabilities) == (store.hints is not None)
-        assert ("turn" in self.capabilities) == (store.turn is not None)
+        assert ("finish_and_claim" in self.capabilities) == (store.finish_and_claim is not None)
         assert store.limits.durable
         assert store.limits.max_batch >= 1_000
+
+    async def test_the_clock_told_is_the_one_that_jobs_go_by(self, store: Backend) -> None:
+        before = await store.now()
+        await store.insert([row(1)])
+        after = await store.now()
+        assert before <= (await self.get(store, 1)).enqueued_at <= after
+        assert await store.now(T0) == T0
 
     async def test_a_sibling_sees_the_same_jobs(self, store: Backend) -> None:
         sibling = store.sibling()

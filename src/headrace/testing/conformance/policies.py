@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, PolicyState, Rate, TenantLimit, TenantState
+from headrace.seam.policy import Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Beat,
     Cancel,
-    Configure,
     Pause,
     Place,
     Reap,
@@ -63,7 +62,7 @@ class PolicyTests(GovernedBase):
         assert await self.policies(store).find(at=T0) == [PolicyState(Policy(queue="q", version=2), True)]
 
     @needs("policies")
-    async def test_of_two_who_have_read_the_same_one_saves(self, store: Backend) -> None:
+    async def test_of_two_saves_of_one_version_one_succeeds(self, store: Backend) -> None:
         policy = Policy(queue="q", running=1)
         answers = await asyncio.gather(*(self.policies(store).save(policy, T0) for _ in range(5)))
         assert sorted(answers) == [False] * 4 + [True]
@@ -98,7 +97,7 @@ class PolicyTests(GovernedBase):
         await self.claim(store, 3)
         await self.policies(store).limit(TenantLimit("q", "b", 5), T0)
         await self.policies(store).limit(TenantLimit("q", "d", rate=Rate(9)), T0)
-        await store.alter(Selector(queue="q", tenant="e"), Configure(paused=True, lasts=HOUR), T0)
+        await self.policies(store).pause(QueuePause("q", tenant="e", lasts=HOUR), T0)
         found = {one.tenant: one for one in await self.policies(store).tenants("q", at=T0)}
         assert found["a"] == TenantState("q", "a", 0, 3, workers=("alice",))
         assert found["b"] == TenantState("q", "b", 3, 0, TenantLimit("q", "b", 5))
@@ -140,7 +139,7 @@ class PolicyTests(GovernedBase):
         assert [n for one in claims for n in one] == [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
 
     @needs("policies")
-    async def test_who_comes_anew_enters_at_the_current_round(self, store: Backend) -> None:
+    async def test_a_newcomer_enters_at_the_current_round(self, store: Backend) -> None:
         await self.govern(store, chunk=1)
         await self.put(store, *(row(n, tenant="a") for n in range(20)))
         await self.claim(store, 10)
@@ -243,7 +242,7 @@ class PolicyTests(GovernedBase):
         await self.put(store, row(1, tenant="a", delay=3), row(2, tenant="b", delay=1))
         await self.policies(store).limit(TenantLimit("q", "c", 3), T0)
         for paused in (True, False):
-            await store.alter(Selector(queue="q", tenant="c"), Configure(paused), T0)
+            await self.policies(store).pause(QueuePause("q", tenant="c", paused=paused), T0)
         assert await self.got(store, at=T0 + 5) == [2, 1]
 
     @needs("policies")

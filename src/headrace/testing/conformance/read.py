@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Configure, JobId, JobKey, Pause, Place, Selector
-from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.seam.records import Beat, JobId, JobKey, Pause, Place, Selector
+from headrace.testing.conformance.base import HOUR, LEASE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
 
@@ -105,10 +106,11 @@ class ReadTests(ConformanceBase):
         assert {name: place.count for name, place in places.items()} == {"completed": 2, "cancelled": 1, "failed": 1}
         assert all(place.bytes > 0 for place in places.values())
 
+    @needs("policies")
     async def test_stats_of_some_queues_tell_of_these_and_their_workers_only(self, store: Backend) -> None:
         await self.put(store, row(1), row(2, delay=HOUR), row(3, queue="b"), row(4, queue="c"))
         await self.take(store, queues=("c",))
-        await store.alter(Selector(queue="paused"), Configure(paused=True), T0)
+        await self.policies(store).pause(QueuePause("paused"), T0)
         for name, queues in (("one", ("q", "b")), ("two", ("b", "c")), ("three", ("c",))):
             await store.renew(Beat(name, name, queues, LEASE), T0)
         everything = await store.stats(T0)

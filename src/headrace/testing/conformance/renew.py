@@ -1,10 +1,11 @@
-"""renew: leases extended, losses told, the worker list, the control channel."""
+"""renew: leases extended, losses reported, the worker list, the control channel."""
 
 from __future__ import annotations
 
+from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Beat, Cancel, Configure, Reap, Selector
-from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, row, settle
+from headrace.seam.records import Beat, Cancel, Reap, Selector
+from headrace.testing.conformance.base import LEASE, MINUTE, SECOND, T0, ConformanceBase, job_id, needs, row, settle
 from headrace.types import JobState
 
 
@@ -76,9 +77,10 @@ class RenewTests(ConformanceBase):
         assert (reaped.state, reaped.reason) == (JobState.CANCELLED, "cancelled")
         assert list((await store.renew(beat(), T0 + LEASE)).cancels) == []
 
+    @needs("policies")
     async def test_paused_queues_of_the_beat_are_told(self, store: Backend) -> None:
         for queue in ("r", "s"):
-            await store.alter(Selector(queue=queue), Configure(paused=True), T0)
+            await self.policies(store).pause(QueuePause(queue), T0)
         assert list((await store.renew(beat(), T0)).paused) == ["r"]
 
     async def test_a_worker_is_listed_while_it_beats(self, store: Backend) -> None:
@@ -95,7 +97,7 @@ class RenewTests(ConformanceBase):
         assert (await store.stats(T0)).workers == []
 
     async def test_a_census_tells_all_leases_of_the_holder(self, store: Backend) -> None:
-        """So does a holder find what a claim brought whose answer was lost."""
+        """In this way a holder finds the jobs of a claim whose answer was lost."""
         await self.put(store, *(row(n) for n in range(5)), row(5, queue="r"))
         one, two, three = await self.take(store, 3)
         [other] = await self.take(store, 1, holder="w2")

@@ -273,7 +273,7 @@ class SweepTests(ConformanceBase):
         assert (swept.removed, swept.kept, swept.more) == (5, 12, False)
         assert await self._left(store, 200, T0 + 2 * HOUR) == [0, 1, 2, 10, 11, *range(113, 120)]
 
-    async def test_those_who_hold_most_are_left_with_as_much(self, store: Backend) -> None:
+    async def test_tenants_that_hold_most_are_left_with_as_much(self, store: Backend) -> None:
         await self._fail(store, "a", 0, 2, T0)
         await self._fail(store, "b", 10, 6, T0)
         await self._fail(store, "c", 20, 9, T0)

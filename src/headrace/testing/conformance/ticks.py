@@ -1,4 +1,4 @@
-"""ticks: one job per slot, whoever plans it and however often."""
+"""ticks: one job per slot, whichever planner plans it and however often."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TickTests(ConformanceBase):
         )
 
     @needs("ticks")
-    async def test_whoever_saves_names_the_version_that_he_has_read(self, store: Backend) -> None:
+    async def test_a_save_names_the_version_that_was_read(self, store: Backend) -> None:
         ticks = self.ticks(store)
         [one] = await self.keep(store, schedule(1))
         assert await ticks.save([Save(schedule(1, definition=b"late"), 0)], T0) == [False]
@@ -307,7 +307,7 @@ class TickTests(ConformanceBase):
 
     @needs("ticks")
     async def test_a_slot_is_never_on_the_ledger_twice(self, store: Backend) -> None:
-        """Out of turn too: what is known already is left as it is, and the others of the plan are carried out."""
+        """Extra runs too: what is known already is left as it is, and the rest of the plan is carried out."""
         ticks = self.ticks(store)
         [one] = await self.keep(store, schedule(1))
         await ticks.plan([moved(one, fires(T0, 1), slot=T0 + MINUTE)], T0)
@@ -353,7 +353,7 @@ class TickTests(ConformanceBase):
 
     @needs("ticks")
     async def test_a_job_that_is_stored_already_is_not_stored_again(self, store: Backend) -> None:
-        """Its id says that an earlier try got through."""
+        """Its id says that an earlier try succeeded."""
         ticks = self.ticks(store)
         await self.put(store, row(1))
         await store.alter(Selector(ids=[job_id(1)]), Cancel(), T0)
@@ -426,7 +426,7 @@ class TickTests(ConformanceBase):
     async def test_a_running_job_that_a_plan_asked_to_end_is_superseded(
         self, store: Backend, first: str, end: str
     ) -> None:
-        """Unless its cancellation was asked for before, or it ends by itself."""
+        """Unless its cancellation was requested before, or it ends by itself."""
         ticks = self.ticks(store)
         [one] = await self.keep(store, schedule(1))
         await ticks.plan([moved(one, fires(T0, 1, Overlap.CANCEL), slot=T0)], T0)

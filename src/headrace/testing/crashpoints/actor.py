@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.seam.policy import Policy
-from headrace.seam.protocol import Backend
+from headrace.seam.protocol import Backend, PolicyStore
 from headrace.seam.records import (
     Beat,
     Change,
@@ -33,7 +33,7 @@ HOUR = 3_600 * SECOND
 QUEUES = ("q", "other")
 
 Handler = Callable[[Leased, bool], dict[str, Any]]
-"""What a job's run leads to: the fields of its settlement. It is told whether a known fault has been repaired."""
+"""What a job's run leads to: the fields of its settlement. The flag says whether a known fault has been repaired."""
 
 
 def job_id(number: int) -> JobId:
@@ -62,8 +62,14 @@ class Actor:
         self.now = now
         self.repaired = False
 
+    @property
+    def policies(self) -> PolicyStore:
+        """The policies of the store, which must have them."""
+        assert self.store.policies is not None
+        return self.store.policies
+
     async def insert(self, *rows: Row) -> list[Inserted]:
-        """Enqueue; whoever asked is told."""
+        """Enqueue, and note the acknowledgement."""
         answers = await self.store.insert(rows, self.now)
         for answer in answers:
             if answer.status is not InsertStatus.FULL:
@@ -72,10 +78,9 @@ class Actor:
 
     async def rule(self, rules: Policy) -> None:
         """Give the queue these rules, if it has others."""
-        assert self.store.policies is not None
-        known = next((one.policy for one in await self.store.policies.find([rules.queue], self.now)), rules)
+        known = next((one.policy for one in await self.policies.find([rules.queue], self.now)), rules)
         if known.version == 0 or replace(known, version=0) != rules:
-            assert await self.store.policies.save(replace(rules, version=known.version), self.now)
+            assert await self.policies.save(replace(rules, version=known.version), self.now)
 
     def wish(self, limit: int) -> Claim:
         """A claim from all queues."""
@@ -100,7 +105,7 @@ class Actor:
         return await self.store.finish([self.settlement(job) for job in jobs], self.now)
 
     async def work(self, limit: int = 10) -> int:
-        """Claim and finish; how many jobs that were."""
+        """Claim and finish; return how many jobs."""
         jobs = await self.claim(limit)
         if jobs:
             await self.finish(jobs)

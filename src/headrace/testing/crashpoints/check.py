@@ -72,7 +72,7 @@ async def _take_what_is_free(actor: Actor) -> None:
 
 
 async def _work_off(actor: Actor, ledger: Ledger) -> None:
-    """The leases expire, and whatever is left is worked off, while those who held them come back late."""
+    """The leases expire, and everything left is worked off, while the old holders come back late."""
     for _ in range(20):
         actor.now += 2 * LEASE
         await actor.reap()
@@ -107,7 +107,7 @@ def _check_leases(books: Books, ledger: Ledger) -> None:
 
 
 def _check_line(flow: Flow, books: Books, ledger: Ledger) -> None:
-    """Jobs of a group run one at a time and in their order, whoever died meanwhile."""
+    """Jobs of a group run one at a time and in their order, whichever process died."""
     places = {job_id: flow.line.index(record.task) for job_id, record in books.items() if record.task in flow.line}
     last, running = 0, set[JobId]()
     for event in ledger.leases():
@@ -121,7 +121,7 @@ def _check_line(flow: Flow, books: Books, ledger: Ledger) -> None:
 
 
 def _check_limits(rules: Policy, books: Books, ledger: Ledger) -> None:
-    """Never did more run, or more holders have jobs of a tenant, than the rules say."""
+    """No more jobs ran, and no more holders had jobs of a tenant, than the rules allow."""
     running: dict[JobId, Event] = {}
     for event in ledger.leases():
         if event.kind != "granted" or books[event.id].queue != rules.queue:
@@ -144,7 +144,7 @@ async def _check_counts(actor: Actor, books: Books) -> None:
 
 
 async def _check_zombies(actor: Actor, fences: list[Event]) -> None:
-    """I4: whoever held a lease and comes back late is told so, whatever he brings, even under the new holder's name."""
+    """I4: a holder that comes back late is refused, whatever it brings, even under the name of the new holder."""
     fences = [Event("late", f.id, f.epoch, holder) for f in fences for holder in {f.holder: 0, actor.holder: 0}]
     for state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.AVAILABLE, JobState.PAUSED):
         batch = [

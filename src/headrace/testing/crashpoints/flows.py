@@ -23,8 +23,8 @@ async def _nothing(actor: Actor) -> None:
 class Flow(Struct, frozen=True):
     """One story of a process that may die at any call of ``act``.
 
-    ``before`` comes first, and nobody dies in it. ``after`` is what the contract tells those to do who were left
-    without an answer: repeat. ``ends`` tells every job that there must be in the end, by its task.
+    ``before`` comes first, and no process dies in it. ``after`` is what the contract tells a caller without an answer
+    to do: repeat. ``ends`` says which jobs there must be in the end, by task.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Flow(Struct, frozen=True):
     rules: Policy | None = None
     """What holds for the queue from the beginning to the end."""
     needs: frozenset[str] = frozenset()
-    """Capabilities without which the flow cannot be: ``turn``, ``policies``."""
+    """Capabilities that the flow needs: ``finish_and_claim``, ``policies``."""
 
 
 _TWO = {"a": COMPLETED, "b": COMPLETED}
 _FIVE = dict.fromkeys("abcde", COMPLETED)
 _LINE = dict.fromkeys(steps.LINE, COMPLETED)
-_TURN, _RULES = frozenset({"turn"}), frozenset({"policies"})
+_BOTH, _RULES = frozenset({"finish_and_claim"}), frozenset({"policies"})
 
 FLOWS: tuple[Flow, ...] = (
     Flow("enqueue", steps.enqueue, {"a": COMPLETED}, after=steps.enqueue),
@@ -82,7 +82,7 @@ FLOWS: tuple[Flow, ...] = (
         handler=steps.fail_until_repaired,
     ),
     Flow("renew", steps.work_long, _TWO, before=steps.enqueue_two),
-    Flow("turn", steps.turn, _TWO, before=steps.enqueue_two, needs=_TURN),
+    Flow("finish and claim", steps.finish_and_claim, _TWO, before=steps.enqueue_two, needs=_BOTH),
     Flow("reap", steps.reap_and_work, _TWO, before=steps.vanish),
     Flow("reap poison", steps.reap, {"a": FAILED, "b": FAILED}, before=steps.vanish_thrice),
     Flow("reap cancelled", steps.reap, {"a": CANCELLED, "b": CANCELLED}, before=steps.vanish_cancelled),
@@ -131,7 +131,9 @@ FLOWS: tuple[Flow, ...] = (
         handler=steps.follow,
         line="abcd",
     ),
-    Flow("a group, turn", steps.turn, _LINE, before=steps.enqueue_group, line="abc", needs=_TURN),
+    Flow(
+        "a group, finish and claim", steps.finish_and_claim, _LINE, before=steps.enqueue_group, line="abc", needs=_BOTH
+    ),
     Flow("a group, reap", steps.reap_and_work, _LINE, before=steps.vanish_in_group, line="abc"),
     Flow(
         "a group, cancel",
@@ -154,13 +156,13 @@ FLOWS: tuple[Flow, ...] = (
         needs=_RULES,
     ),
     Flow(
-        "turn under rules",
-        steps.turn,
+        "finish and claim under rules",
+        steps.finish_and_claim,
         _LINE,
         before=steps.enqueue_group_under_rules,
         line="abc",
         rules=steps.RULES,
-        needs=_TURN | _RULES,
+        needs=_BOTH | _RULES,
     ),
     Flow(
         "reap under rules",

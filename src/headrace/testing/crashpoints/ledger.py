@@ -1,4 +1,4 @@
-"""What truly happened to each job, told from the store's answers, whether or not anybody got to read them."""
+"""What really happened to each job, as the store's answers say, whether or not anybody got to read them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace.seam.records import JobId
 class Event(Struct, frozen=True):
     """One fact about one job.
 
-    ``granted``, ``settled``, ``lost``: a lease and how it ended. ``acked``: the one who enqueued the job got the
-    answer. ``ran``: its handler was started. ``asked``: the store was called at ``at``, whatever for.
+    ``granted``, ``settled``, ``lost``: a lease and how it ended. ``acked``: the producer of the job got the answer.
+    ``ran``: its handler was started. ``asked``: the store was called at ``at``, for anything.
     """
 
     kind: str
@@ -68,5 +68,5 @@ class Ledger:
                 told.append(event)
 
     def count(self, kind: str) -> Counter[JobId]:
-        """How often a fact of one kind is told, by job."""
+        """How many facts of one kind there are, by job."""
         return Counter(event.id for event in self.of_kind(kind))

@@ -12,9 +12,9 @@ from headrace.testing.crashpoints.interrupted import CrashPoint, Interrupted, Si
 from headrace.testing.crashpoints.ledger import Event, Ledger
 
 
-def crash_points(*, turn: bool = True, policies: bool = True) -> list[CrashPoint]:
+def crash_points(*, finish_and_claim: bool = True, policies: bool = True) -> list[CrashPoint]:
     """Every point, in order; False leaves out the flows that need a capability."""
-    missing = {name for name, there in (("turn", turn), ("policies", policies)) if not there}
+    missing = {name for name, there in (("finish_and_claim", finish_and_claim), ("policies", policies)) if not there}
     counted = [(flow, _calls(flow)) for flow in FLOWS if not flow.needs & missing]
     return [
         CrashPoint(flow.name, number, side, operation)

@@ -6,10 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
     Cancel,
-    Configure,
     Delete,
     Hold,
     InsertStatus,
@@ -126,12 +125,12 @@ async def work_long(actor: Actor) -> None:
     await actor.finish(jobs)
 
 
-async def turn(actor: Actor) -> None:
-    assert actor.store.turn is not None
+async def finish_and_claim(actor: Actor) -> None:
+    assert actor.store.finish_and_claim is not None
     jobs = await actor.claim(1)
     while jobs:
         actor.now += SECOND
-        _, claimed = await actor.store.turn(list(map(actor.settlement, jobs)), actor.wish(1), actor.now)
+        _, claimed = await actor.store.finish_and_claim(list(map(actor.settlement, jobs)), actor.wish(1), actor.now)
         jobs = actor.start(claimed.jobs)
 
 
@@ -249,12 +248,12 @@ async def delete(actor: Actor) -> None:
 
 
 async def pause_queue_and_resume(actor: Actor) -> None:
-    await actor.store.alter(Selector(queue="q"), Configure(paused=True), actor.now)
+    await actor.policies.pause(QueuePause("q"), actor.now)
     await resume_queue(actor)
 
 
 async def resume_queue(actor: Actor) -> None:
-    await actor.store.alter(Selector(queue="q"), Configure(paused=False), actor.now)
+    await actor.policies.pause(QueuePause("q", paused=False), actor.now)
 
 
 # -- groups
@@ -330,19 +329,18 @@ async def change_rules(actor: Actor) -> None:
 
 
 async def loosen(actor: Actor) -> None:
-    assert actor.store.policies is not None
     await actor.rule(replace(RULES, running=None))
-    await actor.store.policies.limit(TenantLimit("q", "x", 1), actor.now)
+    await actor.policies.limit(TenantLimit("q", "x", 1), actor.now)
 
 
 async def pause_tenant_and_resume(actor: Actor) -> None:
-    await actor.store.alter(Selector(queue="q", tenant="x"), Configure(paused=True), actor.now)
+    await actor.policies.pause(QueuePause("q", tenant="x"), actor.now)
     await actor.work()
     await resume_tenant(actor)
 
 
 async def resume_tenant(actor: Actor) -> None:
-    await actor.store.alter(Selector(queue="q", tenant="x"), Configure(paused=False), actor.now)
+    await actor.policies.pause(QueuePause("q", tenant="x", paused=False), actor.now)
 
 
 async def enqueue_elsewhere(actor: Actor) -> None:

@@ -38,7 +38,7 @@ async def check_crash(connect: Connect, place: Path, point: CrashPoint) -> None:
 
 
 def kill_everywhere(
-    connect_name: str, root: Path, *, turn: bool = True, points: Sequence[CrashPoint] | None = None
+    connect_name: str, root: Path, *, finish_and_claim: bool = True, points: Sequence[CrashPoint] | None = None
 ) -> Iterator[tuple[CrashPoint, Path]]:
     """Have a process killed at every point, or at those given; each point comes with the directory that its process
     left behind, before the next process starts.
@@ -47,9 +47,9 @@ def kill_everywhere(
     """
     command = [sys.executable, "-m", "headrace.testing.crashpoints.victim", connect_name, str(root)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    numbers = {point: number for number, point in enumerate(crash_points(turn=turn))}
+    numbers = {point: number for number, point in enumerate(crash_points(finish_and_claim=finish_and_claim))}
     victim = subprocess.Popen(
-        [*command, "turn" if turn else "no turn"],
+        [*command, "both" if finish_and_claim else "single"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -21,11 +21,11 @@ from headrace.testing.crashpoints.ledger import Ledger
 from headrace.testing.crashpoints.points import crash_points, flow_of, run_flow
 
 
-def main(connect_name: str, root: Path, *, turn: bool) -> None:
+def main(connect_name: str, root: Path, *, finish_and_claim: bool) -> None:
     """Die at every point that is asked for, each time in a directory of its own; it is an error to survive."""
     module, _, function = connect_name.partition(":")
     connect = getattr(import_module(module), function)
-    points = crash_points(turn=turn)
+    points = crash_points(finish_and_claim=finish_and_claim)
     for line in sys.stdin:
         point, place = points[int(line)], root / line.strip()
         (place / "store").mkdir(parents=True)
@@ -50,4 +50,4 @@ async def _die(connect: Callable[[Path], Backend], place: Path, point: CrashPoin
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), turn=sys.argv[3] == "turn")
+    main(sys.argv[1], Path(sys.argv[2]), finish_and_claim=sys.argv[3] == "both")

@@ -46,10 +46,10 @@ def machine_for(
     root: Path | None = None,
     without: frozenset[str] = frozenset(),
 ) -> type[BackendMachine]:
-    """The state machine for the backends that ``connect`` makes, each unopened and on a store of its own directory.
+    """The state machine for the backends that ``connect`` makes, each unopened and on a store in its own directory.
 
-    ``durable``: now and then the store is closed and connected to anew. ``root``: where the directories are made, the
-    system's place for temporary files otherwise. ``without``: what the store cannot do although it has policies
+    ``durable``: now and then the store is closed and opened again. ``root``: where the directories are made; otherwise
+    where the system keeps temporary files. ``without``: what the store cannot do although it has policies
     (``store_depth``). The class counts in ``seen`` how often each rule ran and each outcome came up.
     """
     given = {"connect": staticmethod(connect), "durable": durable, "root": root, "seen": Counter(), "without": without}

@@ -27,7 +27,7 @@ class MachineBase(RuleBasedStateMachine):
     durable: ClassVar[bool]
     root: ClassVar[Path | None]
     without: ClassVar[frozenset[str]]
-    """What the store cannot do, though it offers the capability: ``store_depth``."""
+    """What the store cannot do although it has the capability: ``store_depth``."""
     seen: ClassVar[Counter[str]]
     """How often each rule ran and each outcome came up, over all sequences of this class."""
 
@@ -36,7 +36,7 @@ class MachineBase(RuleBasedStateMachine):
         self.twins = Twins(type(self).connect, self.root)
         self.world = World(self.twins.store.limits)
         self.requeued = False
-        """Whether the step at hand may bring ended jobs back."""
+        """Whether the present step may bring ended jobs back."""
         self._written = False
 
     def teardown(self) -> None:
@@ -57,7 +57,7 @@ class MachineBase(RuleBasedStateMachine):
         self.seen.update(outcomes)
 
     def begin_rule(self, name: str, after: int = 0) -> None:
-        """A rule begins, so many ticks after the last one."""
+        """A rule begins, this many ticks after the last one."""
         self.note(f"rule {name}")
         self.wait(after)
 
@@ -68,7 +68,7 @@ class MachineBase(RuleBasedStateMachine):
             self.look()
 
     def look(self) -> None:
-        """All that can be seen of the two stores is equal, and lawful after what was seen before."""
+        """Everything visible in the two stores is equal, and lawful after what was seen before."""
         now, world = self.now, self.world
         names: list[JobId | JobKey] = [*world.ids, *_KEYS]
 

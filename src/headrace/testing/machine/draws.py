@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy, sampled_from
 from msgspec.structs import replace
 
-from headrace.seam.policy import STORE, Policy, Rate, TenantLimit
+from headrace.seam.policy import STORE, Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     Hold,
     JobId,
@@ -89,9 +88,9 @@ _clauses = _mixed(pools.PLACES, pools.BOUNDS, pools.LIMITS, pools.SELDOM)
 _caps = _mixed(pools.CAPS, pools.RATES, pools.CAPS, pools.RATES, pools.TASK_RATES, pools.HOLDER_COUNTS)
 _orders = _mixed(pools.QUEUES, pools.CHUNKS, pools.AGEINGS, pools.GROUP_TURNS, pools.DEPTHS, pools.VERSIONS)
 _limits = _mixed(pools.GOVERNED, pools.TENANTS, pools.CAPS, pools.RATES)
-_halts = _mixed(pools.GOVERNED, pools.TENANTS, pools.TASKS, pools.FLAGS, pools.FLAGS, pools.LASTS)
+_pauses = _mixed(pools.GOVERNED, pools.TENANTS, pools.TASKS, pools.FLAGS, pools.FLAGS, pools.LASTS)
 _rulings = sampled_from(("policy", "policy", "policy", "store", "limit", "pause", "pause"))
-_queue_halts = _mixed(pools.QUEUES, pools.SELDOM, pools.LASTS)
+_queue_pauses = _mixed(pools.QUEUES, pools.SELDOM, pools.LASTS)
 _instants = _mixed(pools.FLAGS, pools.NUDGES, pools.STEPS)
 
 
@@ -102,7 +101,7 @@ def _world(draw: DrawFn) -> World:
 
 
 def _pick(draw: DrawFn, pool: Sequence[T]) -> T:
-    """One of a pool that is made anew for each draw, for which a strategy of its own would cost too much."""
+    """One item of a pool that differs from draw to draw; a strategy for each would cost too much."""
     return pool[draw(_indexes) % len(pool)]
 
 
@@ -156,7 +155,7 @@ _spawns = st.lists(_rows, min_size=1, max_size=2)
 
 
 def _fence(draw: DrawFn, world: World) -> Fence:
-    """Mostly a lease that is good; else one that is over, or was never given out."""
+    """Mostly a current lease; else one that is over, or was never given out."""
     fault, job_id, holder = draw(_fences)
     pool = list(world.fences) if fault == "earlier epoch" else world.live_fences()
     if not pool:
@@ -174,13 +173,13 @@ def _fence(draw: DrawFn, world: World) -> Fence:
 
 @st.composite
 def outcomes(draw: DrawFn) -> Settlement:
-    """What may come with the end of a lease, which is yet to be named."""
+    """What may come with the end of a lease that is yet to be named."""
     return _outcome(draw, _world(draw), Fence(pools.UNKNOWN, 0, ""))
 
 
 @st.composite
 def settlements(draw: DrawFn) -> Settlement:
-    """An outcome for a lease that is known."""
+    """An outcome for a known lease."""
     world = _world(draw)
     return _outcome(draw, world, _fence(draw, world))
 
@@ -207,7 +206,7 @@ def _outcome(draw: DrawFn, world: World, fence: Fence) -> Settlement:
 
 @st.composite
 def claims(draw: DrawFn) -> Claim:
-    """A holder's wish for work."""
+    """A holder's request for work."""
     holder, queues, limit, lease, want, lost_below = draw(_claims)
     return Claim(holder, queues, limit, lease * _world(draw).tick, want, lost_below)
 
@@ -230,14 +229,14 @@ def beats(draw: DrawFn) -> Beat:
 
 @st.composite
 def reaps(draw: DrawFn) -> Reap:
-    """A reap, by whomsoever or by a worker."""
+    """A reap, by anybody or by a worker."""
     max_lost, spread, options = draw(_reaps)
     given = _in_ticks(options, _world(draw), "gap", "steady")
     return Reap(max_lost=max_lost, spread=spread * _world(draw).tick, **given)
 
 
 def _filter(draw: DrawFn, world: World) -> Selector:
-    """Jobs by what they are like, now and then only those above one of them."""
+    """Jobs by their properties, now and then only those above one of them."""
     limit, narrowing, go_on = draw(_filters)
     above = _pick(draw, sorted(world.books)) if go_on and world.books else None
     return Selector(limit=limit, above=above, **_in_ticks(narrowing, world, "older_than"))
@@ -258,7 +257,7 @@ def _named(draw: DrawFn, world: World, pool: Sequence[Record] = ()) -> Selector:
 
 @st.composite
 def selectors(draw: DrawFn) -> Selector:
-    """Jobs by name, or by what they are like."""
+    """Jobs by name, or by their properties."""
     world = _world(draw)
     return _named(draw, world) if draw(flags) else _filter(draw, world)
 
@@ -284,11 +283,10 @@ def changes(draw: DrawFn) -> Change:
 
 @st.composite
 def alterations(draw: DrawFn) -> tuple[Selector, Change]:
-    """A change of jobs that are named: of such that it applies to, or of such that it does not."""
+    """A change of named jobs: some that it applies to, or some that it does not."""
     world = _world(draw)
     change, applies = _change(draw, world)
-    fitting = pools.APPLIES[type(change)]
-    pool = world.in_state(*(state for state in JobState if (state in fitting) == applies))
+    pool = world.in_state(*(state for state in JobState if (state in change.applies) == applies))
     return _named(draw, world, pool), change
 
 
@@ -297,7 +295,7 @@ def revisits(draw: DrawFn) -> tuple[Selector, Change]:
     """A change of jobs that have ended: of those whose result is held, whose key is taken, or of any."""
     world = _world(draw)
     kind, ticks = draw(_revisits)
-    ended = world.in_state(*pools.APPLIES[Requeue])
+    ended = world.in_state(*Requeue.applies)
     match kind:
         case "hold":
             return _named(draw, world, [record for record in ended if record.held] or ended), Hold(ticks * world.tick)
@@ -319,7 +317,7 @@ def _rate(rate: Rate | None, world: World) -> Rate | None:
     return None if rate is None else Rate(rate.every * world.tick, rate.burst)
 
 
-Ruling = Policy | TenantLimit | tuple[Selector, Configure]
+Ruling = Policy | TenantLimit | QueuePause
 """A change of the rules of a queue."""
 
 
@@ -336,13 +334,13 @@ def rulings(draw: DrawFn) -> Ruling:
         case "limit":
             queue, tenant, running, rate = draw(_limits)
             return TenantLimit(queue, tenant, running, _rate(rate, world))
-    queue, tenant, task, of_tenant, paused, lasts = draw(_halts)
-    sel = Selector(queue=queue, tenant=tenant) if of_tenant else Selector(queue=queue, task=task)
-    return sel, Configure(paused=paused, lasts=_lasting(lasts, world) if paused else None)
+    queue, tenant, task, of_tenant, paused, lasts = draw(_pauses)
+    lasting = _lasting(lasts, world) if paused else None
+    return QueuePause(queue, tenant if of_tenant else None, None if of_tenant else task, paused, lasting)
 
 
 def _policy(draw: DrawFn, world: World) -> Policy:
-    """The rules of a queue, with the version that whoever saves it has read, or one beside it."""
+    """The rules of a queue, with the version that a saver has read, or one beside it."""
     queue, chunk, ageing, group_running, depth, off = draw(_orders)
     policy = Policy(
         queue=queue, version=world.versions[queue] + off, chunk=chunk, group_running=group_running, depth=depth
@@ -367,10 +365,10 @@ def _lasting(ticks: int | None, world: World) -> int | None:
 
 
 @st.composite
-def queue_halts(draw: DrawFn) -> tuple[Selector, Configure]:
+def queue_pauses(draw: DrawFn) -> QueuePause:
     """A queue is paused now and then, and resumed more often."""
-    queue, paused, lasts = draw(_queue_halts)
-    return Selector(queue=queue), Configure(paused=paused, lasts=_lasting(lasts, _world(draw)) if paused else None)
+    queue, paused, lasts = draw(_queue_pauses)
+    return QueuePause(queue, paused=paused, lasts=_lasting(lasts, _world(draw)) if paused else None)
 
 
 @st.composite

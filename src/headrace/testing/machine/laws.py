@@ -25,7 +25,7 @@ def due(world: World) -> list[Record]:
 
 
 def expired(record: Record, now: int) -> bool:
-    """Whether the job may not be started any more."""
+    """Whether the job is too late to start."""
     return record.expires_at is not None and record.expires_at <= now
 
 
@@ -70,8 +70,8 @@ def check_reap(world: World, reaped: Sequence[Reaped]) -> None:
 
 
 def check_groups(books: Books, called: set[JobId], turns: Mapping[str, int]) -> None:
-    """Who runs has a turn of his group, and nobody waits for one that is free. There are no more than the policy says,
-    unless more ran when it was changed."""
+    """Running jobs of a group are called, and no job waits while one more may be called. No more are called than the
+    policy says, unless more ran when it was changed."""
     having: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in books.values():
         if record.group is not None and record.id in called:
@@ -81,13 +81,13 @@ def check_groups(books: Books, called: set[JobId], turns: Mapping[str, int]) -> 
         assert all_run or len(jobs) <= turns.get(queue, 1), f"group {group!r} of {queue!r} has {len(jobs)} turns"
     for record in books.values():
         if record.group is not None and record.id not in called:
-            assert record.state is not JobState.RUNNING, f"runs without a turn: {record!r}"
+            assert record.state is not JobState.RUNNING, f"runs though it is not called: {record!r}"
             free = len(having[record.queue, record.group]) < turns.get(record.queue, 1)
-            assert record.state is not JobState.AVAILABLE or not free, f"waits, though a turn is free: {record!r}"
+            assert record.state is not JobState.AVAILABLE or not free, f"waits though it could be called: {record!r}"
 
 
 def check_step(before: Books, after: Books, now: int, *, requeued: bool) -> None:
-    """Ended jobs stay as they are unless they are requeued or inserted anew, and no key has two live jobs."""
+    """Ended jobs stay as they are unless they are requeued or inserted again, and no key has two live jobs."""
     for job_id, old in before.items():
         new = after.get(job_id)
         if new is None or not old.state.terminal or (requeued and new.state is JobState.AVAILABLE):

@@ -1,4 +1,4 @@
-"""The rules of those who look on and interfere: alter, fetch, scan."""
+"""The rules of outsiders, who look and interfere: alter, fetch, scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from headrace.seam.records import (
     Beat,
     Cancel,
     Change,
-    Configure,
     JobId,
     JobKey,
     Move,
@@ -21,14 +20,14 @@ from headrace.seam.records import (
     Selector,
     Settlement,
 )
-from headrace.testing.machine import draws, pools
+from headrace.testing.machine import draws
 from headrace.testing.machine.twins import check_equal
 from headrace.testing.machine.working import WorkingRules
 from headrace.types import JobState
 
 
 class OutsideRules(WorkingRules):
-    """Jobs and queues are changed, and looked at, by those who hold no lease."""
+    """Jobs are changed, and looked at, without a lease."""
 
     # -- alter
 
@@ -80,21 +79,11 @@ class OutsideRules(WorkingRules):
         match change:
             case Cancel() if answer.changed and answer.before is JobState.RUNNING:
                 self.note("alter: cancel requested")
-            case Move(queue) if not answer.changed and answer.before in pools.APPLIES[Move]:
+            case Move(queue) if not answer.changed and answer.before in Move.applies:
                 old = self.world.books[answer.id]
                 self.note("alter: move refused for the key" if old.queue != queue else "alter: move to the same queue")
-            case Requeue() if not answer.changed and answer.before in pools.APPLIES[Requeue]:
+            case Requeue() if not answer.changed and answer.before in Requeue.applies:
                 self.note("alter: requeue refused for the key")
-
-    @rule(halt=draws.queue_halts())
-    def configure(self, halt: tuple[Selector, Configure]) -> None:
-        self.begin_rule("configure")
-        sel, change = halt
-        self.note(f"alter: a queue {'paused' if change.paused else 'resumed'}")
-        if change.lasts is not None:
-            self.note("alter: a queue paused for a while")
-            self.world.instants.add(self.now + change.lasts)
-        self.twins.ask(lambda backend: backend.alter(sel, change, self.now))
 
     # -- reading
 

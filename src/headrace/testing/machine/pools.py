@@ -123,18 +123,6 @@ CHANGES: Sequence[Change] = (
     Reprioritise(-(2**31)), Reprioritise(0), Reschedule(), Reschedule(3), Reschedule(9, -5), Reschedule(0, 5),
     Watch("in:2"), Watch("in:3"), Hold(5), Delete(), Delete(),
 )  # fmt: skip
-APPLIES: dict[type, tuple[JobState, ...]] = {
-    Cancel: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
-    Pause: (JobState.AVAILABLE,),
-    Resume: (JobState.PAUSED,),
-    Requeue: (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED),
-    Move: (JobState.AVAILABLE, JobState.PAUSED),
-    Reprioritise: (JobState.AVAILABLE, JobState.PAUSED),
-    Reschedule: (JobState.AVAILABLE, JobState.PAUSED),
-    Watch: (JobState.AVAILABLE, JobState.RUNNING, JobState.PAUSED),
-    Hold: (JobState.COMPLETED,),
-    Delete: tuple(state for state in JobState if state is not JobState.RUNNING),
-}
 LIMITS = (1, 2, 5, 1_000)
 
 TASKS = ("t", "T", _HOSTILE, "nobody's")
@@ -150,7 +138,7 @@ AGEINGS = (None, None, 1, 5)
 GROUP_TURNS = (1, 1, 2, 3)
 DEPTHS = (None, None, None, None, None, None, 20, 8, 0)
 VERSIONS = (0, 0, 0, 0, 0, 0, 0, 1, -1)
-"""How far who saves is off."""
+"""How far off the version of a save is."""
 LASTS = (None, 1, 1, 3, 10)
 
 PLACES = (Place.COMPLETED, *(place for place in Place if place not in (Place.TICKS, Place.TENANTS)))

@@ -1,4 +1,4 @@
-"""The rules of those who govern queues: policies, limits of tenants, pauses of tenants and tasks."""
+"""The rules about governing queues: policies, limits of tenants, pauses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.protocol import Backend, PolicyStore
-from headrace.seam.records import Claim, Configure, Place, Row, Selector, Settlement, SweepClause
+from headrace.seam.records import Claim, Place, Row, Settlement, SweepClause
 from headrace.testing.machine import draws, pools
 from headrace.testing.machine.working import WorkingRules
 
@@ -29,25 +29,35 @@ class RulingRules(WorkingRules):
                 self.note("rules: a tenant has a limit")
                 self.twins.ask(lambda backend: _policies(backend).limit(change, self.now))
                 self.world.governed.add(change.queue)
-            case (sel, halt):
-                self._pause(sel, halt)
+            case QueuePause():
+                self._pause(change)
         self.ask_rules()
+
+    @precondition(lambda self: self.store.policies is not None)
+    @rule(pause=draws.queue_pauses())
+    def pause_queue(self, pause: QueuePause) -> None:
+        self.begin_rule("pause_queue")
+        self.note(f"rules: a queue {'paused' if pause.paused else 'resumed'}")
+        if pause.lasts is not None:
+            self.note("rules: a queue paused for a while")
+            self.world.instants.add(self.now + pause.lasts)
+        self.twins.ask(lambda backend: _policies(backend).pause(pause, self.now))
 
     @precondition(lambda self: self.world.governed)
     @rule(after=draws.pauses)
     def sweep_tenants(self, after: int) -> None:
-        """Whom nobody misses a store may have forgotten before: how many go is its own affair."""
+        """A store may have forgotten idle tenants before, so how many go is up to the store."""
         self.begin_rule("sweep_tenants", after)
         clause = SweepClause(place=Place.TENANTS)
         swept = self.twins.ask(lambda backend: backend.sweep(clause, self.now), lambda swept: swept.more)
         if swept.removed:
             self.note("sweep: tenants")
 
-    def _pause(self, sel: Selector, halt: Configure) -> None:
-        self.twins.ask(lambda backend: backend.alter(sel, halt, self.now))
-        self.world.governed.add(sel.queue or "")
-        self.world.instants.add(self.now + (halt.lasts or 0))
-        self.note(f"rules: a {'task' if sel.tenant is None else 'tenant'} {'paused' if halt.paused else 'resumed'}")
+    def _pause(self, pause: QueuePause) -> None:
+        self.twins.ask(lambda backend: _policies(backend).pause(pause, self.now))
+        self.world.governed.add(pause.queue)
+        self.world.instants.add(self.now + (pause.lasts or 0))
+        self.note(f"rules: a {'task' if pause.tenant is None else 'tenant'} {'paused' if pause.paused else 'resumed'}")
 
     @precondition(lambda self: self.world.governed)
     @rule(
@@ -84,7 +94,7 @@ class RulingRules(WorkingRules):
                 world.governed.add(policy.queue)
 
     def ask_rules(self) -> None:
-        """All that the two stores tell of rules, tenants and groups is equal."""
+        """The two stores say the same of rules, tenants and groups."""
         groups = sorted(self.world.groups())
 
         async def told(backend: Backend) -> Any:

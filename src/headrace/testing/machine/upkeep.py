@@ -63,7 +63,7 @@ class UpkeepRules(WorkingRules):
         self._reap(req)
 
     def _show(self, holder: str) -> None:
-        """A worker is there, for a moment, in a fleet that needs not have been at work for long."""
+        """A worker is listed, for a moment, in a fleet that need not have been at work for long."""
         self.beat(Beat(holder, "pod", pools.QUEUES, self.world.tick, ttl=self.world.tick, at_work=0))
 
     def _reap(self, req: Reap) -> None:
@@ -99,10 +99,8 @@ class UpkeepRules(WorkingRules):
         return 0 if any(map(self.world.bound, over)) else spread
 
     def _adopt_spread(self, released: list[JobId], spread: int, taken: int) -> None:
-        """Where in the spread each job lies is the store's affair; that they are spread is not.
-
-        Those that were taken but ended may have had their place in it too.
-        """
+        """Where in the spread each job lies is up to the store; that they are spread is not. Jobs that were taken back
+        but ended may have had a share of it too."""
         records = self.twins.run(self.store.fetch(released, frozenset(), self.now))
         offsets = [record.run_at - self.now for record in records if record is not None]
         assert len(offsets) == len(released)
@@ -151,13 +149,13 @@ class UpkeepRules(WorkingRules):
             self.note("sweep: dry run")
             return
         swept = self.twins.run(self.store.sweep(clause, self.now))
-        assert swept == preview, f"the sweep told {swept!r}, and its dry run {preview!r}"
+        assert swept == preview, f"the sweep answered {swept!r}, and its dry run {preview!r}"
         gone = self._gone()
         assert len(gone) == swept.removed <= clause.limit
         self._check_gone(clause, gone)
         if clause.max_bytes is not None and not swept.more:
             assert self._bytes_in(clause.place) <= clause.max_bytes, "a hard bound that does not hold"
-        # Which of several jobs that ended together goes first is the store's affair: the model follows.
+        # Which of several jobs that ended together goes first is up to the store: the model follows.
         for job_id in gone:
             self.twins.sweep_away(job_id, self.now)
         if gone:

@@ -1,4 +1,4 @@
-"""The rules of producers and workers: insert, claim, finish, turn, renew."""
+"""The rules of producers and workers: insert, claim, finish, finish_and_claim, renew."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class WorkingRules(MachineBase):
         return claimed
 
     def _clear_expired(self) -> None:
-        """Whether a claim meets an expired job that is not called, or whose tenant it does not visit, and what it makes
-        of the next one in the group, is the store's affair."""
+        """It is up to the store whether a claim meets an expired job that is not called, or whose tenant it does not
+        visit, and what then becomes of the next one in the group."""
         expired = [record for record in laws.due(self.world) if laws.expired(record, self.now)]
         ids = [record.id for record in expired if self.world.bound(record)]
         if ids:
@@ -156,19 +156,19 @@ class WorkingRules(MachineBase):
         records = self.twins.run(self.store.fetch(list(books), EVERYTHING, self.now))
         assert records == list(books.values()), "a settlement that was fenced off changed something"
 
-    # -- turn
+    # -- finish and claim
 
-    @precondition(lambda self: self.store.turn is not None)
+    @precondition(lambda self: self.store.finish_and_claim is not None)
     @rule(batch=st.lists(draws.settlements(), max_size=2), req=draws.claims(), after=draws.pauses)
-    def turn(self, batch: list[Settlement], req: Claim, after: int) -> None:
-        self.begin_rule("turn", after)
+    def finish_and_claim(self, batch: list[Settlement], req: Claim, after: int) -> None:
+        self.begin_rule("finish_and_claim", after)
         self._clear_expired()
         if self._may_expire(batch):
             return
         given, expected = (
-            self.twins.run(backend.turn(batch, req, self.now))
+            self.twins.run(backend.finish_and_claim(batch, req, self.now))
             for backend in (self.store, self.twins.model)
-            if backend.turn is not None
+            if backend.finish_and_claim is not None
         )
         tidy = tidy_claimed(req)
         check_equal((given[0], tidy(given[1])), (expected[0], tidy(expected[1])))
@@ -176,7 +176,7 @@ class WorkingRules(MachineBase):
         self._note_claimed(req, given[1])
 
     def _may_expire(self, batch: Sequence[Settlement]) -> bool:
-        """Whether the claim of a turn may meet an expired job where that is the store's affair."""
+        """Whether the claim may meet an expired job where that is up to the store."""
         ended = [self.world.books[settlement.id] for settlement in batch if settlement.id in self.world.books]
         spawned = [row for settlement in batch for row in settlement.spawn if row.expires is not None]
         grouped = any(one.group is not None for one in ended) or any(row.group is not None for row in spawned)

@@ -36,10 +36,10 @@ class World:
         self.versions: Counter[str] = Counter()
         """Those of the policies."""
         self.turns: dict[str, int] = {}
-        """How many each group of a queue has."""
+        """How many jobs of a group may be called, by queue."""
         self.governed: set[str] = set()
         self.called: set[JobId] = set()
-        """The jobs that have a turn of their group."""
+        """The jobs that are called in their group."""
 
     def know(self, rows: Iterable[Row]) -> None:
         """These ids are in use from now on."""
@@ -86,5 +86,5 @@ class World:
         return sorted(instant for instant in found if instant > self.now)
 
     def priority(self, wish: int) -> int:
-        """The wish, as far as the store can take it."""
+        """The request, as far as the store can take it."""
         return min(max(wish, self.limits.min_priority), self.limits.max_priority)

@@ -1,4 +1,4 @@
-"""What is true of one queue, as far as everything that happened to it tells."""
+"""What is true of one queue, as far as everything that happened to it says."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ class Start(Struct, frozen=True):
 
 
 class Book:
-    """The jobs of a queue, its rules and pauses, and every start there was. Nothing is kept that can be counted."""
+    """The jobs of a queue, its rules and pauses, and every start so far. Nothing is stored that can be counted."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.jobs: dict[JobId, Job] = {}
         self.starts: list[Start] = []
         self.reigns: list[tuple[int, Rules]] = [(0, Rules(Policy(queue=queue)))]
-        """The rules that have been in force, and how many starts there had been when they came."""
+        """All rules so far, and how many starts there had been when each came into force."""
         self.pauses: dict[Scope, int] = {}
         self.called: set[JobId] = set()
-        """The jobs that have a turn of their group."""
+        """The jobs that are called in their group."""
         self._running: dict[str, list[Job]] | None = None
         self._gates: dict[Scope, int] = {}
-        """What was counted last, as long as it is true."""
+        """What was counted last, as long as it is valid."""
 
     # -- rules
 
     @property
     def rules(self) -> Rules:
-        """Those in force."""
+        """The rules in force."""
         return self.reigns[-1][1]
 
     def reign(self, rules: Rules) -> None:
-        """Other rules come."""
+        """New rules come into force."""
         self._gates.clear()
         self.reigns.append((len(self.starts), rules))
         for group in {job.group for job in self.jobs.values() if job.group is not None}:
             self.call(group)
 
     def limit(self, limit: TenantLimit) -> None:
-        """A tenant has a limit of its own, or none any more."""
+        """A tenant gets a limit of its own, or loses it."""
         others = {name: known for name, known in self.rules.limits.items() if name != limit.tenant}
         none = limit.running is None and limit.rate is None
         self.reign(replace(self.rules, limits=others if none else others | {limit.tenant: limit}))
@@ -70,7 +70,7 @@ class Book:
     # -- what there is
 
     def running(self, tenant: str | None = None) -> list[Job]:
-        """Who runs."""
+        """The running jobs, of one tenant if given."""
         if self._running is None:
             self._running = {}
             for job in self.jobs.values():
@@ -81,7 +81,7 @@ class Book:
         return [job for jobs in self._running.values() for job in jobs]
 
     def holders(self, tenant: str) -> set[str]:
-        """Who has a token of the tenant."""
+        """The holders that have jobs of the tenant."""
         return {job.holder for job in self.running(tenant)}
 
     def claimable(self, now: int) -> Iterator[Job]:
@@ -97,13 +97,13 @@ class Book:
     # -- what hinders a job
 
     def opens_at(self, scope: Scope) -> int:
-        """When the rate of a scope lets one more through."""
+        """When the rate of a scope allows one more start."""
         if scope not in self._gates:
             self._gates[scope] = self._opening(scope)
         return self._gates[scope]
 
     def _opening(self, scope: Scope) -> int:
-        """Starts count since the rate that is in force came."""
+        """The starts since the rate that is in force came."""
         rate, since = self.rules.rate(scope), 0
         if rate is None:
             return 0
@@ -135,14 +135,14 @@ class Book:
         return self.lasting_hindrance(job, holder)
 
     def lasting_hindrance(self, job: Job, holder: str) -> str | None:
-        """Why the job may not be started by the holder, however much time passes."""
+        """Why the job may not be started by the holder, no matter how much time passes."""
         cap = self.rules.cap(job.tenant)
         if cap is not None and len(self.running(job.tenant)) >= cap:
             return f"{cap} jobs of its tenant run"
         return "others have the tokens of its tenant" if self.kept_from(job.tenant, holder) else None
 
     def kept_from(self, tenant: str, holder: str) -> bool:
-        """Whether others have all tokens of the tenant."""
+        """Whether as many other holders as may have jobs of the tenant."""
         most, holders = self.rules.policy.holders, self.holders(tenant)
         return most is not None and holder not in holders and len(holders) >= most
 
@@ -180,13 +180,13 @@ class Book:
         self.settle(job)
 
     def settle(self, job: Job) -> None:
-        """After a change of the job: the turns of its group go to those who are first."""
+        """After a change of the job: call the first jobs of its group."""
         if job.group is not None:
             self.call(job.group)
 
     def call(self, group: str) -> None:
-        """Give the turns of a group to its first AVAILABLE jobs. Where there is one turn, who has been leased keeps
-        it."""
+        """Call the first AVAILABLE jobs of a group. Where only one may be called, a job that was leased keeps its
+        call."""
         turns = self.rules.policy.group_running
         jobs = sorted(
             (job for job in self.jobs.values() if job.group == group and job.state is JobState.AVAILABLE),

@@ -1,4 +1,4 @@
-"""A job as the referee has been told of it."""
+"""A job as the referee knows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.types import JobState
 
 
 class Job:
-    """What there is to know of one job for the laws."""
+    """What the laws need to know of one job."""
 
     def __init__(self, row: Row, now: int) -> None:
         self.id: JobId = row.id
@@ -26,7 +26,7 @@ class Job:
 
     @property
     def place(self) -> tuple[int, JobId]:
-        """Its place among the jobs of its group."""
+        """Its position among the jobs of its group."""
         return self.run_at, self.id
 
     @property

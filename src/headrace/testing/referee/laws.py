@@ -1,4 +1,4 @@
-"""The laws that a referee watches over, and what he does when one is broken."""
+"""The laws that a referee watches over, and what it does when one is broken."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.seam.records import JobId
 
 class Law(StrEnum):
     LIMITS = "limits"
-    """Caps, tokens, rates, and pauses."""
+    """Limits, rates and pauses hold."""
     TURNS = "turns"
-    """Tenants take turns, and nobody waits for what he may have."""
+    """Tenants take turns, and nobody waits for jobs that it may have."""
     ORDER = "order"
-    """What is given out is due, and in its order within its tenant."""
+    """Jobs that are given out are due, and in the order of their tenant."""
     GROUPS = "groups"
-    """The jobs of a group run in their order, and no more at once than it has turns."""
+    """The jobs of a group run in their order, and no more at once than may be called."""
     DEPTH = "depth"
     """As many jobs wait as may, and no more."""
     LEASES = "leases"
@@ -24,9 +24,9 @@ class Law(StrEnum):
 
 
 Objection = Callable[[Law, JobId | None, str], None]
-"""What is done about a law that was broken: which, by which job, and how."""
+"""What to do about a broken law: which, by which job, and how."""
 
 
 def stop(law: Law, job_id: JobId | None, message: str) -> None:
-    """Play ends here."""
+    """Stop here."""
     raise AssertionError(f"{law}: {message}")

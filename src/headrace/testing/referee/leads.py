@@ -1,4 +1,4 @@
-"""Fairness: how many more jobs one tenant was given than another while both might have been."""
+"""Fairness: how many more jobs one tenant was given than another while both could have been served."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Collection
 
 
 class Leads:
-    """Pairs of tenants, and the lead of the one over the other since both have been ready for every claim.
+    """Pairs of tenants, and the lead of one over the other since both have been ready for every claim.
 
-    Whoever is ready has a count of at least the round and at most ``chunk`` above it. So, over any time, of two who are
-    ready throughout nobody gets more than two chunks more than the other: one that he may have been behind when it
-    began, and one for his turn. Only who was kept from his jobs by ``holders`` may be behind by more, and catches up.
+    A tenant that is ready has a count of at least the round and at most ``chunk`` above it. So of two tenants that are
+    ready throughout, neither gets more than two chunks more than the other: one that it may have been behind at the
+    start, and one for its turn. Only a tenant that ``holders`` kept from its jobs may fall further behind; it catches
+    up.
     """
 
     def __init__(self) -> None:
@@ -19,20 +20,21 @@ class Leads:
         self._behind: set[str] = set()
 
     def contend(self, ready: Collection[str]) -> None:
-        """Of the others there is nothing to be compared."""
+        """Tenants that are not ready are not compared."""
         for pair in [pair for pair in self._leads if not (pair[0] in ready and pair[1] in ready)]:
             del self._leads[pair]
 
     def keep_off(self, tenant: str) -> None:
-        """Others have the tokens of the tenant: it falls behind."""
+        """Other holders keep this one from the jobs of the tenant: the tenant falls behind."""
         self._behind.add(tenant)
 
     def all_asleep(self, kept_off: Collection[str]) -> None:
-        """A claim has found nothing more: whoever was not kept off is at the current round when he comes again."""
+        """A claim has found nothing more. A tenant that was not kept back is at the current round when it comes
+        again."""
         self._behind &= set(kept_off)
 
     def take(self, tenant: str, ready: Collection[str], most: int) -> str | None:
-        """The tenant was given a job while these were ready. The one of them that it is too far ahead of, if any."""
+        """The tenant was given a job while these were ready. Returns the one that it is too far ahead of, if any."""
         for other in ready:
             if other != tenant:
                 self._leads[tenant, other] += 1

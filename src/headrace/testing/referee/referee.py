@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import CHUNK, FOREVER, Policy, TenantLimit
+from headrace.seam.policy import CHUNK, FOREVER, Policy, QueuePause, TenantLimit
 from headrace.seam.records import (
     Cancel,
     Change,
     Claim,
     Claimed,
-    Configure,
     Delete,
     Inserted,
     InsertStatus,
@@ -26,7 +25,6 @@ from headrace.seam.records import (
     Resume,
     Room,
     Row,
-    Selector,
     Settlement,
 )
 from headrace.testing.referee.book import Book
@@ -37,8 +35,8 @@ from headrace.types import JobState
 
 
 class Referee:
-    """Is told of every operation on a queue and of its answer, in their order, and objects to what is against the laws:
-    with an ``AssertionError``, unless he is given another way."""
+    """Sees every operation on a queue and its answer, in their order, and objects to what breaks a law: with an
+    ``AssertionError``, unless it is given another way."""
 
     def __init__(self, queue: str, objection: Objection = stop) -> None:
         self.book = Book(queue)
@@ -61,31 +59,31 @@ class Referee:
         self.governed = True
         self.book.limit(limit)
 
-    def configure(self, sel: Selector, change: Configure, now: int) -> None:
+    def pause(self, pause: QueuePause, now: int) -> None:
         """The queue, a tenant or a task was paused or resumed."""
         scope = ("queue", "")
-        if sel.tenant is not None or sel.task is not None:
+        if pause.tenant is not None or pause.task is not None:
             self.governed = True
-            scope = ("task", sel.task or "") if sel.tenant is None else ("tenant", sel.tenant)
-        self.book.pauses[scope] = 0 if not change.paused else FOREVER if change.lasts is None else now + change.lasts
+            scope = ("task", pause.task or "") if pause.tenant is None else ("tenant", pause.tenant)
+        self.book.pauses[scope] = 0 if not pause.paused else FOREVER if pause.lasts is None else now + pause.lasts
 
     # -- what changes jobs
 
     def full(self) -> Room | None:
-        """What is told while as many jobs wait as may."""
+        """The limit that an insert is refused with, while as many jobs wait as may."""
         depth = self.book.rules.policy.depth
         waiting = 0 if depth is None else sum(job.waits for job in self.book.jobs.values())
         return Room(self.book.queue, depth, waiting) if depth is not None and waiting >= depth else None
 
     def insert(self, rows: Sequence[Row], answers: Sequence[Inserted], now: int) -> None:
-        """Depth: a row is refused exactly when as many wait as may."""
+        """Depth: a row is refused exactly when as many jobs wait as may."""
         for row, answer in zip(rows, answers, strict=True):
             known, full = row.id in self.book.jobs, self.full()
             expected = InsertStatus.SAME if known else InsertStatus.FULL if full else InsertStatus.NEW
             if answer.status is not expected:
                 self._object(Law.DEPTH, row.id, f"an insert was answered {answer.status}, which should be {expected}")
             elif expected is InsertStatus.FULL and answer.room != full:
-                self._object(Law.DEPTH, row.id, f"a refusal told {answer.room}, which should be {full}")
+                self._object(Law.DEPTH, row.id, f"a refusal named {answer.room}, which should be {full}")
             if answer.status is InsertStatus.NEW:
                 self.book.add(Job(row, now))
 
@@ -142,8 +140,8 @@ class Referee:
     # -- claim
 
     def claim(self, req: Claim, claimed: Claimed, now: int) -> set[JobId]:
-        """The jobs of the queue that a claim brought, in their order, were those that had to be given out. Who was
-        called only because another job of his group expired in this very claim, and so need not be among them."""
+        """The jobs that a claim brought were the ones that had to be given out, in their order. Returns jobs that need
+        not be among them: they were called only because another job of their group expired in this claim."""
         late = self._expire(claimed.expired, now)
         if self.governed and req.limit and self.book.queue in req.queues and self.book.queue_hindrance(now) is None:
             self._keep_off(req.holder)
@@ -189,7 +187,7 @@ class Referee:
         if not job.due(now) or job.expired(now):
             self._object(Law.ORDER, job.id, f"{job} was given out {now - job.run_at} after it was due, or has expired")
         if not self.book.has_turn(job):
-            self._object(Law.GROUPS, job.id, f"{job} was given out before its turn")
+            self._object(Law.GROUPS, job.id, f"{job} was given out before it was called")
         if job.group is not None:
             beside = [other for other in self.book.running() if other.group == job.group]
             if len(beside) >= self.book.rules.policy.group_running:
@@ -235,7 +233,7 @@ class Referee:
         return {job.tenant for job in self.book.jobs.values()}
 
     def _check_nothing_left(self, req: Claim, now: int, late: set[JobId]) -> None:
-        """A claim that comes back short leaves nothing behind that it could have brought."""
+        """A short claim leaves nothing behind that it could have brought."""
         if self.book.queue_hindrance(now) is not None:
             return
         left = [job for job in self._allowed(req, now) if job.id not in late]
@@ -244,7 +242,7 @@ class Referee:
         self._leads.all_asleep({tenant for tenant in self._tenants() if self.book.kept_from(tenant, req.holder)})
 
     def _check_next_in(self, req: Claim, next_in: int | None, now: int) -> None:
-        """Whoever sleeps for as long as he is told misses nothing that comes by the mere passing of time."""
+        """A worker that sleeps for ``next_in`` misses nothing that comes by the mere passing of time."""
         most = self.book.rules.policy.running
         if most is not None and len(self.book.running()) >= most:
             return

@@ -10,13 +10,12 @@ from hypothesis.strategies import SearchStrategy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.protocol import Backend
 from headrace.seam.records import (
     Cancel,
     Change,
     Claim,
-    Configure,
     Delete,
     JobId,
     Pause,
@@ -35,7 +34,7 @@ from headrace.types import JobState
 T = TypeVar("T")
 
 TICK = 1_000
-"""Every store can tell two instants apart that lie so far from each other."""
+"""Every store can tell two instants apart that are this far from each other."""
 T0 = 1_800_000_000_000_000
 
 TENANTS = ("a", "b", "c")
@@ -62,7 +61,7 @@ class Take(Struct, frozen=True):
 
 
 class End(Struct, frozen=True):
-    """Some of the leases end, named by their places among those that are good."""
+    """Some leases end, named by their position among the current ones."""
 
     places: tuple[int, ...]
     state: JobState
@@ -77,31 +76,23 @@ class Wait(Struct, frozen=True):
 
 
 class Recall(Struct, frozen=True):
-    """Leases that are over are taken back."""
+    """Expired leases are taken back."""
 
     max_lost: int
 
 
 class Alter(Struct, frozen=True):
-    """A job is changed from outside, named by its place among all."""
+    """A job is changed from outside, named by its position among all."""
 
     place: int
     change: Change
 
 
-class Halt(Struct, frozen=True):
-    """The queue, a tenant or a task is paused or resumed."""
-
-    change: Configure
-    tenant: str | None = None
-    task: str | None = None
-
-
-Step = Plant | Take | End | Wait | Recall | Alter | Halt | Policy | TenantLimit
+Step = Plant | Take | End | Wait | Recall | Alter | QueuePause | Policy | TenantLimit
 
 
 class Story(Struct, frozen=True):
-    """What happens, one thing after the other; at first there are rules."""
+    """What happens, one thing after the other, beginning with rules."""
 
     policy: Policy
     steps: tuple[Step, ...]
@@ -173,13 +164,13 @@ def _end(dice: _Dice) -> End:
     return End(places, state, delay, _rows(dice, 1, 2) if dice.pick((False, False, False, True)) else ())
 
 
-def _halt(dice: _Dice) -> Halt:
+def _pause(dice: _Dice) -> QueuePause:
     paused = dice.pick((True, False))
-    change = Configure(paused=paused, lasts=dice.pick((None, 2 * TICK, 10 * TICK)) if paused else None)
+    lasts = dice.pick((None, 2 * TICK, 10 * TICK)) if paused else None
     names: Sequence[tuple[str | None, str | None]] = (
         *((name, None) for name in TENANTS), *((None, name) for name in TASKS), (None, None),
     )  # fmt: skip
-    return Halt(change, *dice.pick(names))
+    return QueuePause("", *dice.pick(names), paused, lasts)
 
 
 def _step(thrown: bytes) -> Step:
@@ -202,7 +193,7 @@ def _step(thrown: bytes) -> Step:
         case "a":
             return Alter(dice.pick(range(64)), dice.pick(CHANGES))
         case "h":
-            return _halt(dice)
+            return _pause(dice)
         case "l":
             rate = dice.pick((None, None, *RATES))
             return TenantLimit("", dice.pick(TENANTS), dice.pick((None, 1, 2, 5)), rate)
@@ -210,7 +201,7 @@ def _step(thrown: bytes) -> Step:
 
 
 def stories(length: int = 60) -> SearchStrategy[Story]:
-    """Stories of up to so many steps."""
+    """Stories of up to this many steps."""
     dice = st.binary(min_size=14, max_size=14)
     begin = st.binary(min_size=24, max_size=24).map(lambda thrown: Plant(_rows(_Dice(thrown), 1, 4, 8)))
     steps = st.lists(dice.map(_step), min_size=length // 2, max_size=length)
@@ -255,10 +246,11 @@ class _Player:
                 ids = known[place % len(known) :][:1] if known else []
                 await self._store.alter(Selector(ids=ids), change, self._now)
                 self._referee.alter(ids, change, self._now)
-            case Halt(change, tenant, task):
-                sel = Selector(queue=self._queue, tenant=tenant, task=task)
-                await self._store.alter(sel, change, self._now)
-                self._referee.configure(sel, change, self._now)
+            case QueuePause():
+                pause = replace(step, queue=self._queue)
+                assert self._store.policies is not None
+                await self._store.policies.pause(pause, self._now)
+                self._referee.pause(pause, self._now)
             case Policy():
                 await self._save(step)
             case TenantLimit(_, tenant, running, rate):

@@ -11,5 +11,5 @@ CORE = Cast(name="core", worker=core_worker, producer=CoreProducer, waiter=CoreW
 TICKS = Cast(name="ticks", worker=core_worker, producer=CoreProducer, waiter=CoreWaiter, draw=draw_ticking)
 """The same with schedules, the facade that keeps them, and planners besides those of the workers."""
 RULES = Cast(name="rules", worker=core_worker, producer=CoreProducer, waiter=CoreWaiter, draw=draw_governed)
-"""The same with a queue that has rules, and somebody who changes them."""
+"""The same with a queue that has rules, and a governor that changes them."""
 CASTS = {cast.name: cast for cast in (SCRIPTED, CORE, TICKS, RULES)}

@@ -18,8 +18,8 @@ from headrace.testing.sim.rules.clients import Clients
 from headrace.testing.sim.rules.finish import on_finish
 from headrace.testing.sim.rules.insert import on_insert
 from headrace.testing.sim.rules.lease import on_reap, on_renew
-from headrace.testing.sim.rules.policies import on_group, on_limit, on_policies, on_save_policy, on_tenants
-from headrace.testing.sim.rules.read import on_fetch, on_scan, on_snapshot, on_stats
+from headrace.testing.sim.rules.policies import on_group, on_limit, on_pause, on_policies, on_save_policy, on_tenants
+from headrace.testing.sim.rules.read import on_fetch, on_now, on_scan, on_snapshot, on_stats
 from headrace.testing.sim.rules.rest import on_rest
 from headrace.testing.sim.rules.runs import Runs
 from headrace.testing.sim.rules.sweep import on_sweep
@@ -28,6 +28,7 @@ from headrace.testing.sim.story import tell
 from headrace.testing.sim.verdict import Verdict
 
 _RULES: dict[str, Callable[..., None]] = {
+    "now": on_now,
     "insert": on_insert,
     "claim": on_claim,
     "finish": on_finish,
@@ -38,17 +39,18 @@ _RULES: dict[str, Callable[..., None]] = {
     "scan": on_scan,
     "stats": on_stats,
     "sweep": on_sweep,
-    "save": on_save,
-    "find": on_find,
-    "due": on_due,
-    "plan": on_plan,
-    "history": on_history,
-    "note": on_note,
-    "save policy": on_save_policy,
-    "limit": on_limit,
-    "policies": on_policies,
-    "tenants": on_tenants,
-    "group": on_group,
+    "ticks.save": on_save,
+    "ticks.find": on_find,
+    "ticks.due": on_due,
+    "ticks.plan": on_plan,
+    "ticks.history": on_history,
+    "ticks.note": on_note,
+    "policies.save": on_save_policy,
+    "policies.limit": on_limit,
+    "policies.pause": on_pause,
+    "policies.find": on_policies,
+    "policies.tenants": on_tenants,
+    "policies.group": on_group,
 }
 
 
@@ -107,7 +109,7 @@ class _Reader:
     def _invoked(self, event: Event) -> None:
         if event.op == "insert":
             self._clients.invoked(event.data[0])
-        elif event.op in ("finish", "turn"):
+        elif event.op in ("finish", "finish_and_claim"):
             for settlement in event.data[0]:
                 self._runs.settling(event.node, settlement)
         elif event.op == "wait":
@@ -123,7 +125,7 @@ class _Reader:
     def _applied(self, op: str, args: Any, done: Applied) -> None:
         book, answer, now = self._book, done.answer, done.now
         match op:
-            case "turn":
+            case "finish_and_claim":
                 batch, req = args
                 states, claimed = answer
                 on_finish(book, batch, states, now)
@@ -134,7 +136,7 @@ class _Reader:
                 _RULES[op](book, *args, answer, now)
         if op == "insert":
             self._clients.accepted(args[0], answer)
-        elif op in ("finish", "turn"):
+        elif op in ("finish", "finish_and_claim"):
             for settlement, state in zip(args[0], answer if op == "finish" else answer[0], strict=False):
                 if state is not None:
                     self._runs.settled(settlement.id)

@@ -35,5 +35,5 @@ class SimClock:
         return self.now() if self._stamps else None
 
     def jump(self, by: int) -> None:
-        """Step by so many microseconds, forwards or backwards, at once and for good."""
+        """Step by this many microseconds, forwards or backwards, at once and for good."""
         self._origin += by

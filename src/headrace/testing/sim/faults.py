@@ -4,55 +4,29 @@ caller gave up."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from random import Random
 from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
-from headrace.seam.protocol import Backend, Transactions, Turn
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Inserted,
-    JobId,
-    JobKey,
-    Limits,
-    Page,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
+from headrace.seam.protocol import Backend, TickStore
+from headrace.seam.records import Claimed, Stamp
 from headrace.testing.sim.hints import FaultyHints
 from headrace.testing.sim.history import History
 from headrace.testing.sim.nodes import Node
 from headrace.testing.sim.observer import Audit
 from headrace.testing.sim.plan import CALM, Fate, Plan, draw_fate
-from headrace.testing.sim.policies import FaultyPolicies
-from headrace.testing.sim.ticks import FaultyTicks
-from headrace.types import JobState
+from headrace.testing.wrapped import Carry, Wrapped
 
 T = TypeVar("T")
-Carry = Callable[[int], Awaitable[T]]
 
 
-class FaultyBackend:
+class FaultyBackend(Wrapped):
     """Any backend, seen from one node across a network that follows ``plan``. Every call is recorded in ``history``.
 
-    The network is no part of the node: a request that was sent arrives although its sender has been frozen or killed
+    The network is not part of the node: a request that was sent arrives even if its sender has been frozen or killed
     since. Calls reach the store one after the other, each at an instant of the store's clock, which is the history's.
-    Without ``schedules`` it is one that keeps none, and without ``policies`` one that has none.
+    Without ``schedules`` the store appears as one that keeps none.
     """
 
     def __init__(
@@ -64,11 +38,9 @@ class FaultyBackend:
         node: Node,
         *,
         schedules: bool = True,
-        policies: bool = True,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._schedules = schedules
-        self._policies = policies
         self._rng = rng
         self._plan = plan
         self._history = history
@@ -76,98 +48,33 @@ class FaultyBackend:
         self._under_way: set[asyncio.Task[None]] = set()
 
     @property
-    def limits(self) -> Limits:
-        return self._inner.limits
-
-    @property
-    def tx(self) -> Transactions | None:
-        return self._inner.tx
-
-    @property
-    def ticks(self) -> FaultyTicks | None:
-        if self._inner.ticks is None or not self._schedules:
-            return None
-        return FaultyTicks(self._inner.ticks, self._call)
-
-    @property
-    def policies(self) -> FaultyPolicies | None:
-        if self._inner.policies is None or not self._policies:
-            return None
-        return FaultyPolicies(self._inner.policies, self._call)
+    def ticks(self) -> TickStore | None:
+        return super().ticks if self._schedules else None
 
     @property
     def hints(self) -> FaultyHints | None:
-        if self._inner.hints is None:
+        if self.inner.hints is None:
             return None
-        return FaultyHints(self._inner.hints, self._rng, self._plan, self._history, self._node)
-
-    @property
-    def turn(self) -> Turn | None:
-        return None if self._inner.turn is None else self._turn
+        return FaultyHints(self.inner.hints, self._rng, self._plan, self._history, self._node)
 
     def sibling(self) -> FaultyBackend:
-        inner, given = self._inner.sibling(), {"schedules": self._schedules, "policies": self._policies}
-        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, **given)
+        inner = self.inner.sibling()
+        return FaultyBackend(inner, self._rng, self._plan, self._history, self._node, schedules=self._schedules)
 
     async def open(self) -> None:
         if self._node.cut:
             raise Unavailable(f"{self._node.name} is cut off from the store")
-        await self._inner.open()
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
-        rows = tuple(rows)
-        return await self._call("insert", (rows,), at, lambda now: self._inner.insert(rows, now))
-
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
-        return await self._call("claim", (req,), at, lambda now: self._inner.claim(req, now))
-
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
-        batch = tuple(batch)
-        return await self._call("finish", (batch,), at, lambda now: self._inner.finish(batch, now))
-
-    async def _turn(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
-        batch, turn = tuple(batch), self._inner.turn
-        assert turn is not None
-        return await self._call("turn", (batch, req), at, lambda now: turn(batch, req, now))
-
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
-        return await self._call("renew", (beat,), at, lambda now: self._inner.renew(beat, now))
-
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
-        return await self._call("reap", (req,), at, lambda now: self._inner.reap(req, now))
-
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
-        return await self._call("alter", (sel, change), at, lambda now: self._inner.alter(sel, change, now))
-
-    async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
-        names = tuple(names)
-        return await self._call("fetch", (names, want), at, lambda now: self._inner.fetch(names, want, now))
-
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
-        return await self._call("scan", (sel, after, limit), at, lambda now: self._inner.scan(sel, after, limit, now))
-
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
-        return await self._call("stats", (), at, lambda now: self._inner.stats(now, queues=queues))
-
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        return await self._call("sweep", (clause,), at, lambda now: self._inner.sweep(clause, now))
+        await super().open()
 
     # -- the network
 
-    async def _call(self, op: str, args: Any, at: Stamp, carry: Carry[T]) -> T:
+    async def _call(self, name: str, args: tuple[Any, ...], at: Stamp, carry: Carry[T]) -> T:
         history = self._history
         if history.closed:
             raise asyncio.CancelledError("the simulation is over")
-        call = history.invoke(self._node.name, op, args)
+        call = history.invoke(self._node.name, name, args)
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._send(self._transit(call, op, at, carry, reply))
+        self._send(self._transit(call, name, at, carry, reply))
         try:
             answer = await reply
         except (Unavailable, asyncio.CancelledError) as error:
@@ -226,7 +133,7 @@ class FaultyBackend:
     async def _carry_out(self, call: int, op: str, at: Stamp, carry: Carry[T]) -> T:
         async with self._history.gate:
             now = self._history.now() if at is None else at
-            audit = Audit(self._inner, op, now)
+            audit = Audit(self.inner, op, now)
             await audit.before()
             answer = await carry(now)
             self._history.applied(call, now, answer, await audit.after(answer))

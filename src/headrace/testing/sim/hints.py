@@ -1,4 +1,4 @@
-"""Wake-ups over a bad network: lost, doubled, late."""
+"""Hints over a bad network: lost, doubled, late."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.testing.sim.plan import Plan
 
 
 class FaultyHints:
-    """The hints of another store as they reach one node. They stay unreliable when the network is calm: it is their
-    nature, and whoever needs them to get on has a bug."""
+    """The hints of another store as they reach one node. They stay unreliable when the network is calm, as that is
+    their nature: code that needs them to make progress has a bug."""
 
     def __init__(self, inner: Hints, rng: Random, plan: Plan, history: History, node: Node) -> None:
         self._inner = inner

@@ -35,7 +35,7 @@ class Kind(StrEnum):
     """A handler is through, or was stopped."""
     FAULT = "fault"
     SNAPSHOT = "snapshot"
-    """An observer, who is no part of the system, has read the whole store."""
+    """An observer outside the system has read the whole store."""
 
 
 class Event(Struct, frozen=True, gc=False):

@@ -62,7 +62,7 @@ class Ledger:
         self.bounds: dict[str, int] = {}
         """By node: how often a job may have been lost that it claims together with others."""
         self.chosen: dict[str, tuple[str, int]] = {}
-        """By queue: who is to make room for jobs that were lost more often, and until when."""
+        """By queue: the chosen holder, which makes room for jobs that were lost more often, and until when."""
         self.turning: set[str] = set()
         """Queues that were claimed from beside governed ones: nobody knows of which of them jobs were passed over."""
         self.beats: dict[str, Beats] = {}
@@ -202,14 +202,14 @@ class Ledger:
     # -- views
 
     def waiting(self, queues: tuple[str, ...]) -> Iterator[Life]:
-        """Available jobs of those of the queues that are not paused and without rules, but for those that wait for the
-        turn of their group."""
+        """Available jobs of those queues that are neither paused nor governed, without jobs that wait to be called in
+        their group."""
         wanted = {queue for queue in frozenset(queues) - self.paused if not self.realm.governs(queue)}
         available = self.places[JobState.AVAILABLE].values()
         return (life for life in available if life.queue in wanted and self.realm.has_turn(life))
 
     def claimable(self, req: Claim, now: int) -> list[Life]:
-        """What a claim must choose from, in line."""
+        """What a claim must choose from, in order."""
         bound = 2**31 if req.lost_below is None else req.lost_below
         found = (
             life

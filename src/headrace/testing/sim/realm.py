@@ -1,4 +1,4 @@
-"""The rules of queues, and the turns of groups, as the answers so far say they must be."""
+"""The rules of queues, and which jobs of groups are called, as the answers so far say."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import Policy, TenantLimit
-from headrace.seam.records import Claim, Claimed, Configure, JobId, Row, Selector
+from headrace.seam.policy import Policy, QueuePause, TenantLimit
+from headrace.seam.records import Claim, Claimed, JobId, Row
 from headrace.testing.referee import Law, Referee
 from headrace.testing.referee.job import Job
 from headrace.testing.sim.life import Life
@@ -26,7 +26,7 @@ _BROKEN = {
 
 
 class Realm:
-    """A referee for each queue. What happens to jobs is told by the ledger, so that he judges nothing but claims."""
+    """A referee for each queue. The ledger keeps it informed about jobs, so that it judges claims only."""
 
     def __init__(self, lives: Mapping[JobId, Life], blame: Blame) -> None:
         self._lives = lives
@@ -64,9 +64,9 @@ class Realm:
         """A tenant has a limit of its own, or none any more."""
         self.of(limit.queue).limit(limit)
 
-    def configure(self, sel: Selector, change: Configure, now: int) -> None:
+    def pause(self, pause: QueuePause, now: int) -> None:
         """A queue, a tenant or a task was paused or resumed."""
-        self.of(sel.queue or "").configure(sel, change, now)
+        self.of(pause.queue).pause(pause, now)
 
     # -- jobs
 
@@ -75,7 +75,7 @@ class Realm:
         self.of(row.queue).book.add(Job(row, now))
 
     def put(self, life: Life, state: JobState) -> None:
-        """The job is in this state now; that it runs is told by :meth:`claim`."""
+        """The job is in this state now; :meth:`claim` notes which jobs run."""
         book = self.of(life.queue).book
         if state is not JobState.RUNNING and (job := book.jobs.get(life.id)) is not None:
             job.begun = life.begun
@@ -95,7 +95,8 @@ class Realm:
             self.of(queue).book.add(job)
 
     def claim(self, req: Claim, claimed: Claimed, now: int) -> set[JobId]:
-        """A claim was answered. The jobs that it need not have met, as another of their group expired meanwhile."""
+        """A claim was answered. Returns the jobs that it need not have met, as another of their group expired
+        meanwhile."""
         late: set[JobId] = set()
         for queue in dict.fromkeys((*req.queues, *(job.queue for job in claimed.jobs))):
             referee = self.of(queue)

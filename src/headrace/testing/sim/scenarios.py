@@ -66,7 +66,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     planners: int = 2
     """Processes that do nothing else, where there are schedules."""
     governed: str | None = None
-    """The queue that has rules; None: the store knows of none."""
+    """The queue that has rules; None: no queue has."""
 
 
 def draw_scenario(seed: int | str) -> Scenario:
@@ -137,7 +137,7 @@ def draw_governed(seed: int | str) -> Scenario:
 
 
 class Cast(Struct, frozen=True, kw_only=True):
-    """Who plays: the simulation's own actors, straight over the waist, or others in their place."""
+    """The players: small actors of the simulation that use the waist directly, or others in their place."""
 
     name: str = "scripted"
     worker: WorkerMain = scripted_worker
@@ -147,7 +147,7 @@ class Cast(Struct, frozen=True, kw_only=True):
 
 
 SCRIPTED = Cast()
-"""Small actors straight over the waist: what is under test is the store, and the simulation itself."""
+"""Small actors that use the waist directly: under test are the store, and the simulation itself."""
 
 
 def simulate(
@@ -170,8 +170,7 @@ def simulate(
 
 
 async def _play(seed: int | str, replay: str, scenario: Scenario, store: Callable[[], Backend], cast: Cast) -> History:
-    given = {"schedules": scenario.schedules > 0, "policies": scenario.governed is not None}
-    world = World(store(), scenario.plan, seed, replay, **given)
+    world = World(store(), scenario.plan, seed, replay, schedules=scenario.schedules > 0)
     await world.store.open()
     async with asyncio.TaskGroup() as group:
         fleet = Fleet(world, scenario.workers, scenario.duty, Script(seed=seed), cast.worker)

@@ -27,7 +27,6 @@ class World:
         replay: str = "",
         *,
         schedules: bool = True,
-        policies: bool = True,
     ) -> None:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, SimLoop):
@@ -46,7 +45,6 @@ class World:
         self.calm = False
         """Whether the time of faults is over."""
         self._schedules = schedules
-        self._policies = policies
 
     def rng(self, name: str) -> Random:
         """Randomness of its own for each part, so that a change to one does not reshuffle the others."""
@@ -68,7 +66,6 @@ class World:
             self.history,
             node,
             schedules=self._schedules,
-            policies=self._policies,
         )
 
     def clear_up(self) -> None:

@@ -1,5 +1,8 @@
 -- What the client sends: one call each. The functions are in the migrations, with the indexes that they rely on.
 
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- name: insert
 SELECT * FROM {schema}.insert_v1(
     %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true

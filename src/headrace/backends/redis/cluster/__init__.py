@@ -1,1 +1,1 @@
-"""A store in shards, which the servers of a cluster share out among them."""
+"""A store in shards, spread over the servers of a cluster."""

@@ -7,114 +7,109 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.fleet import Fleet, every
-from headrace.backends.redis.cluster.part import Part
-from headrace.backends.redis.rows import CODES
-from headrace.backends.redis.shard import APPLIES
-from headrace.seam.records import Altered, Change, Configure, JobId, JobKey, Move, Selector, Stamp
+from headrace.backends.redis.cluster.shard import ClusterShard
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
+from headrace.seam.records import Altered, Change, JobId, JobKey, Move, Selector, Stamp
 
 Answers = dict[JobId, tuple[int, Altered]]
-"""By id: the shard, and what it says."""
+"""By id: the shard, and its answer."""
 
 
-async def alter(fleet: Fleet, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-    """As far as possible in one shard; else what the change meets is found first, in the order of all shards."""
-    shard = _only_shard(fleet, sel, change)
-    if shard is not None:
-        return await fleet.parts[shard].alter(sel, change, at)
+async def alter(shards: Shards, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
+    """Send the change to one shard if that is enough. Otherwise find the jobs first, in the order of their ids over all
+    shards, then change them."""
+    number = _only_shard(shards, sel, change)
+    if number is not None:
+        return await shards.all[number].alter(sel, change, at)
     if sel.ids is None and sel.keys is None:
-        return await _alter_matching(fleet, sel, change, at)
-    keys = await fleet.holders(sel.keys) if sel.keys else []
+        return await _alter_matching(shards, sel, change, at)
+    keys = await shards.holders(sel.keys) if sel.keys else []
     ids = list(dict.fromkeys((*(sel.ids or ()), *keys)))
     narrowed = replace(sel, keys=None)
     if isinstance(change, Move):
-        met = await _ask(fleet, ids, lambda part, of: part.meet(replace(narrowed, ids=of), change, at))
-        return await _move(fleet, [met[job_id] for job_id in ids if job_id in met], narrowed, change, at)
-    answers = await _ask(fleet, ids, partial(_alter_part, sel=narrowed, change=change, at=at))
+        met = await _ask(shards, ids, lambda shard, of: shard.meet(replace(narrowed, ids=of), change, at))
+        return await _move(shards, [met[job_id] for job_id in ids if job_id in met], narrowed, change, at)
+    answers = await _ask(shards, ids, partial(_alter_in, sel=narrowed, change=change, at=at))
     return [answers[job_id][1] for job_id in ids if job_id in answers]
 
 
-def _only_shard(fleet: Fleet, sel: Selector, change: Change) -> int | None:
-    """The shard in which all of it happens."""
-    if isinstance(change, Configure):
-        if sel.queue is None:
-            raise ValueError("Configure needs a selector with a queue")
-        return fleet.number_of(sel.queue)
+def _only_shard(shards: Shards, sel: Selector, change: Change) -> int | None:
+    """The shard in which all of it happens, if there is one."""
     if sel.queue is None or sel.ids is not None or sel.keys is not None:
         return None
-    shard = fleet.number_of(sel.queue)
-    return None if isinstance(change, Move) and fleet.number_of(change.queue) != shard else shard
+    number = shards.number_of(sel.queue)
+    return None if isinstance(change, Move) and shards.number_of(change.queue) != number else number
 
 
 async def _ask(
-    fleet: Fleet, ids: Sequence[JobId], call: Callable[[Part, list[JobId]], Awaitable[list[Altered]]]
+    shards: Shards, ids: Sequence[JobId], call: Callable[[ClusterShard, list[JobId]], Awaitable[list[Altered]]]
 ) -> Answers:
-    """Each shard for its jobs. Where a job was seen last may be out of date: one that is not met is looked for."""
+    """Ask each shard for its jobs. Where a job was seen last may be out of date, so jobs that were not found are
+    located."""
     found: Answers = {}
-    asked = await fleet.whereabouts(ids)
-    await _ask_at(fleet, asked, call, found)
+    asked = await shards.whereabouts(ids)
+    await _ask_at(shards, asked, call, found)
     if missing := [job_id for job_id in asked if job_id not in found]:
-        located = await fleet.locate(missing)
+        located = await shards.locate(missing)
         elsewhere = {job_id: number for job_id, number in located.items() if number != asked[job_id]}
-        await _ask_at(fleet, elsewhere, call, found)
+        await _ask_at(shards, elsewhere, call, found)
     return found
 
 
 async def _ask_at(
-    fleet: Fleet,
+    shards: Shards,
     where: dict[JobId, int],
-    call: Callable[[Part, list[JobId]], Awaitable[list[Altered]]],
+    call: Callable[[ClusterShard, list[JobId]], Awaitable[list[Altered]]],
     found: Answers,
 ) -> None:
-    groups: dict[int, list[JobId]] = {}
-    for job_id, number in where.items():
-        groups.setdefault(number, []).append(job_id)
-    answers = await every(call(fleet.parts[number], ids) for number, ids in groups.items())
+    groups = by_shard(where, where.__getitem__)
+    answers = await every(call(shards.all[number], ids) for number, ids in groups.items())
     for number, altered in zip(groups, answers, strict=True):
         found.update((one.id, (number, one)) for one in altered)
 
 
-async def _alter_matching(fleet: Fleet, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-    """In the order of the ids of all shards. Jobs that have changed between the look and the change are not met; others
-    take their places."""
-    parts = fleet.parts if sel.queue is None else [fleet.part_of(sel.queue)]
-    codes = APPLIES[type(change)]
+async def _alter_matching(shards: Shards, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
+    """Change the matching jobs in the order of their ids over all shards. Jobs that change between the look and the
+    change are skipped, and others are found instead."""
+    asked = shards.all if sel.queue is None else [shards.shard_of(sel.queue)]
     found: list[Altered] = []
     above = sel.above
     while len(found) < sel.limit:
         here = replace(sel, above=above, limit=sel.limit - len(found))
-        looks = await every(part.meet(here, change, at) for part in parts)
-        met = [(part.number, one) for part, look in zip(parts, looks, strict=True) for one in look]
+        looks = await every(shard.meet(here, change, at) for shard in asked)
+        met = [(shard.number, one) for shard, look in zip(asked, looks, strict=True) for one in look]
         met = sorted(met, key=lambda of: of[1].id)[: here.limit]
         if not met:
             break
         if isinstance(change, Move):
-            answers = await _move(fleet, met, here, change, at)
+            answers = await _move(shards, met, here, change, at)
         else:
             where = {one.id: number for number, one in met}
             done: Answers = {}
-            narrowed = partial(_alter_part, sel=here, change=change, at=at)
-            await _ask_at(fleet, where, narrowed, done)
+            narrowed = partial(_alter_in, sel=here, change=change, at=at)
+            await _ask_at(shards, where, narrowed, done)
             answers = [done[job_id][1] for job_id in where if job_id in done]
-        found += [one for one in answers if CODES[one.before] in codes]
+        found += [one for one in answers if one.before in change.applies]
         if len(met) < here.limit:
             break
         above = met[-1][1].id
     return found
 
 
-async def _alter_part(part: Part, ids: list[JobId], *, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-    return await part.alter(replace(sel, ids=ids), change, at)
+async def _alter_in(
+    shard: ClusterShard, ids: list[JobId], *, sel: Selector, change: Change, at: Stamp
+) -> list[Altered]:
+    return await shard.alter(replace(sel, ids=ids), change, at)
 
 
 async def _move(
-    fleet: Fleet, met: Sequence[tuple[int, Altered]], sel: Selector, change: Move, at: Stamp
+    shards: Shards, met: Sequence[tuple[int, Altered]], sel: Selector, change: Move, at: Stamp
 ) -> list[Altered]:
-    """Those whose key is taken at the target stay; of several with the same key the first goes."""
+    """Jobs whose key is taken at the target stay; of several with the same key the first goes."""
     keys = [one.key for _, one in met if one.key is not None]
     if len(set(keys)) < len(keys):
-        return [answer for one in met for answer in await _move(fleet, [one], sel, change, at)]
-    target = fleet.part_of(change.queue)
+        return [answer for one in met for answer in await _move(shards, [one], sel, change, at)]
+    target = shards.shard_of(change.queue)
     taken = await target.taken([JobKey(change.queue, key) for key in keys], at) if keys else []
     refused = {key for key, is_taken in zip(keys, taken, strict=True) if is_taken}
     groups: dict[tuple[int, int | None], list[JobId]] = {}
@@ -122,15 +117,17 @@ async def _move(
         stays = one.key in refused and number != target.number
         groups.setdefault((number, None if stays else target.number), []).append(one.id)
     answers = await every(
-        fleet.parts[number].move(replace(sel, ids=ids, above=None), change, to, at)
+        shards.all[number].move(replace(sel, ids=ids, above=None), change, to, at)
         for (number, to), ids in groups.items()
     )
     by_id = {one.id: one for altered in answers for one in altered}
-    await _arrive(fleet, [(number, target.number) for number, to in groups if to not in (None, number)], by_id.values())
+    await _arrive(
+        shards, [(number, target.number) for number, to in groups if to not in (None, number)], by_id.values()
+    )
     return [by_id[one.id] for _, one in met if one.id in by_id]
 
 
-async def _arrive(fleet: Fleet, routes: Sequence[tuple[int, int]], moved: Iterable[Altered]) -> None:
-    arrived = await fleet.relay.carry(routes)
+async def _arrive(shards: Shards, routes: Sequence[tuple[int, int]], moved: Iterable[Altered]) -> None:
+    arrived = await shards.relay.carry(routes)
     if len(arrived) == len(routes) and routes:
-        fleet.saw((one.id for one in moved if one.changed), routes[0][1])
+        shards.saw((one.id for one in moved if one.changed), routes[0][1])

@@ -7,57 +7,55 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis.cluster.fleet import Fleet, attempt
-from headrace.backends.redis.cluster.part import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.backends.redis.cluster.shard import EXPIRED, PASSED_OVER, Met, Peeked
+from headrace.backends.redis.cluster.shards import Shards, attempt, by_shard
 from headrace.backends.redis.cluster.sharing import Shared, share_out
 from headrace.errors import Unavailable
 from headrace.seam.policy import FOREVER
 from headrace.seam.records import Claim, Claimed, JobId, Leased, Reaped, Stamp
 
 _AHEAD = 2
-"""How much of a shard is looked at first, where each gives as much as the others: so many times its share."""
+"""How many times its share is looked at first in each shard."""
 _CHOOSE = 10
-"""Of the jobs that were passed over in a shard, so many tell whom it chooses."""
+"""How many passed-over jobs of a shard are used to choose a holder."""
 _SOON = 1_000_000
-"""When to look again for what a shard has that is away, while the others have nothing."""
+"""How soon to look again if a shard is away and the others have nothing."""
 
 
 class Plan(NamedTuple):
-    """Who gives what."""
+    """What each shard gives."""
 
     shares: dict[int, list[Met]]
-    """What each shard is to lease; it may be other jobs, where another claim was faster."""
+    """What each shard is to lease. It may lease other jobs, if another claim was faster."""
     expired: dict[int, list[JobId]]
-    """What each shard is to cancel that a claim of its share would not meet."""
+    """What each shard is to cancel: expired jobs that a claim of its share would not reach."""
     passed: dict[int, list[JobId]]
     """What was passed over in each shard."""
     next_in: int | None
-    """When no shard gives less than its share."""
+    """The answer if every shard gives its share."""
     cut_at: int | None
-    """The shard that has more which comes next, and was not looked at."""
+    """The shard that may have the next job, beyond what was looked at."""
     quiet: list[int]
-    """Shards that give nothing, but have jobs of which nobody is told: those who wait for them have to be."""
+    """Shards that give nothing but have jobs without a signal: workers that wait for these jobs must be woken."""
 
 
-async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
-    """Look at all shards first, then take from each what comes before what the others have."""
-    queues: dict[int, list[str]] = {}
-    for queue in dict.fromkeys(req.queues):
-        queues.setdefault(fleet.number_of(queue), []).append(queue)
+async def claim(shards: Shards, req: Claim, at: Stamp) -> Claimed:
+    """Look at all shards first, then take the first jobs of all from their shards."""
+    queues = by_shard(dict.fromkeys(req.queues), shards.number_of)
     if len(queues) == 1:
         [number] = queues
-        claimed = await fleet.parts[number].claim(req, at)
-        fleet.leased(claimed.jobs, number)
+        claimed = await shards.all[number].claim(req, at)
+        shards.leased(claimed.jobs, number)
         return claimed
     if not queues or req.limit <= 0:
         return Claimed([])
-    looks, made, problem = await _look(fleet, req, queues, at)
+    looks, made, problem = await _look(shards, req, queues, at)
     if not looks and problem is not None:
         raise problem
     if any(look.governed for look in looks.values()):
-        claimed, failed = await _share_out(fleet, req, looks.values(), at)
+        claimed, failed = await _share_out(shards, req, looks.values(), at)
     else:
-        claimed, failed = await _take(fleet, req, queues, made, at)
+        claimed, failed = await _take(shards, req, queues, made, at)
     if problem is None and failed is None:
         return claimed
     found = bool(claimed.jobs or claimed.expired)
@@ -66,26 +64,26 @@ async def claim(fleet: Fleet, req: Claim, at: Stamp) -> Claimed:
 
 
 async def _share_out(
-    fleet: Fleet, req: Claim, looks: Collection[Peeked], at: Stamp
+    shards: Shards, req: Claim, looks: Collection[Peeked], at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
-    """Each governed queue gives its share, and all others together."""
+    """Take an even share of each governed queue, and of all others together."""
     governed: frozenset[str] = frozenset().union(*(look.governed for look in looks))
     paused: frozenset[str] = frozenset().union(*(look.paused for look in looks))
     problems: list[Unavailable] = []
 
     async def take(part: Claim) -> Shared:
-        numbers = {fleet.number_of(queue) for queue in part.queues}
+        numbers = {shards.number_of(queue) for queue in part.queues}
         if len(numbers) > 1:
-            shared, failed = await _take_plain(fleet, part, at)
+            shared, failed = await _take_plain(shards, part, at)
             problems.extend([failed] if failed is not None else [])
             return shared
         [number] = numbers
         try:
-            claimed, room = await fleet.parts[number].take(part, at)
+            claimed, room = await shards.all[number].take(part, at)
         except Unavailable as problem:
             problems.append(problem)
             return Shared(Claimed([]), part.max_bytes)
-        fleet.leased(claimed.jobs, number)
+        shards.leased(claimed.jobs, number)
         return Shared(claimed, room)
 
     ends = [look.resumes_in for look in looks if look.resumes_in is not None]
@@ -95,23 +93,21 @@ async def _share_out(
     return claimed, problems[0] if problems else None
 
 
-async def _take_plain(fleet: Fleet, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
-    queues: dict[int, list[str]] = {}
-    for queue in req.queues:
-        queues.setdefault(fleet.number_of(queue), []).append(queue)
-    _, made, problem = await _look(fleet, req, queues, at)
-    claimed, failed = await _take(fleet, req, queues, made, at)
+async def _take_plain(shards: Shards, req: Claim, at: Stamp) -> tuple[Shared, Unavailable | None]:
+    queues = by_shard(req.queues, shards.number_of)
+    _, made, problem = await _look(shards, req, queues, at)
+    claimed, failed = await _take(shards, req, queues, made, at)
     room = req.max_bytes - sum(met.size for of in made.shares.values() for met in of)
     return Shared(claimed, room), problem or failed
 
 
 async def _look(
-    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
+    shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], at: Stamp
 ) -> tuple[dict[int, Peeked], Plan, Unavailable | None]:
-    """At the first jobs of each shard, and deeper where these come before those of the others; which of them could be
-    looked at."""
+    """Look at the first jobs of each shard, and deeper into a shard whose jobs come before those of the others. Returns
+    what was seen in the shards that answered."""
     near = replace(req, limit=min(req.limit, -(-_AHEAD * req.limit // len(queues))))
-    answers = await attempt(fleet.parts[number].peek(near, names, at) for number, names in queues.items())
+    answers = await attempt(shards.all[number].peek(near, names, at) for number, names in queues.items())
     looks = {number: look for number, look in zip(queues, answers, strict=True) if isinstance(look, Peeked)}
     problem = next((answer for answer in answers if isinstance(answer, Unavailable)), None)
     made = plan(looks, req)
@@ -119,7 +115,7 @@ async def _look(
     while made.cut_at is not None and made.cut_at not in deep:
         number = made.cut_at
         deep.add(number)
-        [again] = await attempt([fleet.parts[number].peek(req, queues[number], at)])
+        [again] = await attempt([shards.all[number].peek(req, queues[number], at)])
         if isinstance(again, Unavailable):
             problem = again
             del looks[number]
@@ -130,7 +126,7 @@ async def _look(
 
 
 def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
-    """The first jobs of all, in their order."""
+    """The first jobs of all shards, in their order."""
     merged = sorted((met, number) for number, look in looks.items() for met in look.met)
     ends = [(look.met[-1], number) for number, look in looks.items() if look.more]
     horizon, at_horizon = min(ends, default=(None, None))
@@ -160,18 +156,16 @@ def plan(looks: Mapping[int, Peeked], req: Claim) -> Plan:
 
 
 async def _take(
-    fleet: Fleet, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
+    shards: Shards, req: Claim, queues: Mapping[int, Sequence[str]], made: Plan, at: Stamp
 ) -> tuple[Claimed, Unavailable | None]:
     numbers = [*made.shares, *made.quiet]
     claims = await attempt(
-        fleet.parts[number].claim(
-            replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at
-        )
+        shards.all[number].claim(replace(req, queues=tuple(queues[number]), limit=len(made.shares.get(number, ()))), at)
         for number in numbers
     )
-    ends = await attempt(fleet.parts[number].expire(ids, at) for number, ids in made.expired.items())
+    ends = await attempt(shards.all[number].expire(ids, at) for number, ids in made.expired.items())
     choices = await attempt(
-        fleet.parts[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
+        shards.all[number].choose(req.holder, req.lease_for, ids[:_CHOOSE], at) for number, ids in made.passed.items()
     )
     jobs: list[Leased] = []
     expired: list[Reaped] = []
@@ -180,7 +174,7 @@ async def _take(
         if isinstance(claimed, Unavailable):
             problem = claimed
             continue
-        fleet.leased(claimed.jobs, number)
+        shards.leased(claimed.jobs, number)
         jobs += claimed.jobs
         expired += claimed.expired
     for cancelled in ends:

@@ -1,38 +1,38 @@
-"""Too many dead letters over several shards: those of the tenants go that hold most in all of them."""
+"""Too many dead letters over several shards: those go whose tenants have most in all shards together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from headrace.backends.redis.cluster.fleet import Fleet, every
-from headrace.backends.redis.cluster.part import Ended, EndedJob
+from headrace.backends.redis.cluster.shard import Ended, EndedJob
+from headrace.backends.redis.cluster.shards import Shards, every
 from headrace.backends.shares import condemn, gives
 from headrace.seam.records import Stamp, SweepClause
 
 
 async def condemn_heaviest(
-    fleet: Fleet, looks: Sequence[Ended], clause: SweepClause, bound: str, excess: int, at: Stamp
+    shards: Shards, looks: Sequence[Ended], clause: SweepClause, bound: str, excess: int, at: Stamp
 ) -> tuple[dict[int, list[EndedJob]], bool]:
-    """What goes in each shard, and whether there is more of it.
+    """What goes in each shard, and whether there is more.
 
-    A tenant that is not among those that hold most in some shard counts there for nothing: it gives less.
+    A tenant that is not among those with most dead letters in some shard counts as having none there: it gives less.
     """
     held: Counter[bytes] = Counter()
-    for told in await every(part.heaviest(bound, clause.limit) for part in fleet.parts):
-        held.update(dict(told))
+    for most in await every(shard.heaviest(bound, clause.limit) for shard in shards.all):
+        held.update(dict(most))
     heaviest = held.most_common(clause.limit + 1)
     gifts = gives(bound, [each for _, each in heaviest], excess, clause.limit)
     wanted = [(tenant, gift) for (tenant, _), gift in zip(heaviest, gifts, strict=False)]
-    lines: dict[bytes | None, list[tuple[EndedJob, int]]] = {
+    by_tenant: dict[bytes | None, list[tuple[EndedJob, int]]] = {
         None: [(job, number) for number, look in enumerate(looks) for job in look.jobs]
     }
-    for number, found in enumerate(await every(part.give(bound, wanted, clause, at) for part in fleet.parts)):
+    for number, found in enumerate(await every(shard.give(bound, wanted, clause, at) for shard in shards.all)):
         for tenant, job in found:
-            lines.setdefault(tenant, []).append((job, number))
+            by_tenant.setdefault(tenant, []).append((job, number))
 
     def oldest(tenant: bytes | None) -> Iterator[tuple[tuple[EndedJob, int], int]]:
-        return (((job, number), job.size) for job, number in sorted(lines.get(tenant, ())))
+        return (((job, number), job.size) for job, number in sorted(by_tenant.get(tenant, ())))
 
     condemned = condemn(bound, excess, clause.limit, heaviest, oldest)
     doomed: dict[int, list[EndedJob]] = {}

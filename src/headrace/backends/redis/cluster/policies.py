@@ -4,43 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.backends.redis.cluster.fleet import Fleet, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.errors import ConfigError
-from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Stamp
 
 
 class ClusterPolicies:
     """The operations of a :class:`~headrace.seam.protocol.PolicyStore`. All that belongs to a queue is in one shard, so
-    that its rules hold as on one server; there is no rule for the store as a whole."""
+    its rules hold as on one server. There is no rule for the whole store."""
 
-    def __init__(self, fleet: Callable[[], Fleet]) -> None:
-        self._open_fleet = fleet
+    def __init__(self, shards: Callable[[], Shards]) -> None:
+        self._open_shards = shards
 
     @property
-    def _fleet(self) -> Fleet:
-        return self._open_fleet()
+    def _shards(self) -> Shards:
+        return self._open_shards()
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
         if policy.queue == STORE:
             raise ConfigError(
-                f"{self._fleet.where}: expected the policy of a queue, got one of the whole store: the shards of a "
+                f"{self._shards.where}: expected the policy of a queue, got one of the whole store: the shards of a "
                 "cluster do not count their jobs together. Give each queue a depth of its own"
             )
-        return await self._fleet.part_of(policy.queue).policies.save(policy, at)
+        return await self._shards.shard_of(policy.queue).policies.save(policy, at)
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
-        await self._fleet.part_of(limit.queue).policies.limit(limit, at)
+        await self._shards.shard_of(limit.queue).policies.limit(limit, at)
+
+    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+        await self._shards.shard_of(pause.queue).policies.pause(pause, at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        fleet = self._fleet
+        shards = self._shards
         if queues is None:
-            answers = await every(part.policies.find(None, at) for part in fleet.parts)
+            answers = await every(shard.policies.find(None, at) for shard in shards.all)
         else:
-            groups: dict[int, list[str]] = {}
-            for queue in queues:
-                groups.setdefault(fleet.number_of(queue), []).append(queue)
-            answers = await every(fleet.parts[number].policies.find(of, at) for number, of in groups.items())
+            groups = by_shard(queues, shards.number_of)
+            answers = await every(shards.all[number].policies.find(of, at) for number, of in groups.items())
         return sorted((state for answer in answers for state in answer), key=lambda state: state.policy.queue)
 
     async def tenants(
@@ -51,7 +52,7 @@ class ClusterPolicies:
         limit: int = 100,
         at: Stamp = None,
     ) -> list[TenantState]:
-        return await self._fleet.part_of(queue).policies.tenants(queue, names, after, limit, at)
+        return await self._shards.shard_of(queue).policies.tenants(queue, names, after, limit, at)
 
     async def group(self, queue: str, group: str) -> GroupState:
-        return await self._fleet.part_of(queue).policies.group(queue, group)
+        return await self._shards.shard_of(queue).policies.group(queue, group)

@@ -1,4 +1,4 @@
-"""How a claim is shared out among governed queues and all others."""
+"""Sharing a claim out among governed queues and all others."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def parts_of(queues: Sequence[str], governed: Collection[str], paused: Collectio
 async def share_out(
     req: Claim, governed: Collection[str], paused: Collection[str], take: Callable[[Claim], Awaitable[Shared]]
 ) -> Claimed:
-    """First an even share of each part, then what others left; one part after the other, as each gives what there is
-    room for then."""
+    """Take an even share of each part first, then what the others left. The parts are asked one after the other, as the
+    room depends on what each gives."""
     parts = parts_of(req.queues, governed, paused)
     jobs: list[Leased] = []
     expired: list[Reaped] = []
@@ -62,7 +62,7 @@ async def share_out(
     for part in plenty:
         if room > 0 and len(jobs) < req.limit:
             await give(part, req.limit - len(jobs))
-    # Who was woken for these has no room for them: others are to be told.
+    # This worker may have been woken for these, but has no room for them: wake others.
     await asyncio.gather(*(take(replace(req, queues=part, limit=0)) for part in skipped))
     if len(jobs) >= req.limit:
         return Claimed(jobs, None, expired, passed, chosen)

@@ -4,68 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.backends.redis import rows as shapes
+from headrace.backends.redis import marshalling
 from headrace.backends.redis.cluster import reading
-from headrace.backends.redis.cluster.fleet import Fleet, every
+from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.backends.redis.shard import LEFT
 from headrace.errors import StoreFull
-from headrace.seam.records import Inserted, InsertStatus, JobId, Record, Row, Stamp
+from headrace.seam.records import Inserted, InsertStatus, Record, Row, Stamp
 
 
-async def insert(fleet: Fleet, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
-    """Each shard gets its rows. An id that has left its shard is no new job."""
-    shapes.checked(rows)
+async def insert(shards: Shards, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
+    """Send each shard its rows. An id that has left its shard is not new."""
+    marshalling.checked(rows)
     answers: dict[int, Inserted] = {}
-    detours = _detours(fleet, rows)
+    detours = _detours(shards, rows)
     if detours:
-        await _mark(fleet, rows, detours, answers, at)
-    await _put(fleet, rows, (place for place in range(len(rows)) if place not in answers), answers, at)
-    if left := [place for place, answer in answers.items() if answer is LEFT]:
-        await _put_again(fleet, rows, left, answers, at)
+        await _mark(shards, rows, detours, answers, at)
+    await _put(shards, rows, (index for index in range(len(rows)) if index not in answers), answers, at)
+    if left := [index for index, answer in answers.items() if answer is LEFT]:
+        await _put_again(shards, rows, left, answers, at)
     if detours:
-        await _unmark(fleet, rows, detours, answers)
-    full = [rows[place] for place, answer in answers.items() if answer.status is InsertStatus.FULL]
-    fleet.admitted(rows[place].id for place, answer in answers.items() if answer.status is not InsertStatus.FULL)
-    fleet.refused((row.id, fleet.number_of(row.queue)) for row in full)
-    return [answers[place] for place in range(len(rows))]
+        await _unmark(shards, rows, detours, answers)
+    full = [rows[index] for index, answer in answers.items() if answer.status is InsertStatus.FULL]
+    shards.admitted(rows[index].id for index, answer in answers.items() if answer.status is not InsertStatus.FULL)
+    shards.refused((row.id, shards.number_of(row.queue)) for row in full)
+    return [answers[index] for index in range(len(rows))]
 
 
-def _detours(fleet: Fleet, rows: Sequence[Row]) -> dict[int, int]:
-    """The places of jobs that found no room in another shard, and the numbers of these."""
+def _detours(shards: Shards, rows: Sequence[Row]) -> dict[int, int]:
+    """By index: rows whose job found no room in another shard before, and that shard."""
     found: dict[int, int] = {}
-    for place, row in enumerate(rows):
-        home = fleet.refused_in(row.id)
-        if home is not None and home != fleet.number_of(row.queue):
-            found[place] = home
+    for index, row in enumerate(rows):
+        home = shards.refused_in(row.id)
+        if home is not None and home != shards.number_of(row.queue):
+            found[index] = home
     return found
 
 
 async def _mark(
-    fleet: Fleet, rows: Sequence[Row], detours: Mapping[int, int], answers: dict[int, Inserted], at: Stamp
+    shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    """Whoever enqueues these jobs again asks where they found no room: that shard is to know that they are elsewhere.
-    Those that it has by now, as another has stored them, are known."""
-    groups: dict[int, list[JobId]] = {}
-    for place, home in detours.items():
-        groups.setdefault(home, []).append(rows[place].id)
-    there = await every(fleet.parts[home].mark(ids) for home, ids in groups.items())
+    """Mark these jobs in the shard where they found no room: a repeated enqueue asks there, and must learn that they
+    are elsewhere. Jobs that this shard has by now, because another enqueue stored them, are answered."""
+    groups = by_shard(detours, detours.__getitem__)
+    there = await every(shards.all[home].mark([rows[index].id for index in of]) for home, of in groups.items())
     known = {job_id for ids in there for job_id in ids}
-    places = [place for place in detours if rows[place].id in known]
-    records = await reading.fetch(fleet, [rows[place].id for place in places], frozenset(), at)
-    for place, record in zip(places, records, strict=True):
+    indexes = [index for index in detours if rows[index].id in known]
+    records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
+    for index, record in zip(indexes, records, strict=True):
         if record is not None:
-            answers[place] = _same(record)
+            answers[index] = _same(record)
 
 
 async def _unmark(
-    fleet: Fleet, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
+    shards: Shards, rows: Sequence[Row], detours: Mapping[int, int], answers: Mapping[int, Inserted]
 ) -> None:
-    """Those that were not stored there either are nowhere."""
-    groups: dict[int, list[JobId]] = {}
-    for place, home in detours.items():
-        if answers[place].status not in (InsertStatus.NEW, InsertStatus.SAME):
-            groups.setdefault(home, []).append(rows[place].id)
-    await every(fleet.parts[home].unmark(ids) for home, ids in groups.items())
+    """Remove the marks of jobs that were not stored in the end."""
+    gone = [index for index in detours if answers[index].status not in (InsertStatus.NEW, InsertStatus.SAME)]
+    groups = by_shard(gone, detours.__getitem__)
+    await every(shards.all[home].unmark([rows[index].id for index in of]) for home, of in groups.items())
 
 
 def _same(record: Record) -> Inserted:
@@ -73,36 +69,34 @@ def _same(record: Record) -> Inserted:
 
 
 async def _put(
-    fleet: Fleet, rows: Sequence[Row], places: Iterable[int], answers: dict[int, Inserted], at: Stamp
+    shards: Shards, rows: Sequence[Row], indexes: Iterable[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    groups: dict[int, list[int]] = {}
-    for place in places:
-        groups.setdefault(fleet.number_of(rows[place].queue), []).append(place)
-    calls = [fleet.parts[number].insert([rows[place] for place in of], at) for number, of in groups.items()]
+    groups = by_shard(indexes, lambda index: shards.number_of(rows[index].queue))
+    calls = [shards.all[number].insert([rows[index] for index in of], at) for number, of in groups.items()]
     try:
         found = await every(calls)
     except StoreFull as error:
         if len(groups) == 1:
             raise
         raise StoreFull(
-            f"{fleet.where}: a server of the cluster has reached its maxmemory. What others were to store is stored; "
+            f"{shards.where}: a server of the cluster has reached its maxmemory. The rows for others are stored; "
             "repeating all of it is safe, and work goes on by itself"
         ) from error
     for (number, of), inserted in zip(groups.items(), found, strict=True):
         answers.update(zip(of, inserted, strict=True))
-        fleet.saw((one.id for one in inserted if one is not LEFT), number)
+        shards.saw((one.id for one in inserted if one is not LEFT), number)
 
 
 async def _put_again(
-    fleet: Fleet, rows: Sequence[Row], places: Sequence[int], answers: dict[int, Inserted], at: Stamp
+    shards: Shards, rows: Sequence[Row], indexes: Sequence[int], answers: dict[int, Inserted], at: Stamp
 ) -> None:
-    """Of jobs that have left their shard: those that are nowhere any more are new."""
-    records = await reading.fetch(fleet, [rows[place].id for place in places], frozenset(), at)
+    """Store the jobs that have left their shard and are nowhere any more: they are new."""
+    records = await reading.fetch(shards, [rows[index].id for index in indexes], frozenset(), at)
     gone: list[int] = []
-    for place, record in zip(places, records, strict=True):
+    for index, record in zip(indexes, records, strict=True):
         if record is None:
-            gone.append(place)
+            gone.append(index)
         else:
-            answers[place] = _same(record)
-    await every(fleet.part_of(rows[place].queue).unmark([rows[place].id]) for place in gone)
-    await _put(fleet, rows, gone, answers, at)
+            answers[index] = _same(record)
+    await every(shards.shard_of(rows[index].queue).unmark([rows[index].id]) for index in gone)
+    await _put(shards, rows, gone, answers, at)

@@ -1,4 +1,4 @@
-"""Reap and sweep over several shards: decided for all of them, done in each."""
+"""Reap and sweep over several shards: decided for all together, done in each."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from msgspec.structs import replace
 
 from headrace.backends.redis import ticks
 from headrace.backends.redis.cluster.dead import condemn_heaviest
-from headrace.backends.redis.cluster.fleet import Fleet, attempt, every
-from headrace.backends.redis.cluster.part import Ended, EndedJob, Overdue, Share
-from headrace.backends.redis.timetable import TICK_BYTES
+from headrace.backends.redis.cluster.shard import Ended, EndedJob, Overdue, Share
+from headrace.backends.redis.cluster.shards import Shards, attempt, every
+from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.shares import bound_of, goes_on
 from headrace.errors import Unavailable
 from headrace.seam.records import Place, Reap, Reaped, Stamp, SweepClause, Swept
 
 
-async def reap(fleet: Fleet, req: Reap, at: Stamp) -> list[Reaped]:
-    """The oldest leases of all; then what waits for another shard is carried there."""
-    looks = await attempt(part.overdue(req, at) for part in fleet.parts)
-    seen = {part.number: look for part, look in zip(fleet.parts, looks, strict=True) if isinstance(look, Overdue)}
+async def reap(shards: Shards, req: Reap, at: Stamp) -> list[Reaped]:
+    """Take back the oldest leases of all shards; then carry what waits for another shard."""
+    looks = await attempt(shard.overdue(req, at) for shard in shards.all)
+    seen = {shard.number: look for shard, look in zip(shards.all, looks, strict=True) if isinstance(look, Overdue)}
     shares = share_out(seen, req)
-    answers = await attempt(fleet.parts[number].take_back(req, share, at) for number, share in shares.items())
-    await fleet.relay.carry(((number, target) for number, look in seen.items() for target in look.targets), None)
+    answers = await attempt(shards.all[number].take_back(req, share, at) for number, share in shares.items())
+    await shards.relay.carry(((number, target) for number, look in seen.items() for target in look.targets), None)
     reaped = [one for answer in answers if not isinstance(answer, Unavailable) for one in answer]
     for problem in chain(looks, answers):
         if isinstance(problem, Unavailable) and not reaped:
             raise problem
-    places = {lease: place for place, lease in enumerate(_oldest(seen))}
-    last = len(places)
-    return sorted(reaped, key=lambda one: places.get(one.id, last))
+    order = {lease: index for index, lease in enumerate(_oldest(seen))}
+    return sorted(reaped, key=lambda one: order.get(one.id, len(order)))
 
 
 def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
@@ -41,41 +40,41 @@ def _oldest(looks: Mapping[int, Overdue]) -> list[bytes]:
 def share_out(looks: Mapping[int, Overdue], req: Reap) -> dict[int, Share]:
     """What each shard takes back."""
     first = sorted((end, number) for number, look in looks.items() for end, _ in look.leases)[: req.limit]
-    left, place = req.limit - len(first), 0
+    left, taken = req.limit - len(first), 0
     shares: dict[int, Share] = {}
     for number, look in looks.items():
         leases = sum(owner == number for _, owner in first)
         cancellable = min(left, look.cancellable)
         if leases or cancellable or look.others:
-            shares[number] = Share(leases, cancellable, place, len(first))
-        left, place = left - cancellable, place + leases
+            shares[number] = Share(leases, cancellable, taken, len(first))
+        left, taken = left - cancellable, taken + leases
     return shares
 
 
-async def sweep(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
-    """The oldest ends of all."""
+async def sweep(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
+    """Remove the oldest of all shards."""
     if clause.place is Place.TICKS:
-        return await _sweep_ticks(fleet, clause, at)
+        return await _sweep_ticks(shards, clause, at)
     if clause.place is Place.KEYS:
-        return await _sweep_keys(fleet, clause, at)
+        return await _sweep_keys(shards, clause, at)
     if clause.place in (Place.RESULTS, Place.TENANTS):
-        return await _sweep_each(fleet, clause, at)
-    looks = await every(part.ended(clause, at) for part in fleet.parts)
+        return await _sweep_each(shards, clause, at)
+    looks = await every(shard.ended(clause, at) for shard in shards.all)
     if clause.place is Place.FAILED:
-        doomed, more = await _condemn_dead(fleet, looks, clause, at)
+        doomed, more = await _condemn_dead(shards, looks, clause, at)
     else:
         doomed, more = condemn(looks, clause)
     kept = sum(look.total for look in looks)
     if clause.dry_run:
         jobs = [job for of in doomed.values() for job in of]
         return Swept(len(jobs), sum(job.size for job in jobs), kept - len(jobs), more)
-    gone = await every(fleet.parts[number].remove(clause, jobs, at) for number, jobs in doomed.items())
+    gone = await every(shards.all[number].remove(clause, jobs, at) for number, jobs in doomed.items())
     removed, freed = sum(count for count, _ in gone), sum(size for _, size in gone)
     return Swept(removed, freed, kept - removed, more)
 
 
 def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list[EndedJob]], bool]:
-    """What goes in each shard, and whether there is more of it."""
+    """What goes in each shard, and whether there is more."""
     count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
     excess = 0 if clause.max_count is None else count - clause.max_count
     over = 0 if clause.max_bytes is None else size - clause.max_bytes
@@ -91,38 +90,38 @@ def condemn(looks: Sequence[Ended], clause: SweepClause) -> tuple[dict[int, list
 
 
 async def _condemn_dead(
-    fleet: Fleet, looks: Sequence[Ended], clause: SweepClause, at: Stamp
+    shards: Shards, looks: Sequence[Ended], clause: SweepClause, at: Stamp
 ) -> tuple[dict[int, list[EndedJob]], bool]:
-    """FAILED jobs: what is too old; where nothing is, what is too much."""
+    """FAILED jobs that are too old; if none is, those that are too many."""
     count, size = sum(look.total for look in looks), sum(look.bytes for look in looks)
     bound = "age"
     doomed, more = condemn(looks, replace(clause, max_count=None, max_bytes=None))
     if not doomed:
         bound, excess = bound_of(clause, count, size)
         if bound:
-            doomed, more = await condemn_heaviest(fleet, looks, clause, bound, excess, at)
+            doomed, more = await condemn_heaviest(shards, looks, clause, bound, excess, at)
     jobs = [job for of in doomed.values() for job in of]
     again = bool(jobs) and goes_on(clause, bound, count - len(jobs), size - sum(job.size for job in jobs))
     return doomed, more or again
 
 
-async def _sweep_ticks(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
-    looks = await every(part.ticks.first(clause.limit + 1, at) for part in fleet.parts)
+async def _sweep_ticks(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
+    looks = await every(shard.ticks.first(clause.limit + 1, at) for shard in shards.all)
     doomed, more = ticks.condemn(looks, clause)
     removed = sum(map(len, doomed))
     if not clause.dry_run:
-        removed = sum(await every(part.ticks.forget(of) for part, of in zip(fleet.parts, doomed, strict=True) if of))
+        removed = sum(await every(shard.ticks.forget(of) for shard, of in zip(shards.all, doomed, strict=True) if of))
     return Swept(removed, removed * TICK_BYTES, sum(look.total for look in looks) - removed, more)
 
 
-async def _sweep_keys(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
-    """Those that are free by now; and of all others that are too many, those that would be free first."""
-    free = await every(part.outlived(replace(clause, max_count=None), at) for part in fleet.parts)
+async def _sweep_keys(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
+    """Remove keys that are free by now, and, if the others are too many, those that would be free first."""
+    free = await every(shard.outlived(replace(clause, max_count=None), at) for shard in shards.all)
     total, more = sum(look.total for look in free), any(look.more for look in free)
     shares = {number: len(look.instants) for number, look in enumerate(free)}
     excess = 0 if clause.max_count is None else total - clause.max_count
     if excess > sum(shares.values()):
-        each = await every(part.outlived(replace(clause, max_count=0), at) for part in fleet.parts)
+        each = await every(shard.outlived(replace(clause, max_count=0), at) for shard in shards.all)
         first = sorted((instant, number) for number, look in enumerate(each) for instant in look.instants)
         shares = Counter(number for _, number in first[: min(excess, clause.limit)])
         more = excess > clause.limit
@@ -131,7 +130,7 @@ async def _sweep_keys(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
         shares, more = Counter(number for _, number in first[: clause.limit]), True
     if not clause.dry_run:
         swept = await every(
-            fleet.parts[number].sweep(replace(clause, max_count=free[number].total - share, limit=share), at)
+            shards.all[number].sweep(replace(clause, max_count=free[number].total - share, limit=share), at)
             for number, share in shares.items()
             if share
         )
@@ -141,14 +140,14 @@ async def _sweep_keys(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
     return Swept(removed, 0, total - removed, more)
 
 
-async def _sweep_each(fleet: Fleet, clause: SweepClause, at: Stamp) -> Swept:
-    looks = await every(part.sweep(replace(clause, dry_run=True), at) for part in fleet.parts)
+async def _sweep_each(shards: Shards, clause: SweepClause, at: Stamp) -> Swept:
+    looks = await every(shard.sweep(replace(clause, dry_run=True), at) for shard in shards.all)
     left = clause.limit
     shares: dict[int, int] = {}
     for number, look in enumerate(looks):
         if share := min(left, look.removed):
             shares[number] = share
             left -= share
-    swept = await every(fleet.parts[number].sweep(replace(clause, limit=share), at) for number, share in shares.items())
+    swept = await every(shards.all[number].sweep(replace(clause, limit=share), at) for number, share in shares.items())
     more = any(look.more for look in looks) or sum(look.removed for look in looks) > clause.limit
     return Swept(sum(one.removed for one in swept), sum(one.bytes for one in swept), 0, more)

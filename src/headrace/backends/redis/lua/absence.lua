@@ -1,5 +1,6 @@
--- A worker beats that was not listed. If nobody else is either, all were away: if two or more of a fleet at work went together, that
--- time is noted.
+-- Notes the times in which all workers were away at once.
+-- Called for a beat of a worker that is not listed. If no other worker is listed either, all were away. The time is noted if at least two
+-- workers that had been at work went away together.
 local function note_absence(now, gap, at_work)
     local last = call('ZREVRANGE', base .. ':X', 0, 1, 'WITHSCORES')
     if last[2] and tonumber(last[2]) > now then
@@ -17,7 +18,7 @@ local function note_absence(now, gap, at_work)
     call('HSET', base .. ':Wa', 'since', number(now))
 end
 
--- The last time that was noted.
+-- Returns begin and end of the last such time.
 local function last_absence()
     local noted = call('HMGET', base .. ':Wa', 'begins', 'ends')
     return tonumber(noted[1] or 0), tonumber(noted[2] or 0)

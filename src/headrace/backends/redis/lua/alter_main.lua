@@ -1,8 +1,8 @@
--- Change jobs from outside. ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of
--- the change, its text, its number (for a move: 0 within the shard, -1 refused, else one more than the shard that it leads to), the
--- states that it applies to as bits, limit, how many to look at, whether it only tells what it would meet.
--- Answers {id, before, after (-1: gone), changed, qid, key} of each, the names of the queues by number, and the id up to which it
--- has looked ('' : to the end).
+-- Changes jobs from outside.
+-- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), kind of the change, its text, its number (for a
+-- move: 0 within the shard, -1 refused, else the target shard plus one), the states that it applies to as bits, limit, how many jobs to
+-- look at, whether it is a dry run. Answers {id, before, after (-1: gone), changed, qid, key} of each job, the names of the queues by
+-- number, and the id up to which it has looked ('' : to the end).
 
 local CANCEL, PAUSE, RESUME, REQUEUE, MOVE, REPRIORITISE, WATCH, HOLD, DELETE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local PUT_OFF, PUT_AT = 10, 11
@@ -18,7 +18,7 @@ local function applies_to(state)
     return math.floor(applies / 2 ^ state) % 2 == 1
 end
 
--- Of a job that has left an ended state.
+-- Clears what belongs to an end that the job has left.
 local function clear_end(id, j)
     j.attempt, j.lost, j.held_until, j.expires_at = 0, 0, 0, 0
     local gone = call('HSTRLEN', base .. ':e', id) + call('HSTRLEN', base .. ':h', id)
@@ -29,7 +29,7 @@ local function clear_end(id, j)
     end
 end
 
--- To where it was, AVAILABLE or PAUSED, but for what was changed.
+-- Lists a job again, AVAILABLE or PAUSED as before.
 local function come_back(id, j)
     save(id, j)
     if j.state == AVAILABLE then
@@ -141,7 +141,7 @@ local function alter(id, j)
     if changed then
         after = kind == DELETE and -1 or j.state
     end
-    known[j.qid] = name_of(j.qid)
+    known[j.qid] = true
     answers[#answers + 1] = {id, before, after, changed and 1 or 0, j.qid, key}
 end
 
@@ -173,9 +173,4 @@ else
     end
 end
 settle()
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
-end
-return {answers, flat, upto}
+return {answers, names_of(known), upto}

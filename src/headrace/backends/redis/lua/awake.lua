@@ -1,12 +1,13 @@
--- Governed queues: which tenants are awake, and who sleeps until when.
+-- Keeps which tenants of a governed queue are awake, and when the others wake up (steps 1 and 5 of a claim).
 
+-- BOUND: awake, but the rule ``holders`` lets only its present holders visit it.
 local ASLEEP, AWAKE, FULL, BOUND = 0, 1, 2, 3
--- How many tenants a claim wakes, at least and at most: twice as many as it may take jobs.
-local FEWEST, MOST = 100, 250
 
--- For ``self``, the turns.
+-- Adds this to ``self``, the turns.
 local function open_awake(self)
-    -- From when on something may be had of queues, as far as this script has found out.
+    -- A claim wakes twice as many tenants as it may take jobs, within these bounds.
+    local FEWEST, MOST = 100, 250
+    -- The instant from which each queue may have something to claim, as far as this script knows.
     local soon = {}
 
     local function awake_as(t)
@@ -25,24 +26,24 @@ local function open_awake(self)
         return held >= most
     end
 
-    -- Of those who are awake and have been given something: to be put where they belong.
-    function self.place_later(q, t)
-        q.places[t.n] = t
+    -- The count of an awake tenant has changed: it is listed again before the list is next read.
+    function self.move_later(q, t)
+        q.moved[t.n] = t
         self.note(t)
     end
 
-    function self.write_places(q)
-        local places = {}
-        for _, t in pairs(q.places) do
-            places[#places + 1], places[#places + 2] = number(t.count), awake_as(t)
+    function self.write_moved(q)
+        local moved = {}
+        for _, t in pairs(q.moved) do
+            moved[#moved + 1], moved[#moved + 2] = number(t.count), awake_as(t)
         end
-        many('ZADD', base .. ':A:' .. q.qid, places)
-        q.places = {}
+        many('ZADD', base .. ':A:' .. q.qid, moved)
+        q.moved = {}
     end
 
     function self.unlist(t)
         if t.status == AWAKE then
-            self.queue(t.qid).places[t.n] = nil
+            self.queue(t.qid).moved[t.n] = nil
             call('ZREM', base .. ':A:' .. t.qid, awake_as(t))
         elseif t.status == BOUND then
             for holder in pairs(t.holders) do
@@ -53,13 +54,14 @@ local function open_awake(self)
         end
     end
 
-    -- Something may be had of a queue from an instant on, for all that is known.
-    function self.lower(qid, at)
+    -- The queue may have something to claim from this instant on.
+    function self.expect_in(qid, at)
         soon[qid] = math.min(soon[qid] or at, at)
     end
 
-    -- The same, by a claim, which knows all of it; nil: something must happen first. Where holders count, others may find more.
-    function self.fix(qid, at)
+    -- Sets that instant after a claim, which knows it exactly; nil: something must happen first. Not under the rule ``holders``: other
+    -- holders may find more.
+    function self.set_soon(qid, at)
         if not policy_of(qid)[RULE.holders] then
             soon[qid] = nil
             if at then
@@ -80,7 +82,7 @@ local function open_awake(self)
     function self.list(t)
         self.note(t)
         if t.status == AWAKE or t.status == BOUND then
-            self.lower(t.qid, 0)
+            self.expect_in(t.qid, 0)
             t.status = self.is_bound(t) and BOUND or AWAKE
             if t.status == AWAKE then
                 call('ZADD', base .. ':A:' .. t.qid, number(t.count), awake_as(t))
@@ -92,11 +94,11 @@ local function open_awake(self)
             end
         elseif t.wake_at >= 0 then
             call('ZADD', base .. ':B:' .. t.qid, number(t.wake_at), t.digits)
-            self.lower(t.qid, t.wake_at)
+            self.expect_in(t.qid, t.wake_at)
         end
     end
 
-    -- Something may be had of it from then on.
+    -- The tenant may have something to claim from this instant on.
     function self.expect(t, till)
         if t.status == ASLEEP and (t.wake_at < 0 or till < t.wake_at) then
             t.wake_at = till
@@ -110,8 +112,8 @@ local function open_awake(self)
         self.list(t)
     end
 
-    -- The rules have changed.
-    function self.rouse(t, at)
+    -- The rules have changed: the tenant is looked at again.
+    function self.reconsider(t, at)
         local bucket = t.bucket
         if bucket and self.tenant_bucket(self.queue(t.qid), t) ~= bucket then
             self.note(t)
@@ -123,14 +125,14 @@ local function open_awake(self)
         if t.status ~= ASLEEP then
             self.unlist(t)
             self.list(t)
-        elseif t.count > 0 or t.running > 0 or t.bucket or t.due + t.later > 0 then
+        elseif t.count > 0 or t.running > 0 or t.bucket or t.due + t.delayed > 0 then
             self.expect(t, at)
         end
     end
 
-    -- -- jobs that run
+    -- -- running jobs
 
-    -- Jobs of a tenant run.
+    -- Jobs of the tenant begin to run.
     function self.start(t, holder, jobs)
         if t.holders[holder] then
             t.holders[holder] = t.holders[holder] + jobs
@@ -148,7 +150,7 @@ local function open_awake(self)
         self.note(t)
     end
 
-    -- Jobs of a tenant run no more.
+    -- Jobs of the tenant stop running.
     function self.stop(n, holder, jobs)
         local t = self.by_number(n)
         t.running = t.running - jobs
@@ -173,13 +175,13 @@ local function open_awake(self)
         local policy = policy_of(t.qid)
         if policy[RULE.running] or policy[RULE.holders] or policy[RULE.tenant_running] or (t.limit and t.limit[1]) then
             wake(t.qid, jobs)
-            self.lower(t.qid, 0)
+            self.expect_in(t.qid, 0)
         end
     end
 
-    -- A job has come, running, from another queue, and ends its run at once.
+    -- A running job has moved here from another queue, and its run ends in the same step.
     function self.pass(qid, id)
-        local t = self.known(qid, described(call('HGET', base .. ':j', id))[3])
+        local t = self.known(qid, labels_of(call('HGET', base .. ':j', id))[3])
         if t then
             if t.status == FULL then
                 t.status, t.wake_at = ASLEEP, -1
@@ -189,7 +191,7 @@ local function open_awake(self)
         end
     end
 
-    -- Tenants whose time has come wake up; ``wanted`` jobs are to be had of them. How many it were.
+    -- 1. Wake: tenants whose time has come wake up, as many as ``wanted`` jobs may need. Returns how many.
     function self.wake(q, now, wanted)
         local most = math.max(FEWEST, math.min(MOST, 2 * wanted))
         local flat = call('ZRANGEBYSCORE', base .. ':B:' .. q.qid, '-inf', number(now), 'WITHSCORES', 'LIMIT', 0, most)
@@ -197,7 +199,7 @@ local function open_awake(self)
         for i = 1, #flat, 2 do
             due[#due + 1] = tonumber(flat[i])
         end
-        self.take_in_all(due)
+        self.read_all(due)
         for i = 1, #flat, 2 do
             local t = self.by_number(tonumber(flat[i]))
             t.status, t.since, t.wake_at, t.count = AWAKE, t.wake_at, -1, math.max(t.count, q.round)

@@ -1,5 +1,5 @@
--- The cells that a run has replaced or cleared: a length for each section (KEPT: as it was enqueued, NONE: there is none),
--- then their bytes.
+-- Stores the cells that a run has replaced or cleared.
+-- They are kept as a length for each section (KEPT: as it was enqueued, NONE: there is none), then their bytes.
 
 local patch_cells
 
@@ -18,10 +18,10 @@ do
         return lengths, cells
     end
 
-    -- By how much the job grows.
+    -- Returns by how many bytes the job grows.
     function patch_cells(id, changes)
         local job = call('HGET', base .. ':j', id)
-        local _, at = described(job)
+        local _, at = labels_of(job)
         local was = at and {struct.unpack(CELLS, job, at + 4)} or {NONE, NONE, NONE, NONE}
         local packed = call('HGET', base .. ':c', id)
         local lengths, cells = {KEPT, KEPT, KEPT, KEPT}, {}

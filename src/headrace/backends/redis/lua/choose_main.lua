@@ -1,5 +1,5 @@
--- A claim from several shards has passed over these jobs. ARGV: now or '', holder, lease_for, their ids. Answers whether the holder is
--- the one who makes room for one of them.
+-- Chooses who makes room for jobs that a claim from several shards has passed over.
+-- ARGV: now or '', holder, lease_for, their ids. Answers 2 if this holder is to make room for one of them, else 1.
 local now, chosen = clock(ARGV[1]), 1
 for i = 4, #ARGV do
     local j = find(ARGV[i])

@@ -1,4 +1,5 @@
--- What every script begins with. All keys of a store begin with KEYS[1], whose hash tag puts them into one slot:
+-- Begins every script: the keys of a store and how its values are laid out. All keys begin with KEYS[1], whose hash tag
+-- puts them into one slot:
 --
 --   :j          hash    id -> job as it was enqueued: a head (JOB), then what only clients read
 --   :s          hash    id -> where the job is and what changed since (STATE); none: AVAILABLE, and never leased
@@ -6,65 +7,65 @@
 --   :u:TENANT   zset    likewise the ids of one tenant   :u  set   tenants that have any
 --   :r:Q:P      zset    AVAILABLE jobs of queue number Q and priority P by run_at: those that are due, or were once
 --   :pq         zset    numbers of queues by the lowest priority that has such jobs    :p:Q zset  further such priorities of Q
---   :f:Q        zset    AVAILABLE jobs of Q that are to come (priority + 32768 in 2 bytes, id) by run_at
---   :fq         zset    numbers of queues by the instant of the first that is to come; of a governed queue by that from which on there
---                       may be something for a claim
---   :i:Q:GROUP  zset    AVAILABLE jobs that wait for a turn of their group, by run_at; they are in no line where claims look
---   :ic:Q:GROUP zset    jobs that have one, by run_at, or with -1, which are known to keep it
+--   :f:Q        zset    AVAILABLE jobs of Q that are delayed (priority + 32768 in 2 bytes, id) by run_at
+--   :fq         zset    numbers of queues by the instant of the first of these; of a governed queue by the instant from which a claim
+--                       may find something
+--   :i:Q:GROUP  zset    AVAILABLE jobs that are not called in their group, by run_at; they are not in the claim index
+--   :ic:Q:GROUP zset    jobs that are called, by run_at, or with -1 if they are known to stay called
 --   :i          zset    Q:GROUP of every group that has jobs in these two, all with the score 0
---   :ir         hash    Q -> from which of its groups on all are still to be called anew
---   :y          zset    AVAILABLE jobs that can expire, by the instant from which on they are due and expired
+--   :ir         hash    Q -> the group to continue with when jobs are called again
+--   :y          zset    AVAILABLE jobs that can expire, by the instant at which they are both due and expired
 --   :l          zset    RUNNING jobs by the end of their lease
---   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was asked for
+--   :x:HOLDER   set     RUNNING jobs of a holder whose cancellation was requested
 --   :d:STATE    zset    ended jobs of one state by the instant of their end
---   :D:TENANT   zset    FAILED jobs of one tenant by the same
+--   :D:TENANT   zset    FAILED jobs of one tenant, likewise
 --   :Dj         zset    tenants by how many these are    :Db zset  by their bytes
---   :dm         string  INSTANT:TILL:ID: those that ended before, and are left, are held until TILL at least
---   :h          hash    id -> result                     :hx zset  those jobs by the instant until which it is held
+--   :dm         string  INSTANT:TILL:ID: what ended before and is still here is held until TILL at least
+--   :h          hash    id -> result                     :hx zset  these jobs by the instant until which it is held
 --   :e          hash    id -> error                      :c  hash  id -> cells that a run has replaced or cleared
 --   :k          hash    Q:KEY -> who last took the key (KEY)
---   :kx         zset    those of them that outlive the record of their job by the instant until which they are held
+--   :kx         zset    keys that outlive the record of their job, by the instant until which they are held
 --   :w          hash    id -> inboxes that wait for the job's end
 --   :q          hash    queue name -> number             :qn hash  number -> name          :qi  the last number
---   :z          zset    numbers of paused queues by the instant until which they are (FOREVER: they are to be resumed)
---   :n          hash    Q:STATE -> jobs, and w -> those that wait, AVAILABLE or PAUSED, in all queues
+--   :z          zset    numbers of paused queues by the end of the pause (FOREVER: until they are resumed)
+--   :n          hash    Q:STATE -> jobs, and w -> waiting jobs (AVAILABLE or PAUSED) of all queues
 --   :b          hash    STATE -> bytes of ended jobs
 --   :P          hash    Q -> policy (POLICY); 0 is the store              :Pk:Q hash  task -> its rate
 --   :W          hash    holder -> worker                 :X  zset  holders by the instant until which they are listed
---   :Wa         hash    since when somebody has been listed; begin and end of the last time in which nobody was
---   :g:QUEUE    list    signals to those who wait for jobs of a queue
+--   :Wa         hash    since when any worker has been listed; begin and end of the last time when none was
+--   :g:QUEUE    list    signals to workers that wait for jobs of a queue
 --   :S          hash    name of a schedule -> how far it is planned (SCHEDULE)         :Sd hash  name -> its definition
 --   :Sn         zset    every such name, all with the score 0, so by name
---   :Sl:R:B     zset    enabled schedules of rank R and bucket B by the instant at which somebody must look at them
---   :Sh:R       zset    the first of each of these lines by the same   :Sr zset  ranks that have any
+--   :Sl:R:B     zset    enabled schedules of rank R and bucket B by the instant at which they must be looked at
+--   :Sh:R       zset    the first of each of these lists, likewise   :Sr zset  ranks that have any
 --   :T:UID      zset    what became of the slots of a schedule (TICK) by slot
---   :T          zset    the slots of all (PLANNED) by the instant at which they were planned
+--   :T          zset    the slots of all schedules (PLANNED) by the instant at which they were planned
 --   :v          string  the layout of all this
 --
--- and of governed queues, whose jobs lie in lanes instead, one for each tenant, priority and task:
+-- and for governed queues, whose jobs are in lanes instead, one for each tenant, priority and task:
 --
 --   :G:N:P:TASK zset    AVAILABLE jobs of tenant number N by run_at: those that are due, or were once
 --   :Gp:N       zset    its lanes by priority: run_at in 8 bytes and id of the first job, priority + 32768 in 2 bytes, task
---   :Gf:N       zset    its jobs that are to come (priority + 32768 in 2 bytes, id, task) by run_at
+--   :Gf:N       zset    its delayed jobs (priority + 32768 in 2 bytes, id, task) by run_at
 --   :H:Q        zset    lanes (N:P:TASK) of Q by the run_at of their first jobs
---   :F:Q        zset    jobs of Q that are to come by run_at
---   :o          hash    Q -> its round                   :ow hash  Q -> from which tenant on all are still to be woken (WAKING)
---   :oc         hash    Q -> from where on its jobs that run are still to be counted
---   :of:Q       hash    rates under way (BUCKET): of the queue (q), of tasks (kTASK)
---   :oz:Q       zset    paused tasks by the instant until which they are
+--   :F:Q        zset    delayed jobs of Q by run_at
+--   :o          hash    Q -> its round                   :ow hash  Q -> the tenant after which all are still to be woken (WAKING)
+--   :oc         hash    Q -> where to continue counting its running jobs
+--   :of:Q       hash    buckets of rates (BUCKET): of the queue (q), of tasks (kTASK)
+--   :oz:Q       zset    paused tasks by the end of the pause
 --   :M          hash    N -> tenant (TENANT)             :Mn string  the last number
 --   :V:Q        zset    tenants (NAME, a zero byte, N in 8 bytes), all with the score 0, so by name
 --   :A:Q        zset    awake tenants (since when in 8 bytes, then as above) by their counts
---   :O:Q:HOLDER zset    likewise those of which as many hold jobs as may: by each of these
+--   :O:Q:HOLDER zset    awake tenants whose jobs only their present holders may claim, for each of these holders, likewise
 --   :B:Q        zset    numbers of tenants asleep by the instant at which they wake
---   :Mi         zset    numbers of tenants that have nothing, and could be forgotten, by the instant from which on they could
+--   :Mi         zset    numbers of tenants that have nothing, by the instant from which they may be removed
 --
--- and where a store is made of several shards, those numbered:
+-- and, if the store has several shards, numbered ones:
 --
 --   :t:TARGET   list    entries on their way to another shard, oldest first      :tn hash  TARGET -> the last number given out
 --   :tr:SOURCE  hash    history of its server -> the number up to which its entries were taken in
 --   :to         hash    jobs on their way -> mark of the entry, number:history
---   :m          zset    jobs that have left lately, or found no room and went elsewhere, by the instant
+--   :m          zset    jobs that have left lately, or found no room and went elsewhere, by when they did
 --   :So         hash    schedules on their way -> mark of the entry
 --
 -- Channels, where PREFIX is what comes before the hash tag: PREFIX:inbox:NAME with the id of a job that ended,
@@ -79,16 +80,16 @@ local call = redis.call
 -- enqueued_at, size, qid, priority, flags (1: it has a key, 2: a group), expires_at (0: never)
 local JOB = '>I8I4I4i2BI8'
 local JOB_SIZE = 27
--- state, cancel, lost, instant (lease_until, finished_at), held_until, attempt, then what JOB has from its size on, run_at,
--- epoch; then the holder or the reason. A lease is the last two. To the flags comes 4 where a handler may have been called for the
--- job before its lease, or before it last waited. While a job of a governed queue runs, its tenant's number is in the
--- place of held_until.
+-- state, cancel, lost, instant (lease_until, finished_at), held_until, attempt, then what JOB has from its size on,
+-- run_at, epoch; then the holder or the reason. A lease is the last two. The flags also have 4 if a handler may have
+-- been called for the job before its lease, or before it last waited. While a job of a governed queue is running,
+-- held_until has its tenant's number.
 local STATE = '>BBI4I8I8I4I4I4i2BI8I8I8'
 local STATE_SIZE = 61
 local LOST_AT, HELD_AT, ATTEMPT_AT, SIZE_AT, QID_AT, LEASE_AT = 3, 15, 23, 27, 31, 54
 local JOB_SIZE_AT = 9
--- After JOB: the length of what follows (4 bytes); key, task, tenant and others, and a group if there is one (msgpack); five lengths (of the headers and
--- of each section, NONE: there is none); the bytes of these.
+-- After JOB: the length of what follows (4 bytes); key, task, tenant and others, and a group if there is one (msgpack);
+-- five lengths (of the headers and of each section, NONE: there is none); then their bytes.
 local NONE = 4294967295
 local NO_CELLS = string.rep('\255', 16)
 -- id, held_until, kind: 0 its job lives, 1 it ended, 2 it failed, 3 the key outlives its record
@@ -100,7 +101,7 @@ local AVAILABLE, RUNNING, PAUSED, COMPLETED, CANCELLED, FAILED = 0, 1, 2, 3, 4, 
 local MANY = 2000
 local FOREVER = 9007199254740991
 
--- Of what is under way.
+-- The time of this call.
 local instant
 
 local function clock(given)
@@ -117,7 +118,16 @@ local function number(n)
     return string.format('%.0f', n)
 end
 
--- One command with many arguments, in pieces that fit on the stack.
+-- Returns the ids, of 16 bytes each, that were given in one string.
+local function ids_in(packed)
+    local ids = {}
+    for i = 1, #packed / 16 do
+        ids[i] = string.sub(packed, 16 * i - 15, 16 * i)
+    end
+    return ids
+end
+
+-- Sends one command with many arguments, in pieces that fit on the stack.
 local function many(command, key, args)
     local count = #args
     if count == 0 then

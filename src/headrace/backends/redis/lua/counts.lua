@@ -1,8 +1,8 @@
--- Jobs per queue and state, and bytes of ended ones: added up here, written once.
+-- Adds up jobs per queue and state, and the bytes of ended jobs, and writes the sums once.
 
 local counted, weighed, waiting = {}, {}, 0
 
--- By one number for both, as it is made sooner than a name.
+-- Queue and state as one number: faster to make than a string.
 local STATES = 8
 
 local function count(qid, state, jobs)

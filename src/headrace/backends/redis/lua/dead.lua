@@ -1,25 +1,25 @@
--- The dead letters of each tenant, by the instant of their end, and how much that is.
+-- Lists the dead letters of each tenant by the instant of their end, and keeps their number and bytes per tenant.
 
 local dead = {}
 
-function dead.line(tenant)
+function dead.key(tenant)
     return base .. ':D:' .. tenant
 end
 
 function dead.tenant_of(id)
-    return described(call('HGET', base .. ':j', id))[3]
+    return labels_of(call('HGET', base .. ':j', id))[3]
 end
 
-function dead.bury(id, at, size)
+function dead.add(id, at, size)
     local tenant = dead.tenant_of(id)
-    if call('ZADD', dead.line(tenant), at, id) == 1 then
+    if call('ZADD', dead.key(tenant), at, id) == 1 then
         call('ZINCRBY', base .. ':Dj', 1, tenant)
         call('ZINCRBY', base .. ':Db', number(size), tenant)
     end
 end
 
-function dead.dig_up(tenant, id, size)
-    if call('ZREM', dead.line(tenant), id) == 0 then
+function dead.remove(tenant, id, size)
+    if call('ZREM', dead.key(tenant), id) == 0 then
         return
     elseif tonumber(call('ZINCRBY', base .. ':Dj', -1, tenant)) > 0 then
         call('ZINCRBY', base .. ':Db', number(-size), tenant)

@@ -1,7 +1,7 @@
--- Schedules that must be looked at now. ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of
--- each, by (rank, look_at, name); and the time until the next one (-1: there is none, or more are due).
---
--- A schedule comes after the first of its line, so the first N of a rank are in the first N lines, by their firsts.
+-- Finds the schedules that must be looked at now.
+-- ARGV: now or '', limit, the share, of how many. Answers now; name, SCHEDULE and definition of each, by (rank, look_at, name); and the
+-- time until the next one (-1: there is none, or more are due). No schedule comes before the first of its list, so the first N of a rank
+-- are in the N lists whose first entries come first.
 
 local PIECE = 100
 
@@ -9,8 +9,8 @@ local now = clock(ARGV[1])
 local limit, share, shares = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local at = number(now)
 
--- The lines of a rank whose first is due between two instants: visit gets each with that first, until it has enough.
-local function each_line(rank, from, to, visit)
+-- Calls ``visit`` with each list of a rank whose first schedule is due between two instants, and with that schedule, until it returns true.
+local function each_bucket(rank, from, to, visit)
     local first = 0
     while true do
         local names = call('ZRANGEBYSCORE', base .. ':Sh:' .. rank, from, to, 'LIMIT', first, PIECE)
@@ -31,13 +31,13 @@ local function comes_first(a, b)
     return a[2] < b[2] or (a[2] == b[2] and bytes_before(a[1], b[1]))
 end
 
--- The first of what is due in some lines, in order.
-local function first_of(lines, want)
-    local piece = math.ceil(2 * want / #lines)
+-- Returns the first due schedules of some lists, in order.
+local function first_of(keys, want)
+    local piece = math.ceil(2 * want / #keys)
     while true do
         local items, last = {}, nil
-        for _, line in ipairs(lines) do
-            local found = call('ZRANGEBYSCORE', line, '-inf', at, 'WITHSCORES', 'LIMIT', 0, piece)
+        for _, key in ipairs(keys) do
+            local found = call('ZRANGEBYSCORE', key, '-inf', at, 'WITHSCORES', 'LIMIT', 0, piece)
             for i = 1, #found, 2 do
                 items[#items + 1] = {found[i], tonumber(found[i + 1])}
             end
@@ -59,15 +59,15 @@ end
 local ranks = call('ZRANGE', base .. ':Sr', 0, -1)
 local names, due = {}, {}
 for _, rank in ipairs(ranks) do
-    local want, lines = limit - #names, {}
+    local want, keys = limit - #names, {}
     if want <= 0 then
         break
     end
-    each_line(rank, '-inf', at, function(line)
-        lines[#lines + 1], due[#due + 1] = line, line
-        return #lines == want
+    each_bucket(rank, '-inf', at, function(key)
+        keys[#keys + 1], due[#due + 1] = key, key
+        return #keys == want
     end)
-    for i, item in ipairs(#lines > 0 and first_of(lines, want) or {}) do
+    for i, item in ipairs(#keys > 0 and first_of(keys, want) or {}) do
         if i <= want then
             names[#names + 1] = item[1]
         end
@@ -79,14 +79,14 @@ if #names < limit then
     local function consider(instant)
         coming = math.min(coming or instant, instant)
     end
-    for _, line in ipairs(due) do
-        local first = call('ZRANGEBYSCORE', line, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    for _, key in ipairs(due) do
+        local first = call('ZRANGEBYSCORE', key, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
         if first[2] then
             consider(tonumber(first[2]))
         end
     end
     for _, rank in ipairs(ranks) do
-        each_line(rank, '(' .. at, '+inf', function(_, packed)
+        each_bucket(rank, '(' .. at, '+inf', function(_, packed)
             consider(read_schedule(packed).look_at)
             return true
         end)

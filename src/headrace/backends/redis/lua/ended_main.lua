@@ -1,6 +1,7 @@
--- Ended jobs that a sweep may condemn. ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds,
--- whether it only tells, how long ago they must have ended at least. Answers how many there are, their bytes, id, instant, size and whether age condemns it of each that may
--- go (with other bounds the first ``limit``; those that age condemns, no more than ``limit``), and whether it stopped half way.
+-- Finds ended jobs that a sweep may remove.
+-- ARGV: now or '', state, older_than (-1: no bound), limit, whether there are other bounds, whether it is a dry run, how long ago they must
+-- have ended at least. Answers how many there are and their bytes; id, instant, size and whether it is too old, of each that may go (with
+-- other bounds the first ``limit``; of those that are too old at most ``limit``); and whether it stopped half way.
 
 local now = clock(ARGV[1])
 local state, age, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -9,41 +10,36 @@ local dry = ARGV[6] == '1'
 local spared = now - tonumber(ARGV[7])
 local key = base .. ':d:' .. state
 
-local told, aged = {}, 0
+local answers, aged = {}, 0
 
 local function look(from, to, pass)
-    local piece = call('ZRANGE', key, from, to, 'WITHSCORES')
-    local ids = {}
-    for i = 1, #piece, 2 do
-        ids[#ids + 1] = piece[i]
-    end
-    local states = ask('HMGET', base .. ':s', ids)
+    local ids, ends, states = ended_jobs(key, from, to)
     for i, id in ipairs(ids) do
         local j = read_state(states[i])
-        local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
+        local past = age >= 0 and tonumber(ends[i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if tonumber(piece[2 * i]) > spared or not pass(id, piece[2 * i], j, past, old) then
+        if tonumber(ends[i]) > spared or not pass(id, ends[i], j, past, old) then
             return 0
         end
     end
     return #ids
 end
 
-local function tell(id, instant, j, old)
+local function add(id, instant, j, old)
     aged = aged + (old and 1 or 0)
     for _, fact in ipairs({id, instant, j.size, old and 1 or 0}) do
-        told[#told + 1] = fact
+        answers[#answers + 1] = fact
     end
 end
 
 if first > 0 then
     look(0, first - 1, function(id, instant, j, past, old)
-        tell(id, instant, j, old)
+        add(id, instant, j, old)
         return true
     end)
 end
 
--- What is held is remembered only as far as nothing lies before it that may go: that may still be here next time.
+-- Held jobs are remembered only as long as none before them may go: that one may still be here next time.
 local at, walked, last, earliest = 0, nil, nil, nil
 if state == COMPLETED then
     at, walked, last, earliest = after_held(now)
@@ -57,7 +53,7 @@ while age >= 0 and aged < limit do
         end
         if old then
             if at >= first then
-                tell(id, instant, j, true)
+                add(id, instant, j, true)
             end
         elseif aged == 0 then
             walked, last, earliest = instant, id, math.min(earliest or j.held_until, j.held_until)
@@ -76,4 +72,4 @@ end
 if not dry and state == COMPLETED and at > known and walked then
     remember_held(walked, last, earliest)
 end
-return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', told, more and 1 or 0}
+return {call('ZCARD', key), call('HGET', base .. ':b', state) or '0', answers, more and 1 or 0}

@@ -1,6 +1,6 @@
--- How jobs end, and go.
+-- Ends jobs and removes them.
 
--- Jobs are about to complete at an instant; if the clock has stepped back, a sweep must not pass over them.
+-- Jobs are about to complete at ``instant``. If the clock has stepped back, the next sweep must not skip them.
 local function mind_sweep(instant)
     local walked = string.match(call('GET', base .. ':dm') or '', '^%d+')
     if walked and instant <= tonumber(walked) then
@@ -8,7 +8,7 @@ local function mind_sweep(instant)
     end
 end
 
--- The job has left its place and ends.
+-- Ends a job that is on no list.
 local function finish(id, j, state, now, reason, held_until)
     j.state = state
     j.cancel = 0
@@ -18,7 +18,7 @@ local function finish(id, j, state, now, reason, held_until)
     save(id, j)
     call('ZADD', base .. ':d:' .. state, number(now), id)
     if state == FAILED then
-        dead.bury(id, number(now), j.size)
+        dead.add(id, number(now), j.size)
     end
     count(j.qid, state, 1)
     weigh(state, j.size)
@@ -27,7 +27,7 @@ local function finish(id, j, state, now, reason, held_until)
     call_groups()
 end
 
--- A live job is to end: at once, or when its holder has heard of it.
+-- Cancels a live job: at once, or, if it is running, by telling its holder.
 local function cancel(id, j, now, reason)
     if j.state == RUNNING then
         if not asked[j.cancel] then
@@ -42,7 +42,7 @@ local function cancel(id, j, now, reason)
     end
 end
 
--- Nothing is left of an ended job, or of one that has left its place, but its key, if that is held beyond ``held_after``.
+-- Removes all of a job that is on no list. Its key stays if it is held beyond ``held_after``.
 local function forget(id, j, held_after)
     drop_key(id, j, held_after)
     leave_tenants({id})
@@ -56,4 +56,15 @@ local function forget(id, j, held_after)
     end
     call('ZREM', base .. ':a', id)
     call_groups()
+end
+
+-- Returns id, job without cells, and state of each of these jobs, in one list.
+local function taken_back(ids)
+    local answer = {}
+    for _, id in ipairs(ids) do
+        local n = #answer
+        answer[n + 1], answer[n + 2] = id, without_cells(call('HGET', base .. ':j', id))
+        answer[n + 3] = call('HGET', base .. ':s', id)
+    end
+    return answer
 end

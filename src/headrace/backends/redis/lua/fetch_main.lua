@@ -1,12 +1,10 @@
--- Records of jobs. ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether errors,
--- results and cells are wanted ('1'). Answers now, and per name: id, job, state, replaced cells, error, result, worker, run_at
--- of one that nobody has leased; or nothing. Then the names of the queues by number.
+-- Reads records of jobs.
+-- ARGV: now or '', ids (16 bytes each), {queue, key} of those named by key (msgpack), and whether errors, results and cells are wanted
+-- ('1'). Answers now; for each name: id, job, state, replaced cells, error, result, worker, and run_at of a job that was never leased; or
+-- nothing; then the names of the queues by number.
 
 local now = clock(ARGV[1])
-local ids = {}
-for i = 1, #ARGV[2] / 16 do
-    ids[i] = string.sub(ARGV[2], (i - 1) * 16 + 1, i * 16)
-end
+local ids = ids_in(ARGV[2])
 for _, one in ipairs(cmsgpack.unpack(ARGV[3])) do
     ids[#ids + 1] = named_by(one[1], one[2])
 end
@@ -26,16 +24,11 @@ for i, id in ipairs(ids) do
             local j = fresh(id, jobs[i])
             qid, run_at = j.qid, number(j.run_at)
         end
-        known[qid] = name_of(qid)
+        known[qid] = true
         answers[i] = {
             id, ARGV[6] == '1' and jobs[i] or without_cells(jobs[i]), states[i], ARGV[6] == '1' and call('HGET', base .. ':c', id),
             ARGV[4] == '1' and call('HGET', base .. ':e', id), ARGV[5] == '1' and call('HGET', base .. ':h', id), worker, run_at,
         }
     end
 end
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
-end
-return {number(now), answers, flat}
+return {number(now), answers, names_of(known)}

@@ -1,8 +1,9 @@
--- Schedules by name. ARGV: names in their order (msgpack) or '' for all, the name above which they are looked for ('' : any), tenant and
--- queue (msgpack; false: any), limit, how many to look at. Answers name, SCHEDULE and definition of each, the name up to which it has
--- looked ('' : to the end), and whether any is on its way to another shard.
+-- Finds schedules.
+-- ARGV: names in their order (msgpack) or '' for all, the name above which to look ('' : any), tenant and queue (msgpack; false: any),
+-- limit, how many to look at. Answers name, SCHEDULE and definition of each, the name up to which it has looked ('' : to the end), and
+-- whether any schedule is on its way to another shard.
 
--- How many bytes a call reads, about.
+-- Bytes that one call reads, roughly.
 local MOST_READ = 8 * 1024 * 1024
 
 local wanted = cmsgpack.unpack(ARGV[3])

@@ -1,4 +1,4 @@
--- Forget ticks. ARGV: each (PLANNED) and the instant at which it was planned: one that has changed since stays. Answers how many went.
+-- Removes ticks. ARGV: each tick (PLANNED) and when it was planned; a tick that has changed since stays. Answers how many were removed.
 local gone = 0
 for i = 1, #ARGV, 2 do
     if tonumber(call('ZSCORE', base .. ':T', ARGV[i]) or -1) == tonumber(ARGV[i + 1]) then

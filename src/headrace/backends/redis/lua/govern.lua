@@ -1,16 +1,16 @@
--- How a queue becomes governed, and what is done bit by bit: jobs that run are counted, tenants are woken when the rules change, and jobs that
--- waited before are brought into lanes, in their order.
+-- Makes a queue governed, and does what that takes bit by bit: running jobs are counted, tenants wake up when the rules change, and jobs
+-- that waited before are put into lanes, in their order.
 
 local function open_rule()
-    -- What one script does of it: jobs and tenants, a tenant counts for several.
+    -- How much of it one script does, in jobs; a tenant counts for several.
     local STEPS, PER_TENANT = 1000, 4
-    -- Bytes of jobs that are read for it, about.
+    -- Bytes of jobs that one script reads for it, roughly.
     local MOST_MOVED = 8 * 1024 * 1024
     local PIECE = 100
     -- Whether this script has done its part.
     local has_gone_on = false
 
-    -- Count some of the jobs that run; nothing is given out until all are.
+    -- Counts some of the running jobs. Nothing is claimed until all are counted.
     local function count_some(qid, cursor)
         local found = call('ZSCAN', base .. ':l', cursor, 'COUNT', STEPS / 2)
         local ids = {}
@@ -20,7 +20,7 @@ local function open_rule()
         for i, packed in ipairs(ask('HMGET', base .. ':s', ids)) do
             local j = read_state(packed)
             if j.qid == qid and j.state == RUNNING and j.held_until == 0 then
-                local t = turns().tenant(qid, described(call('HGET', base .. ':j', ids[i]))[3])
+                local t = turns().tenant(qid, labels_of(call('HGET', base .. ':j', ids[i]))[3])
                 turns().start(t, j.text, 1)
                 j.held_until = t.n
                 save(ids[i], j)
@@ -34,17 +34,17 @@ local function open_rule()
         return #ids
     end
 
-    -- Wake some of the tenants that are still to be woken.
-    local function rouse_some(qid, after, at)
+    -- Wakes some of the tenants that are still asleep since the rules changed.
+    local function reconsider_some(qid, after, at)
         local most = STEPS / PER_TENANT
         local titles = call('ZRANGEBYLEX', base .. ':V:' .. qid, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most)
         local ns = {}
         for i, title in ipairs(titles) do
             ns[i] = struct.unpack('>I8', title, #title - 7)
         end
-        turns().take_in_all(ns)
+        turns().read_all(ns)
         for _, n in ipairs(ns) do
-            turns().rouse(turns().by_number(n), at)
+            turns().reconsider(turns().by_number(n), at)
         end
         if #titles == most then
             call('HSET', base .. ':ow', qid, cmsgpack.pack({titles[most], at}))
@@ -54,10 +54,10 @@ local function open_rule()
         return #titles * PER_TENANT
     end
 
-    -- The first jobs that were there before: their ids, and their instants; of a level, or of those that are to come (priority nil).
+    -- Returns the first jobs that waited before: of a level, or delayed ones (priority nil).
     local function first_of(qid)
         local priority = ready.first_level(qid)
-        local key = priority and ready.level_key(qid, priority) or ready.coming_key(qid)
+        local key = priority and ready.level_key(qid, priority) or ready.delayed_key(qid)
         local flat, ids, names = call('ZRANGE', key, 0, PIECE - 1, 'WITHSCORES'), {}, {}
         for i = 1, #flat, 2 do
             names[#names + 1] = flat[i]
@@ -66,7 +66,7 @@ local function open_rule()
         return priority, key, ids, names, flat
     end
 
-    -- Bring some jobs into lanes.
+    -- Puts some of them into lanes.
     local function bring_in(qid, most)
         local moved, bytes = 0, 0
         while moved < most and bytes < MOST_MOVED do
@@ -74,24 +74,24 @@ local function open_rule()
             if #ids == 0 then
                 break
             end
-            local lines, expected = {}, {}
+            local by_tenant, expected = {}, {}
             for i, job in ipairs(ask('HMGET', base .. ':j', ids)) do
-                local told, run_at = described(job), tonumber(flat[2 * i])
-                local t = turns().tenant(qid, told[3])
-                local name = priority and told[2] or 0
-                lines[t] = lines[t] or {}
-                lines[t][name] = lines[t][name] or {}
-                table.insert(lines[t][name], flat[2 * i])
-                table.insert(lines[t][name], priority and ids[i] or names[i] .. told[2])
+                local labels, run_at = labels_of(job), tonumber(flat[2 * i])
+                local t = turns().tenant(qid, labels[3])
+                local name = priority and labels[2] or 0
+                by_tenant[t] = by_tenant[t] or {}
+                by_tenant[t][name] = by_tenant[t][name] or {}
+                table.insert(by_tenant[t][name], flat[2 * i])
+                table.insert(by_tenant[t][name], priority and ids[i] or names[i] .. labels[2])
                 expected[t] = math.min(expected[t] or run_at, run_at)
                 bytes = bytes + #(job or '')
             end
-            for t, of in pairs(lines) do
-                for task, line in pairs(of) do
+            for t, of in pairs(by_tenant) do
+                for task, entries in pairs(of) do
                     if priority then
-                        turns().fill(t, task, priority, line)
+                        turns().fill(t, task, priority, entries)
                     else
-                        turns().fill_later(t, line)
+                        turns().fill_delayed(t, entries)
                     end
                 end
                 turns().expect(t, expected[t])
@@ -111,7 +111,7 @@ local function open_rule()
     end
 
     local function is_bringing(qid)
-        return ready.first_level(qid) or call('EXISTS', ready.coming_key(qid)) == 1
+        return ready.first_level(qid) or call('EXISTS', ready.delayed_key(qid)) == 1
     end
 
     local function is_going_on(qid)
@@ -119,7 +119,7 @@ local function open_rule()
             or call('HEXISTS', base .. ':ir', qid) == 1
     end
 
-    -- The next steps of what is under way; whether there are more.
+    -- Does the next steps. Returns whether there are more.
     local function go_on(qid)
         local left = STEPS
         has_gone_on = true
@@ -130,7 +130,7 @@ local function open_rule()
         local waking = left > 0 and call('EXISTS', base .. ':ow') == 1 and call('HGET', base .. ':ow', qid)
         if waking then
             waking = cmsgpack.unpack(waking)
-            left = left - rouse_some(qid, waking[1], waking[2])
+            left = left - reconsider_some(qid, waking[1], waking[2])
         end
         if left > 0 and is_bringing(qid) then
             left = left - bring_in(qid, left)
@@ -140,12 +140,12 @@ local function open_rule()
         end
         local more = is_going_on(qid)
         if more then
-            turns().lower(qid, 0)
+            turns().expect_in(qid, 0)
         end
         return more
     end
 
-    -- Let the tenants of a queue take turns from now on.
+    -- From now on the tenants of the queue take turns.
     local function govern(qid)
         if not is_governed(qid) then
             call('HSET', base .. ':o', qid, 0)
@@ -155,16 +155,16 @@ local function open_rule()
         end
     end
 
-    -- The rules have changed.
-    local function rouse_all(qid)
+    -- The rules have changed: all tenants are looked at again.
+    local function reconsider_all(qid)
         call('HSET', base .. ':ow', qid, cmsgpack.pack({'', instant}))
-        turns().lower(qid, 0)
+        turns().expect_in(qid, 0)
         if not has_gone_on then
             go_on(qid)
         end
     end
 
-    return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, rouse_all = rouse_all}
+    return {go_on = go_on, is_going_on = is_going_on, is_counting = is_counting, govern = govern, reconsider_all = reconsider_all}
 end
 
 local made_rule

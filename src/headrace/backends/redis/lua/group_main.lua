@@ -1,4 +1,4 @@
--- A group. ARGV: the queue's name, the group's. Answers the jobs that have a turn, and how many wait for one.
+-- Reads a group. ARGV: the names of the queue and of the group. Answers the jobs that are called, and how many wait.
 local qid = call('HGET', base .. ':q', ARGV[1])
 if not qid then
     return {{}, 0}

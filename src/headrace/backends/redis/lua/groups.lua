@@ -1,13 +1,14 @@
--- Groups: of their jobs those that are called stand where claims look, the others in a line of their own.
+-- Keeps the order of groups: only jobs that are called are in the claim index, the others wait in a list of their group.
 
--- Groups whose turns may have to be given out anew; and how often that was done.
+-- Groups in which a job may have to be called, and how many were called.
 local to_call, calls_made = {}, 0
--- Among how many groups one is looked for that nobody knows any more.
-local MOST_GROUPS = 10000
 
 local function open_groups()
+    -- In how many groups a job is looked for whose group cannot be read any more.
+    local MOST_GROUPS = 10000
+
     local function group_of(id)
-        return described(call('HGET', base .. ':j', id))[7]
+        return labels_of(call('HGET', base .. ':j', id))[7]
     end
 
     local function waiting_in(qid, group)
@@ -18,7 +19,7 @@ local function open_groups()
         return base .. ':ic:' .. qid .. ':' .. group
     end
 
-    local function keeps_turns(qid)
+    local function stays_called(qid)
         return policy_of(qid)[RULE.group_running] == 1
     end
 
@@ -26,8 +27,8 @@ local function open_groups()
         to_call[#to_call + 1] = {qid, group}
     end
 
-    -- A job that is AVAILABLE stands in line, unless it is called.
-    local function stand_in_line(id, j, group)
+    -- Lets an AVAILABLE job wait, unless it is called. Returns whether it waits.
+    local function wait(id, j, group)
         if call('ZSCORE', called_in(j.qid, group), id) then
             return false
         end
@@ -36,7 +37,7 @@ local function open_groups()
         return true
     end
 
-    -- A job that waits, called or not, has got another instant.
+    -- A waiting job has another run_at, whether it is called or not.
     local function call_from(id, j)
         local called = called_in(j.qid, group_of(id))
         local from = call('ZSCORE', called, id)
@@ -45,7 +46,7 @@ local function open_groups()
         end
     end
 
-    -- Of the called jobs that were leased and wait, the one that comes last, and its instant.
+    -- Returns the last of the called jobs that were leased and wait now, and its run_at.
     local function last_leased(called)
         local ids = call('ZRANGE', called, 0, -1)
         local last, last_at
@@ -59,8 +60,8 @@ local function open_groups()
         return last, last_at
     end
 
-    -- Of the called jobs that may lose their turn, the one that comes last, and its instant; those that keep theirs are noted as
-    -- such when they are met. Where there is one turn, that is one that was leased only while ``several`` have it.
+    -- Returns the last of the called jobs that may be sent back to wait, and its run_at. Jobs that stay called are noted as such when they
+    -- are met. If one job of the group may run at a time, a job that was leased stays called unless ``several`` are.
     local function last_called(called, keep, several)
         while true do
             local last = call('ZRANGE', called, -1, -1, 'WITHSCORES')
@@ -79,19 +80,19 @@ local function open_groups()
         end
     end
 
-    -- Give the turns of a group to those who come first.
+    -- Calls the first jobs of a group, as many as may run, and sends others back to wait.
     local function call_group(qid, group)
-        local line, called = waiting_in(qid, group), called_in(qid, group)
-        local turns = policy_of(qid)[RULE.group_running]
+        local waiting, called = waiting_in(qid, group), called_in(qid, group)
+        local most = policy_of(qid)[RULE.group_running]
         local taken = call('ZCARD', called)
-        local first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
-        while taken > turns or (taken > 0 and first[1]) do
-            local id, run_at = last_called(called, turns == 1, taken > turns)
+        local first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+        while taken > most or (taken > 0 and first[1]) do
+            local id, run_at = last_called(called, most == 1, taken > most)
             if not id then
                 break
             end
             local at = first[1] and tonumber(first[2])
-            if taken <= turns and not (at < run_at or (at == run_at and before(first[1], id))) then
+            if taken <= most and not (at < run_at or (at == run_at and before(first[1], id))) then
                 break
             end
             local j = find(id)
@@ -99,14 +100,14 @@ local function open_groups()
                 leave_ready(id, j)
             end
             call('ZREM', called, id)
-            call('ZADD', line, number(run_at), id)
+            call('ZADD', waiting, number(run_at), id)
             taken = taken - 1
-            first = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+            first = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
         end
-        while taken < turns and first[1] do
+        while taken < most and first[1] do
             local id = first[1]
             local j = find(id)
-            call('ZREM', line, id)
+            call('ZREM', waiting, id)
             if j and not j.unreadable then
                 call('ZADD', called, number(j.run_at), id)
                 put_ready(id, j)
@@ -116,7 +117,7 @@ local function open_groups()
                 count(qid, AVAILABLE, -1)
                 set_aside(id, qid)
             end
-            first = taken < turns and call('ZRANGE', line, 0, 0, 'WITHSCORES') or {}
+            first = taken < most and call('ZRANGE', waiting, 0, 0, 'WITHSCORES') or {}
         end
         if taken == 0 then
             call('ZREM', base .. ':i', qid .. ':' .. group)
@@ -131,7 +132,7 @@ local function open_groups()
         end
     end
 
-    -- A job of which nobody knows any more what group it was in leaves it.
+    -- Removes a job from its group when the name of the group cannot be read any more.
     local function forget_member(id, qid)
         for _, name in ipairs(call('ZRANGEBYLEX', base .. ':i', '[' .. qid .. ':', '(' .. qid .. ';', 'LIMIT', 0, MOST_GROUPS)) do
             local group = string.sub(name, #tostring(qid) + 2)
@@ -141,7 +142,8 @@ local function open_groups()
         end
     end
 
-    -- A job leaves its group, or its place where claims look, if it ``stays`` AVAILABLE in its queue: with one turn it keeps its own.
+    -- A job leaves its group; or only the claim index, if it ``stays`` AVAILABLE in its queue: if one job may run at a time, it stays
+    -- called.
     local function leave_group(id, j, stays)
         local group = group_of(id)
         if not group then
@@ -154,15 +156,15 @@ local function open_groups()
         elseif j.state == AVAILABLE and is_governed(j.qid) then
             turns().miss(id, j)
         end
-        if not stays or (j.state == RUNNING and not keeps_turns(j.qid)) then
+        if not stays or (j.state == RUNNING and not stays_called(j.qid)) then
             call('ZREM', called and called_in(j.qid, group) or waiting_in(j.qid, group), id)
             call_later(j.qid, group)
         end
     end
 
     return {
-        of = group_of, waiting_in = waiting_in, called_in = called_in, keeps_turns = keeps_turns, call_later = call_later,
-        stand_in_line = stand_in_line, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
+        of = group_of, waiting_in = waiting_in, called_in = called_in, stays_called = stays_called, call_later = call_later,
+        wait = wait, call_from = call_from, call = call_group, call_all = call_all, leave = leave_group,
         forget_member = forget_member,
     }
 end
@@ -174,7 +176,7 @@ local function groups()
     return made_groups
 end
 
--- Give out the turns that are free by now.
+-- Calls jobs in all groups that have changed.
 local function call_groups()
     if #to_call > 0 then
         groups().call_all()

@@ -1,3 +1,4 @@
--- Who has most of the dead letters. ARGV: ``jobs`` or ``bytes``, limit. Answers tenants and what they hold, one more than that at most.
+-- Finds the tenants with most dead letters. ARGV: ``jobs`` or ``bytes``, limit. Answers tenants and how much they have, at most one more
+-- than the limit.
 
 return heaviest(ARGV[1], tonumber(ARGV[2]))

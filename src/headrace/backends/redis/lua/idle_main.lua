@@ -1,4 +1,4 @@
--- Forget tenants that have no jobs and whose rate is saved up. ARGV: now or '', limit, whether it only tells. Answers how many, and
+-- Removes tenants that have no jobs and whose rate is not in use. ARGV: now or '', limit, whether it is a dry run. Answers how many, and
 -- whether there are more.
 
 local now = clock(ARGV[1])
@@ -8,7 +8,7 @@ local more = #idle > limit
 idle[limit + 1] = nil
 if not dry then
     for _, n in ipairs(idle) do
-        turns().let_go(turns().by_number(tonumber(n)))
+        turns().remove(turns().by_number(tonumber(n)))
     end
     settle()
 end

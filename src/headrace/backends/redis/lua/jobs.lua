@@ -1,11 +1,11 @@
--- Jobs: what they came with, and where they are.
+-- Reads and writes jobs and their states.
 
--- ``cancel``, if not 0: the cancellation of a running job was asked for, by somebody or by a plan, and what it ends with then; or ``left``:
--- the job is on its way to another shard.
+-- The values of ``cancel``: 0, or a client (1) or a plan (3) requested the cancellation of a running job, which then ends with this reason;
+-- or ``left``: the job is on its way to another shard.
 local asked = {[1] = 'cancelled', [3] = 'superseded', left = 2}
 
--- Whether what a job came with, and its state if it has one, are as they were written, as far as their lengths tell. What is not is
--- read as nothing, and never stops a script; see ``set_aside``.
+-- Whether a job, and its state, are as they were written, judging by their lengths. Anything else is read as nothing, and never stops a
+-- script; see ``set_aside``.
 local function is_whole_job(job)
     return job and #job >= JOB_SIZE + 24 and JOB_SIZE + 24 + struct.unpack('>I4', job, JOB_SIZE + 1) <= #job
 end
@@ -45,10 +45,10 @@ local function write_state(j)
     ) .. j.text
 end
 
--- Under which instant a job is listed that is not in the line of its queue.
+-- Returns the run_at of a job that is not in the index of ungoverned queues.
 local elsewhere
 
--- A job that nobody has leased yet; where it is follows from what it came with. One that is nowhere cannot be read.
+-- Returns a job that was never leased: its head says where it is. If it is on no list, it cannot be read.
 local function fresh(id, job)
     local _, expires_at, qid, size, priority, flags = head(job)
     local listed = is_whole_job(job) and (call('ZSCORE', base .. ':r:' .. qid .. ':' .. priority, id)
@@ -74,38 +74,38 @@ local function find(id)
     return (job or call('ZSCORE', base .. ':a', id)) and fresh(id, job)
 end
 
--- A job that cannot be read, out of the way of the others.
+-- Sets aside a job that cannot be read.
 local set_aside
 
--- The name of the worker whose lease it is; false if it is not listed any more.
+-- Returns the name of the holder's worker, or false if the worker is not listed any more.
 local function worker_of(holder, now)
     local listed = call('ZSCORE', base .. ':X', holder)
     if not listed or tonumber(listed) <= now then
         return false
     end
-    local fine, told = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
-    return fine and type(told) == 'table' and told[1] or false
+    local fine, worker = pcall(cmsgpack.unpack, call('HGET', base .. ':W', holder) or '')
+    return fine and type(worker) == 'table' and worker[1] or false
 end
 
 local function save(id, j)
     call('HSET', base .. ':s', id, write_state(j))
 end
 
--- Key, task, tenant and (the seventh) group of a job, and where its lengths begin.
-local function described(job)
+-- Returns key, task, tenant and (at 7) group of a job, and where its lengths begin.
+local function labels_of(job)
     if is_whole_job(job) then
         local length = struct.unpack('>I4', job, JOB_SIZE + 1)
-        local fine, told = pcall(cmsgpack.unpack, string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length))
-        if fine and type(told) == 'table' and type(told[2]) == 'string' and type(told[3]) == 'string' then
-            return told, JOB_SIZE + 5 + length
+        local fine, labels = pcall(cmsgpack.unpack, string.sub(job, JOB_SIZE + 5, JOB_SIZE + 4 + length))
+        if fine and type(labels) == 'table' and type(labels[2]) == 'string' and type(labels[3]) == 'string' then
+            return labels, JOB_SIZE + 5 + length
         end
     end
     return {nil, '', ''}
 end
 
--- A job with its headers, but without its cells.
+-- Returns a job with its headers, but without its cells.
 local function without_cells(job)
-    local _, at = described(job)
+    local _, at = labels_of(job)
     if not at then
         return ''
     end

@@ -1,82 +1,92 @@
--- Keys, and who has them.
+-- Takes keys, looks up who has them, and gives them back.
 
-local function key_of(id)
-    return described(call('HGET', base .. ':j', id))[1] or ''
-end
+local key_of, key_field, key_holder, named_by, take_key, end_key, drop_key
 
-local function key_field(qid, key)
-    return qid .. ':' .. key
-end
-
--- Whether the job that has a key is gone, or was set aside, and could not give the key back, as nobody knew of it.
-local function is_lost(id)
-    local packed = call('HGET', base .. ':s', id)
-    if packed then
-        return string.sub(packed, STATE_SIZE + 1) == 'corrupt'
+do
+    function key_of(id)
+        return labels_of(call('HGET', base .. ':j', id))[1] or ''
     end
-    return not (call('ZSCORE', base .. ':a', id) or call('ZSCORE', base .. ':m', id))
-end
 
--- Fields of keys that were found to outlive their jobs.
-local outliving = {}
-
--- Who has the key now: the id, whether that keeps others from taking it, and whether it outlives its job. ``seen``: ids of jobs
--- that are about to be stored.
-local function key_holder(qid, key, now, hold_failed, seen)
-    local field = key_field(qid, key)
-    local packed = call('HGET', base .. ':k', field)
-    if not packed or #packed < KEY_SIZE then
-        return nil, false
+    function key_field(qid, key)
+        return qid .. ':' .. key
     end
-    local id, held_until, kind = struct.unpack(KEY, packed)
-    if kind == OUTLIVES then
-        outliving[field] = true
-        return id, held_until > now, true
+
+    -- Whether the job that has a key is gone or was set aside: then it could not give the key back.
+    local function is_lost(id)
+        local packed = call('HGET', base .. ':s', id)
+        if packed then
+            return string.sub(packed, STATE_SIZE + 1) == 'corrupt'
+        end
+        return not (call('ZSCORE', base .. ':a', id) or call('ZSCORE', base .. ':m', id))
     end
-    return id, (kind == 0 and ((seen and seen[id]) or not is_lost(id))) or held_until > now or (kind == 2 and hold_failed)
-end
 
--- The job that a key names, or ''.
-local function named_by(queue, key)
-    local qid = call('HGET', base .. ':q', queue)
-    local packed = qid and call('HGET', base .. ':k', key_field(qid, key))
-    return packed and string.byte(packed, KEY_SIZE) ~= OUTLIVES and string.sub(packed, 1, 16) or ''
-end
+    -- Fields of keys that were found to outlive their jobs.
+    local outliving = {}
 
--- After ``key_holder`` has told that it is free.
-local function take_key(id, qid, key)
-    local field = key_field(qid, key)
-    call('HSET', base .. ':k', field, struct.pack(KEY, id, 0, 0))
-    if outliving[field] then
-        call('ZREM', base .. ':kx', field)
-        outliving[field] = nil
-    end
-end
-
--- The end of the job that has it.
-local function end_key(id, j, held_until)
-    if j.keyed == 1 then
-        local field = key_field(j.qid, key_of(id))
+    -- Returns the id that has the key, whether that keeps others from taking it, and whether the key outlives its job. ``seen``: ids of
+    -- jobs that are about to be stored.
+    function key_holder(qid, key, now, hold_failed, seen)
+        local field = key_field(qid, key)
         local packed = call('HGET', base .. ':k', field)
-        if packed and string.sub(packed, 1, 16) == id then
+        if not packed or #packed < KEY_SIZE then
+            return nil, false
+        end
+        local id, held_until, kind = struct.unpack(KEY, packed)
+        if kind == OUTLIVES then
+            outliving[field] = true
+            return id, held_until > now, true
+        end
+        return id, (kind == 0 and ((seen and seen[id]) or not is_lost(id))) or held_until > now or (kind == 2 and hold_failed)
+    end
+
+    -- Returns the job that a key names, or ''.
+    function named_by(queue, key)
+        local qid = call('HGET', base .. ':q', queue)
+        local packed = qid and call('HGET', base .. ':k', key_field(qid, key))
+        return packed and string.byte(packed, KEY_SIZE) ~= OUTLIVES and string.sub(packed, 1, 16) or ''
+    end
+
+    -- Takes a key that is free according to ``key_holder``.
+    function take_key(id, qid, key)
+        local field = key_field(qid, key)
+        call('HSET', base .. ':k', field, struct.pack(KEY, id, 0, 0))
+        if outliving[field] then
+            call('ZREM', base .. ':kx', field)
+            outliving[field] = nil
+        end
+    end
+
+    -- Returns the field of a job's key and its entry, if the job has the key.
+    local function own_field(id, j)
+        if j.keyed == 1 then
+            local field = key_field(j.qid, key_of(id))
+            local packed = call('HGET', base .. ':k', field)
+            if packed and string.sub(packed, 1, 16) == id then
+                return field, packed
+            end
+        end
+    end
+
+    -- The job that has the key has ended.
+    function end_key(id, j, held_until)
+        local field = own_field(id, j)
+        if field then
             call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, j.state == FAILED and 2 or 1))
         end
     end
-end
 
--- Its job is about to go; with ``held_after``, a key that is held beyond that instant outlives it.
-local function drop_key(id, j, held_after)
-    if j.keyed == 1 then
-        local field = key_field(j.qid, key_of(id))
-        local packed = call('HGET', base .. ':k', field)
-        if packed and string.sub(packed, 1, 16) == id then
-            local held_until = held_after and #packed >= KEY_SIZE and select(2, struct.unpack(KEY, packed)) or 0
-            if held_until > (held_after or 0) then
-                call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, OUTLIVES))
-                call('ZADD', base .. ':kx', number(held_until), field)
-            else
-                call('HDEL', base .. ':k', field)
-            end
+    -- The job is about to be removed. With ``held_after``, a key that is held beyond that instant outlives it.
+    function drop_key(id, j, held_after)
+        local field, packed = own_field(id, j)
+        if not field then
+            return
+        end
+        local held_until = held_after and #packed >= KEY_SIZE and select(2, struct.unpack(KEY, packed)) or 0
+        if held_until > (held_after or 0) then
+            call('HSET', base .. ':k', field, struct.pack(KEY, id, held_until, OUTLIVES))
+            call('ZADD', base .. ':kx', number(held_until), field)
+        else
+            call('HDEL', base .. ':k', field)
         end
     end
 end

@@ -1,6 +1,7 @@
--- Forget keys that outlive the records of their jobs: those that are free by now, and those that would be first, where there are too
--- many. ARGV: now or '', max_count (-1: no bound), limit, whether it only tells. Answers removed, kept, more, and the instants of
--- those that go.
+-- Removes keys that outlive the records of their jobs: those that are free by now, and, if there are too many, those that would be free
+-- first.
+-- ARGV: now or '', max_count (-1: no bound), limit, whether it is a dry run. Answers removed, kept, more, and until when the removed ones
+-- were held.
 
 local now = clock(ARGV[1])
 local most, limit, dry = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'

@@ -1,40 +1,40 @@
--- Governed queues: their waiting jobs. Those of a tenant that are due lie in lanes, one for each priority and task, which the tenant knows by
--- their priorities and their first jobs, so in the order of (priority, run_at, id). What is to come lies apart, by run_at.
+-- Keeps the waiting jobs of governed queues in lanes: one for each tenant, priority and task.
+-- A tenant lists its lanes by priority and first job, so in the order of (priority, run_at, id). Delayed jobs are listed apart, by
+-- run_at.
 
--- How many jobs of a tenant become due by one visit.
-local RISING = 250
-local NO_ID = string.rep('\0', 16)
-
--- For ``self``, the turns.
+-- Adds this to ``self``, the turns.
 local function open_lanes(self)
-    -- Lanes that this script has to do with, by key; those whose first job may be another, by key.
+    -- How many jobs of a tenant are promoted in one visit.
+    local RISING = 250
+    local NO_ID = string.rep('\0', 16)
+    -- The lanes that this script uses, by key; and those whose first job may have changed.
     local lanes, changed = {}, {}
 
     local function lanes_of(t)
         return base .. ':Gp:' .. t.digits
     end
 
-    local function later_of(t)
+    local function delayed_of(t)
         return base .. ':Gf:' .. t.digits
     end
 
-    -- Under what name a tenant knows a lane with such a first job.
+    -- Returns the name under which a tenant lists a lane with this first job.
     local function lane_as(lane, run_at, id)
         return struct.pack('>I8c16I2', tonumber(run_at), string.sub(id .. NO_ID, 1, 16), lane.priority + 32768) .. lane.task
     end
 
-    -- The same of one whose first job is to be looked for; false: it is empty.
+    -- Returns that name after looking up the first job; false: the lane is empty.
     local function listed_as(lane)
         local first = call('ZRANGE', lane.key, 0, 0, 'WITHSCORES')
         return first[1] and lane_as(lane, first[2], first[1]) or false
     end
 
-    -- Under what name a job waits until it is due.
-    function self.later_as(priority, id, task)
+    -- Returns the name under which a job is listed until it is due.
+    function self.delayed_as(priority, id, task)
         return struct.pack('>I2', priority + 32768) .. id .. task
     end
 
-    -- ``listed``: how its tenant knows it; nil: nobody has looked yet.
+    -- ``listed``: the name under which the tenant lists the lane; nil: not known yet.
     local function lane_of(t, task, priority, listed)
         local key = base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. task
         local lane = lanes[key]
@@ -48,137 +48,137 @@ local function open_lanes(self)
         return lane
     end
 
-    -- A job leaves a lane.
+    -- A job has left the lane.
     local function touch(lane)
         changed[lane.key], lane.first_id = lane, nil
         lane.tenant.view = nil
     end
 
-    -- Jobs have come to a lane, or left it, and its first is known by now; nil: it is not.
+    -- Jobs have come to the lane or left it; this is its first job now (nil: unknown).
     function self.first_is(lane, id, run_at)
         changed[lane.key], lane.first_id, lane.first_at = lane, id, run_at
     end
 
-    -- Jobs come to a lane, of which the first is known, unless others have left it.
-    local function come_to(lane, line)
+    -- Jobs are about to come to the lane. Its first job is known, unless others have left it.
+    local function come_to(lane, entries)
         local at, id = lane.first_at, lane.first_id
         if not changed[lane.key] and lane.listed then
             at, id = struct.unpack('>I8c16', lane.listed)
         elseif changed[lane.key] and not id then
             return
         end
-        for i = 1, #line, 2 do
-            local run_at = tonumber(line[i])
-            if not id or run_at < at or (run_at == at and before(line[i + 1], id)) then
-                at, id = run_at, line[i + 1]
+        for i = 1, #entries, 2 do
+            local run_at = tonumber(entries[i])
+            if not id or run_at < at or (run_at == at and before(entries[i + 1], id)) then
+                at, id = run_at, entries[i + 1]
             end
         end
         self.first_is(lane, id, at)
     end
 
-    -- Put jobs (instant, id, ...) that are due into a lane.
-    function self.fill(t, task, priority, line)
+    -- Puts due jobs (instant, id, ...) into a lane.
+    function self.fill(t, task, priority, entries)
         local lane = lane_of(t, task, priority)
-        come_to(lane, line)
+        come_to(lane, entries)
         t.view = nil
-        many('ZADD', lane.key, line)
-        t.due = t.due + #line / 2
+        many('ZADD', lane.key, entries)
+        t.due = t.due + #entries / 2
         self.note(t)
     end
 
-    -- Jobs (instant, name, ...) that are to come.
-    function self.fill_later(t, line)
-        many('ZADD', later_of(t), line)
+    -- Lists delayed jobs (instant, name, ...).
+    function self.fill_delayed(t, entries)
+        many('ZADD', delayed_of(t), entries)
         local ids = {}
-        for i = 1, #line, 2 do
-            ids[i], ids[i + 1] = line[i], string.sub(line[i + 1], 3, 18)
+        for i = 1, #entries, 2 do
+            ids[i], ids[i + 1] = entries[i], string.sub(entries[i + 1], 3, 18)
         end
         many('ZADD', base .. ':F:' .. t.qid, ids)
-        t.later = t.later + #line / 2
+        t.delayed = t.delayed + #entries / 2
         self.note(t)
     end
 
-    -- A job that may be claimed when it is due.
+    -- Lists a job that may be claimed when it is due.
     function self.put(id, j)
-        local told = described(call('HGET', base .. ':j', id))
-        local t = self.tenant(j.qid, told[3])
+        local labels = labels_of(call('HGET', base .. ':j', id))
+        local t = self.tenant(j.qid, labels[3])
         if j.run_at <= instant then
-            self.fill(t, told[2], j.priority, {number(j.run_at), id})
+            self.fill(t, labels[2], j.priority, {number(j.run_at), id})
         else
-            self.fill_later(t, {number(j.run_at), self.later_as(j.priority, id, told[2])})
+            self.fill_delayed(t, {number(j.run_at), self.delayed_as(j.priority, id, labels[2])})
         end
         self.expect(t, j.run_at)
     end
 
-    -- Jobs of a tenant that have become due come into their lanes, the first by run_at; whether any is left that is due.
+    -- Promotes jobs of a tenant that have become due, first by run_at. Returns whether more of them are due.
     function self.promote(t)
-        if t.later == 0 then
+        if t.delayed == 0 then
             return false
         end
-        local flat = call('ZRANGEBYSCORE', later_of(t), '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, RISING)
-        local gone, ids, lines = {}, {}, {}
+        local flat = call('ZRANGEBYSCORE', delayed_of(t), '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, RISING)
+        local gone, ids, by_lane = {}, {}, {}
         for i = 1, #flat, 2 do
             local priority, id, task = struct.unpack('>I2', flat[i]) - 32768, string.sub(flat[i], 3, 18), string.sub(flat[i], 19)
             local name = priority .. ':' .. task
-            local line = lines[name]
-            if not line then
-                line = {priority = priority, task = task}
-                lines[name] = line
+            local entries = by_lane[name]
+            if not entries then
+                entries = {priority = priority, task = task}
+                by_lane[name] = entries
             end
-            line[#line + 1], line[#line + 2] = flat[i + 1], id
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], id
             gone[#gone + 1], ids[#ids + 1] = flat[i], id
         end
-        many('ZREM', later_of(t), gone)
+        many('ZREM', delayed_of(t), gone)
         many('ZREM', base .. ':F:' .. t.qid, ids)
-        t.later = t.later - #ids
-        for _, line in pairs(lines) do
-            self.fill(t, line.task, line.priority, line)
+        t.delayed = t.delayed - #ids
+        for _, entries in pairs(by_lane) do
+            self.fill(t, entries.task, entries.priority, entries)
         end
         return #ids == RISING
     end
 
-    -- A clock that was ahead has made jobs of a lane due that are not: they wait again.
+    -- Puts back jobs of a lane that are not due: the clock was ahead when they were promoted.
     function self.demote(lane)
         local t = lane.tenant
         local flat = call('ZRANGEBYSCORE', lane.key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, RISING)
-        local gone, line = {}, {}
+        local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            line[#line + 1], line[#line + 2] = flat[i + 1], self.later_as(lane.priority, flat[i], lane.task)
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], self.delayed_as(lane.priority, flat[i], lane.task)
         end
         touch(lane)
         many('ZREM', lane.key, gone)
         t.due = t.due - #gone
-        self.fill_later(t, line)
+        self.fill_delayed(t, entries)
     end
 
-    -- Whose row it is, by its body: the tenant, and the task.
+    -- Returns tenant and task of a row, by its body.
     function self.whose(qid, body)
-        local told = cmsgpack.unpack(string.sub(body, 5, 4 + struct.unpack('>I4', body)))
-        return self.tenant(qid, told[3]), told[2]
+        local labels = cmsgpack.unpack(string.sub(body, 5, 4 + struct.unpack('>I4', body)))
+        return self.tenant(qid, labels[3]), labels[2]
     end
 
     function self.score(id, job, qid, priority)
-        local told = described(job)
-        local t = self.known(qid, told[3])
-        return t and (call('ZSCORE', base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. told[2], id)
-            or call('ZSCORE', later_of(t), self.later_as(priority, id, told[2])))
+        local labels = labels_of(job)
+        local t = self.known(qid, labels[3])
+        return t and (call('ZSCORE', base .. ':G:' .. t.digits .. ':' .. priority .. ':' .. labels[2], id)
+            or call('ZSCORE', delayed_of(t), self.delayed_as(priority, id, labels[2])))
     end
 
-    -- The job is not to be claimed; whether it lay here.
+    -- Takes a job out of its lane. Returns whether it was there.
     function self.drop(id, j)
-        local told = described(call('HGET', base .. ':j', id))
-        local t = self.known(j.qid, told[3])
+        local labels = labels_of(call('HGET', base .. ':j', id))
+        local t = self.known(j.qid, labels[3])
         if not t then
             return false
         end
-        local lane = lane_of(t, told[2], j.priority)
+        local lane = lane_of(t, labels[2], j.priority)
         if call('ZREM', lane.key, id) == 1 then
             touch(lane)
             t.due = t.due - 1
-        elseif t.later > 0 and call('ZREM', later_of(t), self.later_as(j.priority, id, told[2])) == 1 then
+        elseif t.delayed > 0 and call('ZREM', delayed_of(t), self.delayed_as(j.priority, id, labels[2])) == 1 then
             call('ZREM', base .. ':F:' .. j.qid, id)
-            t.later = t.later - 1
+            t.delayed = t.delayed - 1
         else
             return false
         end
@@ -186,15 +186,15 @@ local function open_lanes(self)
         return true
     end
 
-    -- A job goes that lay nowhere here.
+    -- A job is removed that was in no lane.
     function self.miss(id, j)
-        local t = self.known(j.qid, described(call('HGET', base .. ':j', id))[3])
+        local t = self.known(j.qid, labels_of(call('HGET', base .. ':j', id))[3])
         if t then
             self.forget(t)
         end
     end
 
-    -- The lanes of a tenant from a rank on, and whether these are all that there are from there.
+    -- Returns lanes of a tenant from a rank on, and whether these are all from there.
     function self.lanes_from(t, from, most)
         self.write_lanes()
         local flat = call('ZRANGE', lanes_of(t), from, from + most - 1, 'WITHSCORES')
@@ -212,17 +212,17 @@ local function open_lanes(self)
         return call('ZCARD', lanes_of(t))
     end
 
-    -- The first of what is to come: instant, task, instant, task, ...
-    function self.first_later(t, most)
-        local flat = t.later > 0 and call('ZRANGE', later_of(t), 0, most - 1, 'WITHSCORES') or {}
-        local told = {}
+    -- Returns the first delayed jobs: instant, task, instant, task, ...
+    function self.first_delayed(t, most)
+        local flat = t.delayed > 0 and call('ZRANGE', delayed_of(t), 0, most - 1, 'WITHSCORES') or {}
+        local found = {}
         for i = 1, #flat, 2 do
-            told[#told + 1], told[#told + 2] = tonumber(flat[i + 1]), string.sub(flat[i], 19)
+            found[#found + 1], found[#found + 2] = tonumber(flat[i + 1]), string.sub(flat[i], 19)
         end
-        return told
+        return found
     end
 
-    -- What is known of first jobs, written down.
+    -- Writes the first jobs of lanes that have changed.
     function self.write_lanes()
         local firsts, gone, heads, empty = {}, {}, {}, {}
         for _, lane in pairs(changed) do

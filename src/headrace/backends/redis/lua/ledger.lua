@@ -1,7 +1,7 @@
--- The ledger: what became of slots.
+-- Reads and writes the ledger: what became of each slot of a schedule.
 
--- slot, run_at, outcome, planned_at, count, job; and once its end was noted: how long it waited, how long it ran (8 bytes each), its
--- state (or a code for it).
+-- slot, run_at, outcome, planned_at, count, job; and once its end was noted: how long it waited, how long it ran (8 bytes each), its state
+-- (or a code for it).
 local TICK = '>i8i8BI8I4c16'
 local TICK_SIZE = 45
 local OUTCOME_AT = 17
@@ -22,7 +22,7 @@ local function has_fired(tick)
     return tick and string.byte(tick, OUTCOME_AT) == FIRED
 end
 
--- In the place of what the ledger said of that slot, if anything.
+-- Replaces what the ledger says of this slot, if anything.
 local function put_tick(was, uid, slot, run_at, outcome, now, count, job)
     if was then
         call('ZREM', ticks_of(uid), was)

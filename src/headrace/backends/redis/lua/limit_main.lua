@@ -1,5 +1,5 @@
--- Replace what one tenant may do. ARGV: now or '', the queue's name, the tenant's, its limit (msgpack: {running, rate}; '' : none).
--- Answers whether something is still to be done bit by bit.
+-- Replaces the limit of a tenant. ARGV: now or '', the names of the queue and of the tenant, its limit (msgpack: {running, rate}; '' :
+-- none). Answers whether steps are left to be done.
 clock(ARGV[1])
 local qid = qid_of(ARGV[2])
 rule().govern(qid)

@@ -1,7 +1,7 @@
--- Jobs that found no room here are about to be stored in another shard. ARGV: ids. Answers the numbers of those that are here all the same.
+-- Marks jobs that found no room here and are about to be stored in another shard. ARGV: ids. Answers the numbers of those that are here
+-- after all.
 local found = {}
-for i = 1, #ARGV[1] / 16 do
-    local id = string.sub(ARGV[1], (i - 1) * 16 + 1, i * 16)
+for i, id in ipairs(ids_in(ARGV[1])) do
     if call('HEXISTS', base .. ':j', id) == 1 then
         found[#found + 1] = i
     else

@@ -1,9 +1,9 @@
--- Marks of jobs that belong here by their queue, or did, and are in another shard: for an insert that is repeated.
+-- Marks jobs that belong here by their queue, or did, and are in another shard, so that a repeated insert finds them.
 
--- For how many microseconds they are kept.
+-- Microseconds for which marks are kept.
 local MARKED = 3600 * 1000000
 
--- Some that are older go with each that comes.
+-- Each new mark removes some that are too old.
 local function mark_left(id)
     local now = clock('')
     many('ZREM', base .. ':m', call('ZRANGEBYSCORE', base .. ':m', '-inf', number(now - MARKED), 'LIMIT', 0, 2))

@@ -1,13 +1,13 @@
--- Into a place, and out of it.
+-- Takes a job off its list when its state changes, and lists it again.
 
--- Out of the place that it is in, which is counted; ``stays``: it will be AVAILABLE in the same queue.
+-- Takes a job off its list and out of the counts. ``stays``: it will be AVAILABLE in the same queue.
 local function leave(id, j, stays)
-    if j.unreadable then  -- where it stands, nobody knows: who finds it there removes it
+    if j.unreadable then  -- its list is unknown: the call that meets it there removes it
         local _, _, qid = head(call('HGET', base .. ':j', id))
         if call('ZREM', base .. ':d:' .. j.state, id) == 1 and qid > 0 then
             count(qid, j.state, -1)
         end
-        dead.dig_up(dead.tenant_of(id), id, 0)
+        dead.remove(dead.tenant_of(id), id, 0)
         call('ZREM', base .. ':l', id)
         return
     end
@@ -30,12 +30,12 @@ local function leave(id, j, stays)
         call('ZREM', base .. ':d:' .. j.state, id)
         weigh(j.state, -j.size)
         if j.state == FAILED then
-            dead.dig_up(dead.tenant_of(id), id, j.size)
+            dead.remove(dead.tenant_of(id), id, j.size)
         end
     end
 end
 
--- A job that has become AVAILABLE, and was saved.
+-- Lists a job that has become AVAILABLE; its state was saved.
 local function make_ready(id, j)
     count(j.qid, AVAILABLE, 1)
     if j.expires_at > 0 then
@@ -43,7 +43,7 @@ local function make_ready(id, j)
     end
     local group = j.grouped and groups().of(id)
     if group then
-        if not groups().stand_in_line(id, j, group) then
+        if not groups().wait(id, j, group) then
             put_ready(id, j)
         end
         groups().call_later(j.qid, group)

@@ -1,4 +1,4 @@
--- Keep with ticks what became of their jobs. ARGV: notes (NOTE), states (msgpack). Answers the numbers of those whose ticks are not here.
+-- Notes with ticks what became of their jobs. ARGV: notes (NOTE), states (msgpack). Answers the numbers of those whose ticks are not here.
 
 -- uid, slot, how long it waited, how long it ran
 local NOTE = '>c16i8c16'

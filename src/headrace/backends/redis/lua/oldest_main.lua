@@ -1,5 +1,6 @@
--- How long the first job of a queue is due, of some of its levels but the first. ARGV: now or '', the queue's name, the level to begin with. Answers that (-1: none
--- is), and the level to go on with ('' : these were all).
+-- Finds how long the first job of a queue has been due, in some of its levels after the first.
+-- ARGV: now or '', the queue's name, the level to begin with. Answers that time (-1: none is due), and the level to continue with ('' :
+-- none).
 local LEVELS = 1000
 
 local now = clock(ARGV[1])

@@ -1,4 +1,4 @@
--- Ids by their bytes: a server with a locale compares strings by the rules of a language.
+-- Compares ids and names by their bytes: a server with a locale compares strings by the rules of a language.
 
 local ID = '>I4I4I4I4'
 

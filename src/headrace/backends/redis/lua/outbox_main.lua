@@ -1,5 +1,6 @@
--- What waits for another shard. ARGV: the shard, the mark of the last entry that it has taken in ('' : none), how many entries, how
--- many bytes. Drops those that it has, and answers with the next: {mark, kind, now, ...} (msgpack).
+-- Reads what waits for another shard, and drops what has arrived there.
+-- ARGV: the shard, the mark of the last entry that it has received ('' : none), how many entries, how many bytes. Answers the next entries:
+-- {mark, kind, now, ...} (msgpack).
 
 local STEP = 8
 
@@ -7,7 +8,7 @@ local target, upto = ARGV[1], ARGV[2]
 local count_most, bytes_most = tonumber(ARGV[3]), tonumber(ARGV[4])
 local key = base .. ':t:' .. target
 
--- The first entries, one after the other; they are not read all at once, as they may be large.
+-- Calls ``visit`` with the first entries, one by one. They are not read all at once, as they may be large.
 local function each(visit)
     for first = 0, count_most - 1, STEP do
         local piece = call('LRANGE', key, first, first + STEP - 1)
@@ -22,7 +23,7 @@ local function each(visit)
     end
 end
 
--- Nothing is left of a job that has arrived but a mark.
+-- Removes all of a job that has arrived, but leaves a mark.
 local function forget_left(id, mark)
     if call('HGET', base .. ':to', id) == mark then
         leave_tenants({id})

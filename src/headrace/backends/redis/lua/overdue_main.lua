@@ -1,7 +1,7 @@
--- What a reap would meet. ARGV: now or '', limit, holder or '', gap, steady; leases and workers count only where the holder is steady.
--- Answers the first ``limit`` jobs whose leases have expired and the ends of these, how many due jobs have expired (at most ``limit``),
--- the shards for which something waits, and how many workers are listed whose time is over, or whether queues have groups that are still
--- to be called anew.
+-- Finds what a reap would find.
+-- ARGV: now or '', limit, holder or '', gap, steady; leases and workers count only if the holder is steady. Answers the first ``limit``
+-- jobs whose leases have expired, and when; how many due jobs have expired (at most ``limit``); the shards for which something waits; and
+-- how many listed workers are gone, plus 1 if groups are still to be called again.
 
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])

@@ -1,13 +1,14 @@
--- What a claim would meet in queues that are not governed, in its order. ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers
--- ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1 expired, 2 passed over), the time until the next job is due (-1: none),
--- whether more are due than it looked at, whether a queue has due jobs but no signal, which of the queues are governed and may have something, which are
--- paused, and the time until the first of these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
+-- Finds what a claim would find in queues that are not governed, in its order.
+-- ARGV: now or '', queue names (msgpack), limit, lost_below, max_bytes. Answers ids, priorities, run_ats, sizes, kinds (0 to be claimed, 1
+-- expired, 2 passed over); the time until the next job is due (-1: none); whether more are due than it looked at; whether a queue has due
+-- jobs but no signal; the queues that are governed and may have something; the queues that are paused; and the time until the first of
+-- these pauses ends (-1: none does). It stops at ``limit`` jobs to be claimed.
 
--- How many jobs it tells of, and after how many steps it goes to no further queues and levels.
+-- How many jobs it answers, and after how many steps it looks at no further queue or level.
 local MOST, STEPS = 5000, 2000
--- Of how many queues it is asked whether they have a signal.
+-- In how many queues it looks for a signal.
 local ASKED = 256
--- How many governed queues are named though they seem to have nothing now.
+-- How many governed queues are named although they seem to have nothing now.
 local VISITED = 32
 
 local now = clock(ARGV[1])
@@ -67,7 +68,7 @@ local dying = call('EXISTS', base .. ':y') == 1
 local ids, priorities, run_ats, sizes, kinds = {}, {}, {}, {}, {}
 local walk, taken, full = open_walk(plain, {}), 0, false
 
-local function take(piece, scores, places)
+local function take(piece, scores, cursors)
     local states = ask('HMGET', base .. ':s', piece)
     local dies = dying and ask('ZMSCORE', base .. ':y', piece) or {}
     for i, id in ipairs(piece) do
@@ -86,16 +87,16 @@ local function take(piece, scores, places)
             taken, room = taken + 1, room - size
         end
         local at = #ids + 1
-        ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, places[i].priority, scores[i], size, kind
+        ids[at], priorities[at], run_ats[at], sizes[at], kinds[at] = id, cursors[i].priority, scores[i], size, kind
     end
 end
 
 while taken < limit and room > 0 and #ids < MOST and walk.steps < STEPS do
-    local piece, scores, places = walk.piece(math.max(1, limit - taken))
+    local piece, scores, cursors = walk.piece(math.max(1, limit - taken))
     if #piece == 0 then
         break
     end
-    take(piece, scores, places)
+    take(piece, scores, cursors)
 end
 more = more or full or #walk.piece(1) > 0
 walk.close(false)

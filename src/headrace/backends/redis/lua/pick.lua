@@ -1,18 +1,18 @@
--- What a tenant of a governed queue gives when it is visited: its first jobs by (priority, run_at, id), or with ageing by
--- (run_at + priority * ageing, id). However many lanes it has, a visit looks at the first of them, and at more only if their tasks are
--- closed; with ageing at some of the others too, from another place each time.
+-- Takes jobs of one tenant (step 4 of a claim): its first by (priority, run_at, id), or with ageing by (run_at + priority * ageing, id).
+-- However many lanes the tenant has, only the first are read, and more only if their tasks are closed. With ageing some of the others are
+-- read too, other ones each time.
 
 local function open_pick(own)
-    -- How many lanes are looked at together, at least and at most, and how many of closed tasks may lie before the others.
+    -- How many lanes are read together, at least and at most, and how many lanes of closed tasks may come first.
     local FEW, WIDTH, CLOSED = 8, 64, 2000
     local NOTHING = {}
-    -- What is next, of one lane: made once, as there are many visits.
-    local next_ids, next_scores, next_places = {}, {}, {}
+    -- What comes next in a single lane. The tables are reused, as there are many visits.
+    local next_ids, next_scores, next_lanes = {}, {}, {}
 
     local function add(b, q, view, found, is_open)
         for _, lane in ipairs(found) do
             lane.at, lane.items, lane.next, lane.over, lane.early = lane.passed or 0, NOTHING, 1, false, false
-            b.lines[lane.key] = lane
+            b.cursors[lane.key] = lane
             local shut = not is_open and own.closed_until(q, lane.task, b.now) > 0
             local of = shut and view.closed or view.lanes
             of[#of + 1] = lane
@@ -20,7 +20,8 @@ local function open_pick(own)
         end
     end
 
-    -- The first lanes of a tenant, up to some of which nothing was passed over: those that are open, and those that are closed; and the last that was looked at, if there are more.
+    -- Returns the first lanes of a tenant, open and closed ones, until some are open that have nothing passed over; and the last lane that
+    -- was read, if there are more.
     local function look(b, q, t, most)
         local view, is_open, from = {lanes = {}, closed = {}, fresh = 0}, own.is_open(q), 0
         local width = math.max(FEW, math.min(WIDTH, most + 1))
@@ -41,7 +42,7 @@ local function open_pick(own)
         return view
     end
 
-    -- One more than are wanted, so that it is known which will be the first that is left.
+    -- Reads one more job than is wanted: it will be the first that is left.
     local function refill(b, lane, want)
         local items = call('ZRANGE', lane.key, lane.at, lane.at + want, 'WITHSCORES')
         lane.over = #items < 2 * (want + 1)
@@ -52,9 +53,9 @@ local function open_pick(own)
         lane.items, lane.next = items, 1
     end
 
-    -- The next jobs of the only lane, which nothing holds back; good until the next are asked for.
+    -- Returns the next jobs of the only lane, if nothing limits it. The tables are valid until the next call.
     local function next_in(b, lane, most)
-        local ids, scores, places, n = next_ids, next_scores, next_places, 0
+        local ids, scores, from_lanes, n = next_ids, next_scores, next_lanes, 0
         while n < most do
             if lane.next > #lane.items and not lane.over then
                 refill(b, lane, most - n)
@@ -66,17 +67,18 @@ local function open_pick(own)
             end
             for i = first, last, 2 do
                 n = n + 1
-                ids[n], scores[n], places[n] = items[i], items[i + 1], lane
+                ids[n], scores[n], from_lanes[n] = items[i], items[i + 1], lane
             end
             lane.at, lane.next = lane.at + (last + 1 - first) / 2, last + 1
         end
         for i = n + 1, #ids do
-            ids[i], scores[i], places[i] = nil, nil, nil
+            ids[i], scores[i], from_lanes[i] = nil, nil, nil
         end
-        return ids, scores, places
+        return ids, scores, from_lanes
     end
 
-    -- Where a lane's next job stands in the order: level, instant, id; nil: it has none. One that was not read is no later than that.
+    -- Returns the position of a lane's next job in the order: level, instant, id; nil: there is none. A job that was not read yet is at
+    -- this position or later.
     local function stands(lane, ageing)
         local id, at = lane.items[lane.next], tonumber(lane.items[lane.next + 1])
         if not id and not lane.over then
@@ -99,13 +101,13 @@ local function open_pick(own)
         return before(id, other_id)
     end
 
-    -- The next jobs of some lanes, in their order, as far as the view goes. A task whose rate may be used up by them ends the piece.
+    -- Returns the next jobs of some lanes, in their order, as far as the view goes. A task whose rate they may use up ends the piece.
     local function merged(b, q, view, most)
         local lanes, till = view.lanes, view.till
         if #lanes == 1 and not till and own.is_open(q) then
             return next_in(b, lanes[1], most)
         end
-        local ids, scores, places, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
+        local ids, scores, from_lanes, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
         while #ids < most do
             local best, best_level, best_at, best_id
             local i = 1
@@ -134,14 +136,14 @@ local function open_pick(own)
                 end
             end
             local n = #ids + 1
-            ids[n], scores[n], places[n] = best_id, best.items[best.next + 1], best
+            ids[n], scores[n], from_lanes[n] = best_id, best.items[best.next + 1], best
             best.bound_at, best.bound_id = tonumber(best.items[best.next + 1]), best_id
             best.at, best.next = best.at + 1, best.next + 2
         end
-        return ids, scores, places
+        return ids, scores, from_lanes
     end
 
-    -- What a piece has taken out of lanes; whether a rate was spent.
+    -- Updates the lanes that a piece was taken from. Returns whether a rate was used.
     local function leave_lanes(b, q, t, gone, as_read)
         local spent = false
         for lane, list in pairs(gone) do
@@ -160,20 +162,20 @@ local function open_pick(own)
         return spent
     end
 
-    -- Lease up to ``most`` jobs of a tenant; how many it were.
+    -- 4. Take: leases up to ``most`` jobs of a tenant. Returns how many.
     local function take(b, q, t, most)
         local taken = 0
-        while taken < most and b.left() > 0 and not b.tired() do
+        while taken < most and b.left() > 0 and not b.is_spent() do
             local known = t.view
             local view = known or look(b, q, t, most - taken)
             view.ended = false
-            local ids, scores, places = merged(b, q, view, most - taken)
+            local ids, scores, from_lanes = merged(b, q, view, most - taken)
             if #ids == 0 and not (known and view.ended) then
                 break
             end
             local some, gone, stale = 0, NOTHING, false
             if #ids > 0 then
-                some, gone, stale = b.take(ids, scores, places, most - taken, t.n)
+                some, gone, stale = b.take(ids, scores, from_lanes, most - taken, t.n)
             end
             taken = taken + some
             local as_read = not stale and some == #ids
@@ -189,7 +191,7 @@ local function open_pick(own)
         return taken
     end
 
-    -- The instant at which a tenant that has nothing more to give now may have something again.
+    -- Returns when a tenant that has nothing more to take may have something again.
     local function next_of(b, q, t)
         local till, view = FOREVER, t.view or look(b, q, t, WIDTH)
 
@@ -205,12 +207,12 @@ local function open_pick(own)
                 end
             end
         end
-        local later = own.first_later(t, WIDTH)
-        for i = 1, #later, 2 do
-            if later[i] >= till then
+        local delayed = own.first_delayed(t, WIDTH)
+        for i = 1, #delayed, 2 do
+            if delayed[i] >= till then
                 break
             end
-            consider(later[i], later[i + 1])
+            consider(delayed[i], delayed[i + 1])
         end
         return till
     end

@@ -1,6 +1,7 @@
--- Carry out plans. ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys,
--- inboxes, tenants, groups (msgpack), heads; {shard, number} of rows that go to other shards (msgpack), how many bodies; then the bodies, and
--- the rows that go. Answers each plan with what became of its ticks (0: it had fired), or with nothing.
+-- Carries out plans.
+-- ARGV: now or '', names (msgpack), plans (PLAN), their ticks (NEW); the rows of ticks as in insert: queue names, keys, inboxes, tenants,
+-- groups (msgpack), heads; {shard, number} of rows for other shards (msgpack), how many bodies; then the bodies, and the rows for other
+-- shards. Answers each plan with what became of its ticks (0: it had fired), or with nothing.
 
 -- uid, version (-1: any), flags, slot, look_at, how many ticks
 local PLAN = '>c16i8Bi8i8I4'
@@ -32,7 +33,7 @@ end
 
 local keys, inboxes, tenants, groups_of = by_row(ARGV[6]), by_row(ARGV[7]), by_row(ARGV[8]), by_row(ARGV[9])
 
--- Rows that are as good as stored.
+-- Rows that are about to be stored.
 local pending, waiting = {}, {}
 
 local function insert_pending()
@@ -49,7 +50,7 @@ local function insert_pending()
     pending, waiting = {}, {}
 end
 
--- Store the job of a tick; its id.
+-- Stores the job of a tick. Returns its id.
 local function fire(row)
     if row < 0 then
         local entry = ARGV[away_at - row]
@@ -61,7 +62,7 @@ local function fire(row)
     return id
 end
 
--- Whether the last job of a schedule keeps the next one from being stored.
+-- Whether the last job of the schedule keeps the next one from being stored.
 local function is_in_the_way(s, overlap)
     if waiting[s.last_job] then
         insert_pending()
@@ -76,8 +77,8 @@ local function is_in_the_way(s, overlap)
     return overlap == SKIP
 end
 
-local function carry_out(name, place, tick_at_first)
-    local uid, version, flags, slot, look_at, count = struct.unpack(PLAN, ARGV[3], (place - 1) * PLAN_SIZE + 1)
+local function carry_out(name, nth, tick_at_first)
+    local uid, version, flags, slot, look_at, count = struct.unpack(PLAN, ARGV[3], (nth - 1) * PLAN_SIZE + 1)
     local s = find_schedule(name)
     if not s or s.uid ~= uid or (version >= 0 and version ~= s.version) then
         return false, count
@@ -116,9 +117,9 @@ local function carry_out(name, place, tick_at_first)
 end
 
 local answers, ticks = {}, 0
-for place, name in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local outcomes, count = carry_out(name, place, ticks)
-    answers[place] = outcomes
+for nth, name in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local outcomes, count = carry_out(name, nth, ticks)
+    answers[nth] = outcomes
     ticks = ticks + count
 end
 insert_pending()

@@ -1,10 +1,10 @@
--- Policies, as far as scripts go by them.
+-- Reads the policies of queues.
 
--- What functions use that are declared far above is found faster by those below when it is declared again.
+-- Locals that were declared far above are found faster by the functions below when they are declared again.
 local base, call, number, many, ask = base, call, number, many, ask
 
--- POLICY (msgpack; false where there is no such rule): version, running, rate ({every, burst}), tenant_running, tenant_rate,
--- whether tasks have rates, holders, chunk, ageing, group_running, depth, whether it governs its queue.
+-- POLICY (msgpack; false where there is no such rule): version, running, rate ({every, burst}), tenant_running, tenant_rate, whether tasks
+-- have rates, holders, chunk, ageing, group_running, depth, whether it governs its queue.
 local RULE = {
     version = 1, running = 2, rate = 3, tenant_running = 4, tenant_rate = 5, task_rates = 6, holders = 7, chunk = 8, ageing = 9,
     group_running = 10, depth = 11, governs = 12,
@@ -29,7 +29,7 @@ local function policy_of(qid)
     return known
 end
 
--- Whether the tenants of any queue take turns.
+-- Whether any queue is governed: its tenants take turns.
 local function is_any_governed()
     if governed == nil then
         governed = call('EXISTS', base .. ':o') == 1 and {}
@@ -37,7 +37,7 @@ local function is_any_governed()
     return governed
 end
 
--- Whether those of this one do.
+-- Whether this queue is governed.
 local function is_governed(qid)
     if not is_any_governed() then
         return false

@@ -1,6 +1,7 @@
--- Policies, and what they hold back. ARGV: now or '', queue names (msgpack), or '' for the names of all that have a policy or are governed. Answers
--- these; or now, and for each of those named: its name, its policy ('' : none), whether it is governed, paused tasks and till when, rates under
--- way (BUCKET) by their fields, rates of tasks.
+-- Reads policies and what they hold back.
+-- ARGV: now or '', queue names (msgpack), or '' for the names of all queues that have a policy or are governed. Answers these names; or
+-- now, and for each named queue: its name, its policy ('' : none), whether it is governed, paused tasks and until when, buckets (BUCKET) of
+-- rates by field, rates of tasks.
 local now = clock(ARGV[1])
 local qids, seen, found = {}, {}, {}
 

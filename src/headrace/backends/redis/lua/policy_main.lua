@@ -1,5 +1,6 @@
--- Replace a policy. ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY), then
--- each task that has a rate, and the rate. Answers whether it was done, and whether something is still to be done bit by bit.
+-- Replaces a policy.
+-- ARGV: now or '', the queue's name ('' : the store), the version that must be stored (0: none), the policy (POLICY), then each task that
+-- has a rate, and the rate. Answers whether it was done, and whether steps are left to be done.
 local now = clock(ARGV[1])
 local qid = ARGV[2] == '' and 0 or qid_of(ARGV[2])
 local was = policy_of(qid)
@@ -17,7 +18,7 @@ local function is_same(one, other)
     return one and other and one[1] == other[1] and one[2] == other[2]
 end
 
--- Rates of tasks, as they are to be; which have changed or gone.
+-- Stores the rates of tasks. Returns the fields of those that have changed or gone.
 local function replace_rates()
     local key, given, wanted, fresh, gone, changed = base .. ':Pk:' .. qid, {}, {}, {}, {}, {}
     for i = 5, #ARGV, 2 do
@@ -61,7 +62,7 @@ if was[RULE.group_running] ~= policy[RULE.group_running] then
 end
 local more
 if is_governed(qid) then
-    rule().rouse_all(qid)
+    rule().reconsider_all(qid)
     more = rule().is_going_on(qid)
 else
     more = recall(qid, CALLED)

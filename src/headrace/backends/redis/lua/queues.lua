@@ -1,4 +1,4 @@
--- Queues have numbers: names may be long, and are part of many keys.
+-- Gives queues numbers: names may be long, and are part of many keys.
 
 local names = {}
 
@@ -21,4 +21,13 @@ local function name_of(qid)
         names[qid] = found
     end
     return found
+end
+
+-- Returns number, name, number, name … of the queues whose numbers are the keys of ``qids``.
+local function names_of(qids)
+    local flat = {}
+    for qid in pairs(qids) do
+        flat[#flat + 1], flat[#flat + 2] = qid, name_of(qid)
+    end
+    return flat
 end

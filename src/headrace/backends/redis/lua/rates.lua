@@ -1,15 +1,15 @@
--- Governed queues: their rules, rates under way, and paused tasks.
+-- Reads the rules of governed queues, and keeps their rates and paused tasks.
 
--- What is known of a queue, and what its rates let through, for ``self``, the turns.
+-- Adds this to ``self``, the turns.
 local function open_rates(self, queues)
-    -- What is known of a queue: its policy, its round, its rates under way, its paused tasks.
+    -- Returns what is known of a queue: policy, round, rates in use, paused tasks.
     function self.queue(qid)
         qid = tonumber(qid)
         local known = queues[qid]
         if not known then
             local round = tonumber(call('HGET', base .. ':o', qid))
             known = {
-                qid = qid, policy = policy_of(qid), round = round, was = round, rates = {}, buckets = {}, places = {}, window = {},
+                qid = qid, policy = policy_of(qid), round = round, was = round, rates = {}, buckets = {}, moved = {}, window = {},
                 paused = call('EXISTS', base .. ':oz:' .. qid) == 1 and {},
             }
             queues[qid] = known
@@ -17,7 +17,7 @@ local function open_rates(self, queues)
         return known
     end
 
-    -- The rate under way of a queue or task, by its field; one that has changed begins anew.
+    -- Returns the bucket of a queue's or task's rate, by its field. If the rate has changed, it starts over.
     local function bucket_of(q, field, rate)
         if not rate then
             return nil
@@ -57,7 +57,7 @@ local function open_rates(self, queues)
         return t.bucket or nil
     end
 
-    -- How many jobs it allows.
+    -- Returns how many jobs may start now.
     local function free(bucket, now)
         return math.max(0, bucket[2] - math.ceil(math.max(0, bucket[3] - now) / bucket[1]))
     end
@@ -72,12 +72,12 @@ local function open_rates(self, queues)
         end
     end
 
-    -- Whether jobs of any task may be started, and as many as there are.
+    -- Whether jobs of every task may start, and any number of them.
     local function is_open(q)
         return not q.paused and not q.policy[RULE.task_rates]
     end
 
-    -- When jobs of a task may be started; 0: now.
+    -- Returns when jobs of a task may start; 0: now.
     local function closed_until(q, task, now)
         local bucket = task_bucket(q, task)
         local till = bucket and free(bucket, now) == 0 and opens_at(bucket) or 0

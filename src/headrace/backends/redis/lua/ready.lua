@@ -1,31 +1,31 @@
--- Queues that are not governed: jobs that are due stand in levels, one for each priority; what is to come waits apart, by run_at, until a
--- claim promotes it. The first level of each queue, and when the next of what is to come is due, is known of all together, so that a claim
--- from many queues asks once; only further levels are listed by queue.
+-- Keeps the waiting jobs of queues that are not governed: due jobs in levels, one for each priority.
+-- Delayed jobs are listed apart, by run_at, until a claim promotes them. The first level of every queue, and when its next job is
+-- due, are kept in one place, so that a claim from many queues asks once. Only further levels are listed by queue.
 
 local ready = {}
 
 do
-    -- How many jobs a claim promotes, and what a queue among them counts for.
+    -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
 
-    -- First levels as they are by now (false: none), and queues that have got another; queues of which the first of those to come has come
-    -- down, or may be another.
-    local first_levels, new_levels, lower_coming, other_coming = {}, {}, {}, {}
+    -- The first level of each queue (false: none), and the queues where it has changed; queues whose first delayed job is due
+    -- earlier than before, or may be another.
+    local first_levels, new_levels, earlier, changed_delayed = {}, {}, {}, {}
 
     function ready.level_key(qid, priority)
         return base .. ':r:' .. qid .. ':' .. priority
     end
 
-    function ready.coming_key(qid)
+    function ready.delayed_key(qid)
         return base .. ':f:' .. qid
     end
 
-    -- Under what name a job waits until it is due.
-    function ready.coming_as(priority, id)
+    -- Returns the name under which a job is listed until it is due.
+    function ready.delayed_as(priority, id)
         return struct.pack('>I2', priority + 32768) .. id
     end
 
-    -- The first level of each queue, false: it has none.
+    -- Returns the first level of each queue; false: it has none.
     function ready.first_levels(qids)
         local unknown = {}
         for _, qid in ipairs(qids) do
@@ -52,9 +52,9 @@ do
         first_levels[qid], new_levels[qid] = priority, true
     end
 
-    -- Put jobs (instant, id, ...) into a level.
-    function ready.fill_level(qid, priority, line)
-        many('ZADD', ready.level_key(qid, priority), line)
+    -- Puts due jobs (instant, id, ...) into a level.
+    function ready.fill_level(qid, priority, entries)
+        many('ZADD', ready.level_key(qid, priority), entries)
         local first = ready.first_level(qid)
         if first and priority ~= first then
             local further = math.max(first, priority)
@@ -65,13 +65,13 @@ do
         end
     end
 
-    -- Put jobs (instant, name, ...) where they wait until they are due; ``first`` is the lowest instant.
-    function ready.fill_coming(qid, line, first)
-        many('ZADD', ready.coming_key(qid), line)
-        lower_coming[qid] = math.min(lower_coming[qid] or first, first)
+    -- Lists delayed jobs (instant, name, ...); ``first`` is the lowest instant.
+    function ready.fill_delayed(qid, entries, first)
+        many('ZADD', ready.delayed_key(qid), entries)
+        earlier[qid] = math.min(earlier[qid] or first, first)
     end
 
-    -- Levels are empty.
+    -- These levels are empty.
     function ready.drop_levels(qid, priorities)
         local first, key, further = ready.first_level(qid), base .. ':p:' .. qid, {}
         for _, priority in ipairs(priorities) do
@@ -93,7 +93,7 @@ do
         if run_at <= instant then
             ready.fill_level(qid, priority, {number(run_at), id})
         else
-            ready.fill_coming(qid, {number(run_at), ready.coming_as(priority, id)}, run_at)
+            ready.fill_delayed(qid, {number(run_at), ready.delayed_as(priority, id)}, run_at)
         end
     end
 
@@ -103,8 +103,8 @@ do
             if call('EXISTS', key) == 0 then
                 ready.drop_levels(qid, {priority})
             end
-        elseif call('ZREM', ready.coming_key(qid), ready.coming_as(priority, id)) == 1 then
-            other_coming[qid] = true
+        elseif call('ZREM', ready.delayed_key(qid), ready.delayed_as(priority, id)) == 1 then
+            changed_delayed[qid] = true
         end
     end
 
@@ -122,12 +122,12 @@ do
         new_levels = {}
     end
 
-    -- A queue that has become governed tells itself when something may come.
+    -- A queue that has become governed keeps that instant itself; see ``awake``.
     local function write_coming()
-        for qid in pairs(other_coming) do
-            local first = call('ZRANGE', ready.coming_key(qid), 0, 0, 'WITHSCORES')[2]
+        for qid in pairs(changed_delayed) do
+            local first = call('ZRANGE', ready.delayed_key(qid), 0, 0, 'WITHSCORES')[2]
             if is_governed(qid) then
-                other_coming[qid] = nil
+                changed_delayed[qid] = nil
             elseif first then
                 call('ZADD', base .. ':fq', first, qid)
             else
@@ -135,51 +135,51 @@ do
             end
         end
         local lowered = {}
-        for qid, first in pairs(lower_coming) do
-            if not other_coming[qid] then
+        for qid, first in pairs(earlier) do
+            if not changed_delayed[qid] then
                 lowered[#lowered + 1], lowered[#lowered + 2] = number(first), qid
             end
         end
         for at = 1, #lowered, MANY do
             call('ZADD', base .. ':fq', 'LT', unpack(lowered, at, math.min(at + MANY - 1, #lowered)))
         end
-        lower_coming, other_coming = {}, {}
+        earlier, changed_delayed = {}, {}
     end
 
     function ready.settle()
         if next(new_levels) then
             write_levels()
         end
-        if next(lower_coming) or next(other_coming) then
+        if next(earlier) or next(changed_delayed) then
             write_coming()
         end
     end
 
-    -- Bring jobs of a queue that have become due into their levels, the first by run_at, no more than ``most``; how many it were.
+    -- Promotes jobs of a queue that have become due, up to ``most``, first by run_at. Returns how many.
     local function promote(qid, most)
-        local key = ready.coming_key(qid)
+        local key = ready.delayed_key(qid)
         local flat = call('ZRANGEBYSCORE', key, '-inf', number(instant), 'WITHSCORES', 'LIMIT', 0, most)
         local gone, levels = {}, {}
         for i = 1, #flat, 2 do
             local priority = struct.unpack('>I2', flat[i]) - 32768
-            local line = levels[priority]
-            if not line then
-                line = {}
-                levels[priority] = line
+            local entries = levels[priority]
+            if not entries then
+                entries = {}
+                levels[priority] = entries
             end
-            line[#line + 1], line[#line + 2] = flat[i + 1], string.sub(flat[i], 3)
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], string.sub(flat[i], 3)
             gone[#gone + 1] = flat[i]
         end
         many('ZREM', key, gone)
-        for priority, line in pairs(levels) do
-            ready.fill_level(qid, priority, line)
+        for priority, entries in pairs(levels) do
+            ready.fill_level(qid, priority, entries)
         end
-        other_coming[qid] = true
+        changed_delayed[qid] = true
         return #gone
     end
 
-    -- The same with some queues {qid, instant of the first}, in the order of these; no more than one script should. Whether any is left that
-    -- is due, and the steps that it took.
+    -- Promotes jobs of some queues {qid, instant of the first}, in the order of these instants, up to a bound. Returns whether any due job
+    -- is left, and the steps it took.
     function ready.promote_all(queues)
         table.sort(queues, function(one, other) return one[2] < other[2] or (one[2] == other[2] and one[1] < other[1]) end)
         local left, more = PROMOTED, false
@@ -192,18 +192,18 @@ do
         return more, PROMOTED - left
     end
 
-    -- A level has jobs that are not due: the clock was ahead. They wait again.
+    -- Puts back jobs of a level that are not due: the clock was ahead when they were promoted.
     function ready.demote(qid, priority)
         local key = ready.level_key(qid, priority)
         local flat = call('ZRANGEBYSCORE', key, '(' .. number(instant), '+inf', 'WITHSCORES', 'LIMIT', 0, PROMOTED)
-        local gone, line = {}, {}
+        local gone, entries = {}, {}
         for i = 1, #flat, 2 do
             gone[#gone + 1] = flat[i]
-            line[#line + 1], line[#line + 2] = flat[i + 1], ready.coming_as(priority, flat[i])
+            entries[#entries + 1], entries[#entries + 2] = flat[i + 1], ready.delayed_as(priority, flat[i])
         end
         if #gone > 0 then
             many('ZREM', key, gone)
-            ready.fill_coming(qid, line, tonumber(line[1]))
+            ready.fill_delayed(qid, entries, tonumber(entries[1]))
             if call('EXISTS', key) == 0 then
                 ready.drop_levels(qid, {priority})
             end

@@ -1,10 +1,11 @@
--- Take back what vanished holders left, and cancel what has expired. ARGV: now or '', limit, max_lost, spread, holder or '', gap,
--- steady; and where it was decided for several shards: how many leases at most, the place of the first job in the spread, and how many
--- have one. Answers id, job and state of each.
+-- Takes back leases of holders that are gone, and cancels expired jobs.
+-- ARGV: now or '', limit, max_lost, spread, holder or '', gap, steady; and if several shards share a reap: how many leases at most, the
+-- position of the first job in the spread, and how many jobs are spread. Answers id, job and state of each, and the names of the queues by
+-- number.
 
 local now = clock(ARGV[1])
 local LOOK_AT = 10
--- How many workers are taken off the list that have gone.
+-- How many workers that are gone are taken off the list.
 local GONE = 1000
 
 local steady = is_steady(now, 5)
@@ -14,7 +15,7 @@ local holders = steady and call('ZRANGEBYSCORE', base .. ':X', '-inf', number(no
 many('HDEL', base .. ':W', holders)
 many('ZREM', base .. ':X', holders)
 
--- A few queues, of which those go that have no job any more; their number is not given to another.
+-- Looks at a few queues, and drops those that have no job any more. A number is never used again.
 for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', base .. ':q', LOOK_AT) or {}) do
     local qid = call('HGET', base .. ':q', name)
     local counts = call('HMGET', base .. ':n', qid .. ':0', qid .. ':1', qid .. ':2', qid .. ':3', qid .. ':4', qid .. ':5')
@@ -30,7 +31,7 @@ for _, name in ipairs(call('EXISTS', base .. ':to') == 0 and call('HRANDFIELD', 
     end
 end
 
--- Some groups that are still to be called anew, as who began that was interrupted.
+-- Continues to call groups again, in case the one that began was interrupted.
 local calling = call('HRANDFIELD', base .. ':ir')
 if calling then
     recall(tonumber(calling), CALLED)
@@ -40,16 +41,8 @@ local most = not steady and 0 or ARGV[8] or limit
 local ids = call('ZRANGEBYSCORE', base .. ':l', '-inf', number(now), 'LIMIT', 0, most)
 local states = ask('HMGET', base .. ':s', ids)
 local begins, ends = last_absence()
-local place, places = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
-local told = {}
-
-local function answer(id)
-    told[#told + 1] = id
-    told[#told + 1] = without_cells(call('HGET', base .. ':j', id))
-    told[#told + 1] = call('HGET', base .. ':s', id)
-end
-
-local expired = {}
+local first, total = tonumber(ARGV[9] or 0), tonumber(ARGV[10] or #ids)
+local expired, done = {}, {}
 for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf', number(now), 'LIMIT', 0, limit - #ids) or {}) do
     local j = find(id)
     if j and j.state == AVAILABLE then
@@ -61,7 +54,7 @@ for _, id in ipairs(limit > #ids and call('ZRANGEBYSCORE', base .. ':y', '-inf',
     end
 end
 
--- A lease of which the job cannot be read.
+-- Ends a lease whose job cannot be read.
 local function give_up(id)
     local _, _, qid = head(call('HGET', base .. ':j', id))
     call('ZREM', base .. ':l', id)
@@ -89,13 +82,13 @@ local function take_back(i, id)
             finish(id, j, FAILED, now, 'lost')
         else
             j.state, j.text, j.instant = AVAILABLE, '', 0
-            j.run_at = now + math.floor(spread * (place + i - 1) / places)
+            j.run_at = now + math.floor(spread * (first + i - 1) / total)
             save(id, j)
             make_ready(id, j)
             wake(j.qid, 1)
         end
     end
-    answer(id)
+    done[#done + 1] = id
 end
 
 for i, id in ipairs(ids) do
@@ -106,17 +99,11 @@ for i, id in ipairs(ids) do
     end
 end
 for _, id in ipairs(expired) do
-    answer(id)
+    done[#done + 1] = id
 end
-local known = {}
-for i = 3, #told, 3 do
-    local qid = read_state(told[i]).qid
-    known[qid] = name_of(qid)
-end
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
+local answer, known = taken_back(done), {}
+for i = 3, #answer, 3 do
+    known[read_state(answer[i]).qid] = true
 end
 settle()
-return {told, flat}
+return {answer, names_of(known)}

@@ -1,21 +1,21 @@
--- The groups of a queue are called anew, as the number of their turns has changed.
+-- Calls the jobs of all groups of a queue again, when the number that may run has changed.
 
--- How many in one go.
+-- How many groups in one step.
 local CALLED = 250
 
--- From the first on.
+-- Begins with the first group.
 local function begin_recall(qid)
     call('HSET', base .. ':ir', qid, '[' .. qid .. ':')
 end
 
--- Some of those that are still to be called; whether there are more.
+-- Continues with some groups. Returns whether there are more.
 local function recall(qid, most)
     local from = call('HGET', base .. ':ir', qid)
     if not from then
         return false
     end
     local found = call('ZRANGEBYLEX', base .. ':i', from, '(' .. qid .. ';', 'LIMIT', 0, most)
-    local keep = groups().keeps_turns(qid)
+    local keep = groups().stays_called(qid)
     for _, name in ipairs(found) do
         local group = string.sub(name, #tostring(qid) + 2)
         local called = groups().called_in(qid, group)

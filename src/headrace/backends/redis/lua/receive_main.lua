@@ -1,7 +1,8 @@
--- Take in what another shard has sent. ARGV: that shard, then entries in the order of their numbers. Those that were taken in before
--- change nothing. Answers the mark of the last entry: it and all before it are here.
+-- Takes in what another shard has sent.
+-- ARGV: that shard, then entries in the order of their numbers. Entries that were taken in before change nothing. Answers the mark of the
+-- last entry: it and all before it are here.
 
--- Of so many histories of a source the last numbers are kept: who carries brings nothing that is older.
+-- How many histories of a source are remembered, each with its last number. Older entries do not come again.
 local HISTORIES = 16
 
 local source = ARGV[1]
@@ -19,7 +20,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
     call('ZREM', base .. ':m', id)
     call('ZADD', base .. ':a', 0, id)
     call('HSET', base .. ':j', id, job)
-    local tenant = described(job)[3]
+    local tenant = labels_of(job)[3]
     if tenant ~= '' then
         enter_tenant(id, tenant)
     end
@@ -49,7 +50,7 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         mind_sweep(j.instant)
         call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
         if j.state == FAILED then
-            dead.bury(id, number(j.instant), j.size)
+            dead.add(id, number(j.instant), j.size)
         end
         weigh(j.state, j.size)
         end_key(id, j, j.held_until)
@@ -72,7 +73,7 @@ local function spawn(now, row)
     insert_rows(now, {qid_of(names[1])}, string.sub(row, 1, ROW_SIZE), keyed, inboxes, tenants, grouped, 1, {body})
 end
 
--- A job has come with its key, and gone: the key leads nowhere, unless somebody has it.
+-- The job has taken the key along and ended: the key names nothing, unless another job has it.
 local function let_go_of_key(now, queue, name)
     local qid = call('HGET', base .. ':q', queue)
     if qid and not select(2, key_holder(qid, name, now, false)) then
@@ -80,7 +81,7 @@ local function let_go_of_key(now, queue, name)
     end
 end
 
--- Of two of one name the older one stays.
+-- Of two schedules with one name the older one stays.
 local function settle_in(name, packed, definition)
     local was, s = find_schedule(name), read_schedule(packed)
     local older = was and (was.created_at < s.created_at

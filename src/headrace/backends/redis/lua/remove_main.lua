@@ -1,5 +1,5 @@
--- Remove ended jobs. ARGV: now or '', state, then id and instant of each: one that has changed since stays. Answers how many went,
--- and their bytes.
+-- Removes ended jobs. ARGV: now or '', state, then id and instant of each; a job that has changed since stays. Answers how many were
+-- removed, and their bytes.
 
 local now, state = clock(ARGV[1]), tonumber(ARGV[2])
 local removed, freed = 0, 0

@@ -1,7 +1,8 @@
--- A worker's sign of life. ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether
--- it leaves, (id, epoch) of its leases, the longest gap between beats, how long a fleet must have been at work, of how many leases it is asked
--- whether they are its own. Answers: numbers of those that are lost, jobs to cancel, paused queues, its own leases among those that expire first (id, epoch, whether it had begun before),
--- whether any have expired.
+-- Records the beat of a worker and renews its leases.
+-- ARGV: now or '', holder, the worker (msgpack: name, queues, slots, busy), ttl, lease_for, whether it is leaving, (id, epoch) of its
+-- leases, the longest gap between beats, how long workers must have been at work before an absence counts, how many of the first leases to
+-- look through for its own. Answers: numbers of the leases that are lost, jobs to cancel, paused queues, its own leases among those that
+-- expire first (id, epoch, whether it had begun before), and whether any leases have expired.
 
 local LEASE = '>c16I8'
 local LEASE_SIZE = 24

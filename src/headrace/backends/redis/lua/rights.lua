@@ -1,7 +1,7 @@
--- Which of the commands that Headrace needs the user may not run, and whether the keys and the channels of this store are
--- out of its reach. Nothing is run here. A server that cannot tell, as Redis before 7, is taken at its word later.
--- ARGV: a key; a channel; the commands. Answers the commands, then '~' for the keys and '&' for the channels.
--- The server does not count the arguments that it is asked about: only what is given here is safe to leave out.
+-- Finds the commands that Headrace needs and the user may not run, and whether the keys and channels of this store are out of its reach.
+-- Nothing is run here. A server that cannot tell, such as Redis before 7, refuses later. ARGV: a key; a channel; the commands. Answers the
+-- commands, then '~' for the keys and '&' for the channels. The server does not check the number of arguments in such a question: only
+-- those given here may be left out.
 
 local lacking = {}
 

@@ -1,7 +1,8 @@
--- Make, change and remove schedules. ARGV: now or '', names (msgpack), changes (CHANGE); then for each that does not remove one how it
--- should be (SCHEDULE) and its definition. Answers each with whether it was done (1).
+-- Makes, changes and removes schedules.
+-- ARGV: now or '', names (msgpack), changes (CHANGE); then, for each that is not a removal, the schedule (SCHEDULE) and its definition.
+-- Answers for each whether it was done (1).
 
--- The version that must be stored (0: none), kind, and for a move the shard that it leads to.
+-- The version that must be stored (0: none), kind, and for a move the target shard.
 local CHANGE = '>I8BI2'
 local CHANGE_SIZE = 11
 local DROP, KEEP, MOVE = 0, 1, 2

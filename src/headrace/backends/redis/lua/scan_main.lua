@@ -1,6 +1,7 @@
--- Matching jobs, newest id first. ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id
--- below which they are ('' : any), limit, how many to look at. Answers now, per job: id, job without cells, state, '', '', '', worker,
--- run_at; the names of the queues by number; and the id down to which it has looked ('' : to the end).
+-- Finds jobs that match, newest id first.
+-- ARGV: now or '', whether they are named, ids, {queue, key} (msgpack), selector (msgpack), the id below which they are ('' : any), limit,
+-- how many to look at. Answers now; for each job: id, job without cells, state, '', '', '', worker, run_at; the names of the queues by
+-- number; and the id down to which it has looked ('' : to the end).
 
 local now = clock(ARGV[1])
 local sel = selector(ARGV[5])
@@ -20,7 +21,7 @@ for i, id in ipairs(ids) do
         bytes = bytes + size
         if j then
             local worker = j.state == RUNNING and worker_of(j.text, now)
-            known[j.qid] = name_of(j.qid)
+            known[j.qid] = true
             answers[#answers + 1] = {id, without_cells(job), packed, false, false, false, worker, number(j.run_at)}
         end
     end
@@ -32,9 +33,4 @@ for i, id in ipairs(ids) do
         break
     end
 end
-local flat = {}
-for qid, name in pairs(known) do
-    flat[#flat + 1] = qid
-    flat[#flat + 1] = name
-end
-return {number(now), answers, flat, downto}
+return {number(now), answers, names_of(known), downto}

@@ -1,8 +1,8 @@
--- Schedules: how far they are planned, and the lines in which they wait to be looked at.
+-- Reads and writes schedules, and lists when each must be looked at.
 
--- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at;
--- then the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each)
--- that have earlier ticks of it.
+-- uid, version, rank, bucket, flags (which of the following it has), slot, look_at, runs, last_slot, last_job, created_at, updated_at; then
+-- the length of the queue's name (4 bytes), that name, the same of the tenant's, and the numbers of the shards (2 bytes each) that have
+-- earlier ticks of it.
 local SCHEDULE = '>c16I8i4I2Bi8i8I8i8c16I8I8'
 local SCHEDULE_SIZE = 95
 local BUCKET_AT = 29
@@ -41,55 +41,59 @@ local function find_schedule(name)
     return packed and read_schedule(packed) or nil
 end
 
--- The line that it stands in; nil: nobody has to look at it.
-local function line_of(s)
-    return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
-end
+local save_schedule, keep_schedule, drop_schedule
 
--- Change a line of a rank, and what is known of its first.
-local function change_line(line, rank, command, ...)
-    local heads = base .. ':Sh:' .. rank
-    local was = call('ZRANGE', line, 0, 0, 'WITHSCORES')
-    call(command, line, ...)
-    local is = call('ZRANGE', line, 0, 0, 'WITHSCORES')
-    if was[1] and was[1] ~= is[1] then
-        call('ZREM', heads, was[1])
+do
+    -- Returns the list of a schedule; nil: nobody has to look at it.
+    local function bucket_of(s)
+        return s and s.enabled and s.look_at and base .. ':Sl:' .. s.rank .. ':' .. s.bucket or nil
     end
-    if is[1] then
-        if was[1] ~= is[1] or was[2] ~= is[2] then
-            call('ZADD', heads, is[2], is[1])
-            call('ZADD', base .. ':Sr', rank, rank)
+
+    -- Changes a list of a rank, and what is kept of its first entry.
+    local function change_bucket(key, rank, command, ...)
+        local heads = base .. ':Sh:' .. rank
+        local was = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+        call(command, key, ...)
+        local is = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+        if was[1] and was[1] ~= is[1] then
+            call('ZREM', heads, was[1])
         end
-    elseif call('EXISTS', heads) == 0 then
-        call('ZREM', base .. ':Sr', rank)
+        if is[1] then
+            if was[1] ~= is[1] or was[2] ~= is[2] then
+                call('ZADD', heads, is[2], is[1])
+                call('ZADD', base .. ':Sr', rank, rank)
+            end
+        elseif call('EXISTS', heads) == 0 then
+            call('ZREM', base .. ':Sr', rank)
+        end
     end
-end
 
--- From where it stood to where it stands now; nil: it was not, or will not be, there.
-local function stand(name, was, s)
-    local from, to = line_of(was), line_of(s)
-    if from and from ~= to then
-        change_line(from, was.rank, 'ZREM', name)
+    -- Moves a schedule between lists; nil: it was not listed, or will not be.
+    local function relist(name, was, s)
+        local from, to = bucket_of(was), bucket_of(s)
+        if from and from ~= to then
+            change_bucket(from, was.rank, 'ZREM', name)
+        end
+        if to and (from ~= to or was.look_at ~= s.look_at) then
+            change_bucket(to, s.rank, 'ZADD', number(s.look_at), name)
+        end
     end
-    if to and (from ~= to or was.look_at ~= s.look_at) then
-        change_line(to, s.rank, 'ZADD', number(s.look_at), name)
+
+    function save_schedule(name, was, s)
+        call('HSET', base .. ':S', name, write_schedule(s))
+        relist(name, was, s)
     end
-end
 
-local function save_schedule(name, was, s)
-    call('HSET', base .. ':S', name, write_schedule(s))
-    stand(name, was, s)
-end
+    function keep_schedule(name, was, s, definition)
+        save_schedule(name, was, s)
+        call('HSET', base .. ':Sd', name, definition)
+        call('ZADD', base .. ':Sn', 0, name)
+    end
 
-local function keep_schedule(name, was, s, definition)
-    save_schedule(name, was, s)
-    call('HSET', base .. ':Sd', name, definition)
-    call('ZADD', base .. ':Sn', 0, name)
-end
-
-local function drop_schedule(name, was)
-    stand(name, was, nil)
-    call('HDEL', base .. ':S', name)
-    call('HDEL', base .. ':Sd', name)
-    call('ZREM', base .. ':Sn', name)
+    function drop_schedule(name, was)
+        relist(name, was, nil)
+        call('HDEL', base .. ':S', name)
+        call('HDEL', base .. ':Sd', name)
+        call('ZREM', base .. ':Sn', name)
+    end
 end

@@ -1,5 +1,6 @@
--- Which jobs are meant. A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before
--- which they were enqueued (-1: any), the id above which they are ('' : any), the reason for which they ended (false: any).
+-- Finds the jobs that a selector means.
+-- A selector (msgpack): queue, tenant, task (false: any), states as bits (63: any), the instant before which they were enqueued (-1: any),
+-- the id above which they are ('' : any), the reason for which they ended (false: any).
 
 local function selector(packed)
     local sel = cmsgpack.unpack(packed)
@@ -7,7 +8,7 @@ local function selector(packed)
     return sel
 end
 
--- Where the ids are among which they are looked for.
+-- Returns the key of the ids to search.
 local function ids_of(sel)
     return base .. (sel[2] and sel[2] ~= '' and ':u:' .. sel[2] or ':a')
 end
@@ -29,7 +30,7 @@ local function matches(id, job, j, sel)
         return false
     end
     if sel[2] or sel[3] then
-        local head = described(job)
+        local head = labels_of(job)
         if (sel[3] and head[2] ~= sel[3]) or (sel[2] and head[3] ~= sel[2]) then
             return false
         end
@@ -37,10 +38,10 @@ local function matches(id, job, j, sel)
     return true
 end
 
--- How many bytes of jobs a call reads, about.
+-- Bytes of jobs that one call reads, roughly.
 local MOST_READ = 8 * 1024 * 1024
 
--- A job, if it is one of them: j, itself, its state; and how much was read to find out.
+-- Returns j, the job and its state, if the selector means it; and how many bytes were read.
 local function meet(id, sel)
     local packed = call('HGET', base .. ':s', id)
     local j = packed and read_state(packed)
@@ -58,7 +59,7 @@ local function meet(id, sel)
     return nil, nil, nil, #job
 end
 
--- Jobs by name: ids, then {queue, key}; each once.
+-- Returns the ids of named jobs: ids, then {queue, key}; each once.
 local function named(ids, keys)
     local found, seen = {}, {}
     local function add(id)
@@ -67,8 +68,8 @@ local function named(ids, keys)
             found[#found + 1] = id
         end
     end
-    for i = 1, #ids / 16 do
-        add(string.sub(ids, (i - 1) * 16 + 1, i * 16))
+    for _, id in ipairs(ids_in(ids)) do
+        add(id)
     end
     for _, one in ipairs(keys) do
         local id = named_by(one[1], one[2])

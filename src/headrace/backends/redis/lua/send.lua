@@ -1,9 +1,10 @@
--- To another shard. A job that leaves is taken out of every line at once; its record stays to be seen until it has arrived.
+-- Sends jobs, rows and schedules to another shard.
+-- A job that leaves is taken off every list at once. Its record stays readable until the job has arrived.
 
--- The history that the server is part of. It has another one each time it starts or becomes a primary.
+-- The replication history of this server. A new one begins each time it starts or becomes a primary.
 local history
 
--- Put an entry into the channel to ``target``. Its mark is the number after the last in this server's history.
+-- Puts an entry into the channel to ``target``. Its mark is the next number in this server's history.
 local function send(target, kind, now, what)
     history = history or string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
     local mark = number(call('HINCRBY', base .. ':tn', target, 1)) .. ':' .. history
@@ -11,7 +12,7 @@ local function send(target, kind, now, what)
     return mark
 end
 
--- The job has left its place; its key is free here.
+-- Sends a job that is on no list; its key is free here.
 local function depart(id, j, target, queue, now)
     drop_key(id, j)
     j.qid = qid_of(queue)
@@ -20,7 +21,7 @@ local function depart(id, j, target, queue, now)
     call('HSET', base .. ':to', id, send(target, 'job', now, id))
 end
 
--- A settlement that takes the job to a queue of another shard; it has left its lease.
+-- Settles a job that goes to a queue of another shard; its lease has ended.
 local function settle_away(id, j, state, reason, kind, result, extra, now)
     j.state, j.text, j.instant = state, '', 0
     if state >= COMPLETED then

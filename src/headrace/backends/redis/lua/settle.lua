@@ -1,4 +1,4 @@
--- All that was added up, written once.
+-- Writes everything that was added up.
 local function settle()
     settle_counts()
     ready.settle()

@@ -1,9 +1,9 @@
--- Whose dead letters go where there are too many: those of the tenants that hold most.
+-- Chooses which dead letters go if there are too many: those of the tenants that have most.
 
 local PAGE = 20
 local HEAVIEST = {jobs = ':Dj', bytes = ':Db'}
 
--- The first bound that they are over, and by how much; -1: no bound.
+-- Returns the first bound that is exceeded, and by how much; -1: no bound.
 local function bound_of(jobs, bytes, most, most_bytes)
     if most >= 0 and jobs > most then
         return 'jobs', jobs - most
@@ -12,13 +12,13 @@ local function bound_of(jobs, bytes, most, most_bytes)
     end
 end
 
--- The tenants that hold most, and how much, up to one more than the limit.
+-- Returns the tenants that have most, and how much, up to one more than the limit.
 local function heaviest(bound, limit)
     return call('ZREVRANGE', base .. HEAVIEST[bound], 0, limit, 'WITHSCORES')
 end
 
--- How much each of them gives of what is too much, so that nobody is left with more than need be. Where there may be more of them than are
--- told of, all stay as heavy as the last one, but for one.
+-- Returns how much of the excess each tenant gives, so that no tenant is left with more than necessary. If there may be more tenants than
+-- were read, all keep at least one less than the last one has.
 local function gives(held, excess, limit)
     local floor, total = #held > limit and math.max(held[#held] - 1, 0) or 0, 0
     for _, mine in ipairs(held) do
@@ -39,12 +39,12 @@ local function gives(held, excess, limit)
     return gifts
 end
 
--- The oldest dead letters of a tenant, up to this gift: ``found`` gets the id, the state and the instant of each, up to one more than the
--- limit. One that is dead no longer, but could not be read when it left, leaves now.
+-- Collects the oldest dead letters of a tenant, up to its gift: ``found`` gets id, state and instant of each, up to one more than the
+-- limit. An entry whose job is no dead letter any more, but could not be read when it left, is removed now.
 local function give(tenant, bound, gift, spared, limit, dry, found)
     local at, given = 0, 0
     repeat
-        local piece = call('ZRANGEBYSCORE', dead.line(tenant), '-inf', number(spared), 'WITHSCORES', 'LIMIT', at, PAGE)
+        local piece = call('ZRANGEBYSCORE', dead.key(tenant), '-inf', number(spared), 'WITHSCORES', 'LIMIT', at, PAGE)
         for i = 1, #piece, 2 do
             local id, j = piece[i], read_state(call('HGET', base .. ':s', piece[i]))
             if given >= gift or #found > limit then
@@ -53,7 +53,7 @@ local function give(tenant, bound, gift, spared, limit, dry, found)
                 found[#found + 1] = {id, j, piece[i + 1]}
                 given = given + (bound == 'jobs' and 1 or j.size)
             elseif not dry then
-                dead.dig_up(tenant, id, j.size)
+                dead.remove(tenant, id, j.size)
                 at = at - 1
             end
         end
@@ -61,11 +61,11 @@ local function give(tenant, bound, gift, spared, limit, dry, found)
     until #piece < 2 * PAGE
 end
 
--- What goes, up to one more than the limit. Where nobody holds more than one, the oldest of all go.
+-- Returns what goes, up to one more than the limit. If no tenant has more than one, the oldest go.
 local function condemn(bound, excess, spared, limit, dry)
-    local told, held, found = heaviest(bound, limit), {}, {}
-    for i = 2, #told, 2 do
-        held[#held + 1] = tonumber(told[i])
+    local most, held, found = heaviest(bound, limit), {}, {}
+    for i = 2, #most, 2 do
+        held[#held + 1] = tonumber(most[i])
     end
     excess = bound == 'jobs' and math.min(excess, limit + 1) or excess
     if bound == 'jobs' and (held[1] or 0) <= 1 then
@@ -74,7 +74,7 @@ local function condemn(bound, excess, spared, limit, dry)
         end
     elseif #held > 0 then
         for i, gift in ipairs(gives(held, excess, limit)) do
-            give(told[2 * i - 1], bound, gift, spared, limit, dry, found)
+            give(most[2 * i - 1], bound, gift, spared, limit, dry, found)
         end
     end
     for _, one in ipairs(found) do

@@ -1,27 +1,33 @@
--- One signal wakes one of those who wait for jobs of a queue; whoever finds more than it can take passes it on. Of a job that is
--- due later several are told, as who is told may be at work when it is.
+-- Wakes workers that wait for jobs of a queue: one signal wakes one of them.
+-- A waiter that finds more than it can take passes the signal on. For a job that is due later several are woken, as each of them may be
+-- busy by then.
 
+-- How many signals a queue has at most.
 local SIGNALS = 8
-local SIGNAL_TTL = 60
-local ONES = {'', '', '', '', '', '', '', ''}
+local wake, settle_signals
 
-local woken = {}
+do
+    local SIGNAL_TTL = 60
+    local ONES = {'', '', '', '', '', '', '', ''}
 
-local function wake(qid, jobs)
-    woken[qid] = (woken[qid] or 0) + jobs
-end
+    local woken = {}
 
-local function settle_signals()
-    for qid, jobs in pairs(woken) do
-        local key = base .. ':g:' .. name_of(qid)
-        local there = call('LLEN', key)
-        local more = math.min(jobs, SIGNALS - there)
-        if more > 0 then
-            call('LPUSH', key, unpack(ONES, 1, more))
-        end
-        if there == 0 then
-            call('EXPIRE', key, SIGNAL_TTL)
-        end
+    function wake(qid, jobs)
+        woken[qid] = (woken[qid] or 0) + jobs
     end
-    woken = {}
+
+    function settle_signals()
+        for qid, jobs in pairs(woken) do
+            local key = base .. ':g:' .. name_of(qid)
+            local there = call('LLEN', key)
+            local more = math.min(jobs, SIGNALS - there)
+            if more > 0 then
+                call('LPUSH', key, unpack(ONES, 1, more))
+            end
+            if there == 0 then
+                call('EXPIRE', key, SIGNAL_TTL)
+            end
+        end
+        woken = {}
+    end
 end

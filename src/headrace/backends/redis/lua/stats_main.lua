@@ -1,11 +1,11 @@
--- The store in numbers, some queues and some workers at a time. ARGV: now or '', how far to count, queue names (msgpack; '' : all of them), from
--- where on all are looked at ('' : no further), the worker to begin with ('' : none further). Answers for each queue: name, whether it is
--- paused, jobs that are available, scheduled, running, paused, completed, cancelled, failed, how long the first is due (-1: none is), the end of the
--- pause (-1: none), and the level from which on it is still to be asked for what is due ('' : none); from where on to go on with queues
--- ('0': these were all); holders and their workers; the worker to go on with (-1: these were all); jobs and bytes of each end; ticks; keys that
--- outlive their jobs.
+-- Counts what the store has, some queues and some workers at a time.
+-- ARGV: now or '', how far to count, queue names (msgpack; '' : all), the cursor to continue with all queues ('' : no more), the worker to
+-- begin with ('' : none). Answers for each queue: name, whether it is paused, jobs that are available, scheduled, running, paused,
+-- completed, cancelled, failed, how long the first has been due (-1: none is), the end of the pause (-1: none), and the level to continue
+-- with in search of older jobs ('' : none); the cursor to continue with ('0': no more queues); holders and their workers; the worker to
+-- continue with (-1: no more); jobs and bytes of each ended state; ticks; keys that outlive their jobs.
 
--- How many queues, levels and bytes of workers are looked at in one go, about.
+-- How many queues, levels and bytes of workers one call reads, roughly.
 local QUEUES, LEVELS, MOST_READ = 200, 1000, 1024 * 1024
 
 local now = clock(ARGV[1])
@@ -24,7 +24,7 @@ elseif ARGV[4] ~= '' then
     end
 end
 
--- How long the first job is due, of those by run_at in a line; -1: it is not.
+-- Returns how long the first job by run_at has been due; -1: it is not due.
 local function age_of(key)
     local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     return first and first <= now and now - first or -1
@@ -32,7 +32,7 @@ end
 
 local left = LEVELS
 
--- The same of the levels of a queue but its first from one on, and the one to go on with.
+-- Returns that time for the levels of a queue after its first, and the level to continue with.
 local function age_in(qid, from)
     local age = -1
     local levels = call('ZRANGEBYSCORE', base .. ':p:' .. qid, from, '+inf', 'LIMIT', 0, math.max(1, left) + 1)
@@ -59,7 +59,7 @@ local function look_at(name, qid, counts, pause)
     }
 end
 
-local told, known, asked = {}, {}, {}
+local answers, known, asked = {}, {}, {}
 for i, qid in ipairs(qids) do
     if qid then
         known[#known + 1] = {titles[i], qid}
@@ -77,7 +77,7 @@ for i, one in ipairs(known) do
     end
     local pause = tonumber(call('ZSCORE', base .. ':z', one[2]) or 0)
     if any or pause > now then
-        told[#told + 1] = look_at(one[1], one[2], counts, pause)
+        answers[#answers + 1] = look_at(one[1], one[2], counts, pause)
     end
 end
 
@@ -92,9 +92,9 @@ while next_worker >= 0 and bytes < MOST_READ do
     workers[#workers + 1] = {holder, worker}
     next_worker, bytes = next_worker + 1, bytes + #worker + 1000
 end
-local places = {}
+local ends = {}
 for state = COMPLETED, FAILED do
-    places[#places + 1] = call('ZCARD', base .. ':d:' .. state)
-    places[#places + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
+    ends[#ends + 1] = call('ZCARD', base .. ':d:' .. state)
+    ends[#ends + 1] = tonumber(call('HGET', base .. ':b', state) or 0)
 end
-return {told, cursor, workers, next_worker, places, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}
+return {answers, cursor, workers, next_worker, ends, call('ZCARD', base .. ':T'), call('ZCARD', base .. ':kx')}

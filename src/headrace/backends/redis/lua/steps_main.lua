@@ -1,4 +1,4 @@
--- Go on with what a change of the rules has begun. ARGV: now or '', the queue's name. Answers whether there is more of it.
+-- Continues with what a change of the rules has begun. ARGV: now or '', the queue's name. Answers whether there is more to do.
 clock(ARGV[1])
 local qid = tonumber(call('HGET', base .. ':q', ARGV[2]) or 0)
 local more = false

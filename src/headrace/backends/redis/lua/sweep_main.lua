@@ -1,5 +1,6 @@
--- Remove what has ended, oldest end first; of FAILED jobs what is too old, or else what is too much. ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound),
--- limit, whether it only tells, how long ago it must have ended at least. Answers removed, bytes, kept, more.
+-- Removes ended jobs, oldest end first; FAILED jobs that are too old, or if none is, those that are too many.
+-- ARGV: now or '', state (0: results), older_than, max_count, max_bytes (-1: no bound), limit, whether it is a dry run, how long ago they
+-- must have ended at least. Answers removed, bytes, kept, more.
 
 local now = clock(ARGV[1])
 local state = tonumber(ARGV[2])
@@ -45,18 +46,13 @@ if by_age then
 end
 local budget = at + 50 * limit
 while not done do
-    local piece = call('ZRANGE', key, at, at + MANY / 2 - 1, 'WITHSCORES')
-    local ids = {}
-    for i = 1, #piece, 2 do
-        ids[#ids + 1] = piece[i]
-    end
-    local states = ask('HMGET', base .. ':s', ids)
+    local ids, ends, states = ended_jobs(key, at, at + MANY / 2 - 1)
     for i, id in ipairs(ids) do
         local j = read_state(states[i])
         j.state = state
-        local past = age >= 0 and tonumber(piece[2 * i]) <= now - age
+        local past = age >= 0 and tonumber(ends[i]) <= now - age
         local old = past and not (state == COMPLETED and j.held_until > now)
-        if tonumber(piece[2 * i]) > spared then
+        if tonumber(ends[i]) > spared then
             done = true
             break
         elseif old or #doomed < excess or freed < over then
@@ -70,7 +66,7 @@ while not done do
             done = true
             break
         else
-            walked, last, earliest = piece[2 * i], id, math.min(earliest or j.held_until, j.held_until)
+            walked, last, earliest = ends[i], id, math.min(earliest or j.held_until, j.held_until)
         end
     end
     at = at + #ids

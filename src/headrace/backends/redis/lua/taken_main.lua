@@ -1,9 +1,9 @@
--- Whether keys keep jobs that come with them from moving here. ARGV: now or '', {queue, key} (msgpack). Answers 1 or 0 for each.
+-- Finds whether keys keep jobs from moving here. ARGV: now or '', {queue, key} (msgpack). Answers 1 or 0 for each.
 
 local now = clock(ARGV[1])
-local told = {}
+local answers = {}
 for i, one in ipairs(cmsgpack.unpack(ARGV[2])) do
     local qid = call('HGET', base .. ':q', one[1])
-    told[i] = qid and select(2, key_holder(qid, one[2], now, false)) and 1 or 0
+    answers[i] = qid and select(2, key_holder(qid, one[2], now, false)) and 1 or 0
 end
-return told
+return answers

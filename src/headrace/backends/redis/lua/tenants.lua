@@ -1,4 +1,4 @@
--- The jobs of each tenant, by id; those without one have no list.
+-- Lists the jobs of each tenant by id; jobs without a tenant are not listed.
 
 local function enter_tenant(id, tenant)
     local key = base .. ':u:' .. tenant
@@ -7,9 +7,9 @@ local function enter_tenant(id, tenant)
     end
 end
 
--- The job is about to be forgotten.
+-- The job is about to be removed.
 local function leave_tenant(id, job)
-    local tenant = described(job)[3]
+    local tenant = labels_of(job)[3]
     if tenant ~= '' then
         local key = base .. ':u:' .. tenant
         call('ZREM', key, id)

@@ -1,6 +1,6 @@
--- Tenants of a governed queue. ARGV: now or '', the queue's name, names in their order (msgpack) or '' for all, from which title on,
--- limit, how far to count. Answers now, the policy (POLICY; '' : none), and TENANT, waiting jobs and names of workers of
--- each.
+-- Reads tenants of a governed queue.
+-- ARGV: now or '', the queue's name, names in their order (msgpack) or '' for all, the title to begin with, limit, how far to count.
+-- Answers now, the policy (POLICY; '' : none), and TENANT, waiting jobs and names of workers of each.
 local now = clock(ARGV[1])
 local qid = call('HGET', base .. ':q', ARGV[2])
 if not qid or not is_governed(qid) then
@@ -20,7 +20,7 @@ else
         end
     end
 end
-local told = {}
+local answers = {}
 for i, t in ipairs(found) do
     local workers = {}
     for holder in pairs(t.holders) do
@@ -29,6 +29,6 @@ for i, t in ipairs(found) do
             workers[#workers + 1] = cmsgpack.unpack(call('HGET', base .. ':W', holder))[1]
         end
     end
-    told[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.later, cap), workers}
+    answers[i] = {call('HGET', base .. ':M', number(t.n)), math.min(t.due + t.delayed, cap), workers}
 end
-return {number(now), call('HGET', base .. ':P', qid) or '', told}
+return {number(now), call('HGET', base .. ':P', qid) or '', answers}

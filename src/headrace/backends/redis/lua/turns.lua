@@ -1,10 +1,10 @@
--- Governed queues: their tenants, who is awake, and who sleeps until when. All of this is made when it is needed first, as most stores have no
--- such queue.
+-- Keeps the tenants of governed queues.
+-- Made when it is first needed, as most stores have no such queue.
 
--- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: it does not), running, jobs that are due and that are to come
--- ({due, later}), jobs by holder, its own limit ({running, rate}; false: none), until when it is paused (0: it is not), its rate under way
--- (BUCKET; false: none).
--- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the tenant after which, and the instant at which.
+-- TENANT (msgpack): queue number, name, count, since, status, wake_at (-1: never), running, due and delayed jobs ({due,
+-- delayed}), running jobs by holder, its own limit ({running, rate}; false: none), until when it is paused (0: it is not), the bucket of its
+-- rate (BUCKET; false: none).
+-- BUCKET (msgpack): every, burst, full_at. WAKING (msgpack): the last tenant that was woken, and the instant of the change.
 
 local function open_turns()
     local queues, tenants, numbers, changed = {}, {}, {}, {}
@@ -16,14 +16,14 @@ local function open_turns()
 
     -- -- tenants
 
-    -- Something of it is to be written down.
+    -- The tenant has changed and is to be written.
     function self.note(t)
         changed[t.n] = t
     end
 
-    -- From when on a sweep may let go of it, or of all but what was set by hand; false: not by itself.
+    -- Returns the instant from which a sweep may remove the tenant, or all but what was set by hand; false: not while nothing changes.
     local function idle_from(t)
-        if t.due + t.later > 0 or t.running > 0 or t.status == AWAKE or t.status == BOUND then
+        if t.due + t.delayed > 0 or t.running > 0 or t.status == AWAKE or t.status == BOUND then
             return false
         elseif t.count > 0 or t.bucket or t.wake_at >= 0 then
             return t.bucket and t.bucket[3] or 0
@@ -31,11 +31,11 @@ local function open_turns()
         return not t.limit and t.paused < FOREVER and t.paused
     end
 
-    local function take_in(n, digits, packed)
+    local function read(n, digits, packed)
         local f = cmsgpack.unpack(packed)
         local t = {
             n = n, qid = f[1], name = f[2], count = f[3], since = f[4], status = f[5], wake_at = f[6], running = f[7], due = f[8][1],
-            later = f[8][2], holders = f[9], limit = f[10], paused = f[11], bucket = f[12], digits = digits,
+            delayed = f[8][2], holders = f[9], limit = f[10], paused = f[11], bucket = f[12], digits = digits,
         }
         t.idle = idle_from(t)
         tenants[n] = t
@@ -46,7 +46,7 @@ local function open_turns()
         local known = tenants[n]
         if not known then
             local digits = number(n)
-            known = take_in(n, digits, call('HGET', base .. ':M', digits))
+            known = read(n, digits, call('HGET', base .. ':M', digits))
         end
         return known
     end
@@ -66,7 +66,7 @@ local function open_turns()
         return n
     end
 
-    -- A tenant by its name; nil: it has nothing here.
+    -- Returns a tenant by its name; nil: it has nothing here.
     function self.known(qid, name)
         local n = known_as(qid, name)
         return n and self.by_number(n) or nil
@@ -83,7 +83,7 @@ local function open_turns()
         end
         local t = {
             n = call('INCR', base .. ':Mn'), qid = qid, name = name, count = 0, since = 0, status = ASLEEP, wake_at = -1, running = 0,
-            due = 0, later = 0, holders = {}, limit = false, paused = 0, bucket = false, idle = false,
+            due = 0, delayed = 0, holders = {}, limit = false, paused = 0, bucket = false, idle = false,
         }
         t.digits = number(t.n)
         tenants[t.n], numbers[qid][name] = t, t.n
@@ -92,8 +92,8 @@ local function open_turns()
         return t
     end
 
-    -- Read several at once.
-    function self.take_in_all(numbers_of)
+    -- Reads several tenants at once.
+    function self.read_all(numbers_of)
         local unknown = {}
         for _, n in ipairs(numbers_of) do
             if not tenants[n] then
@@ -101,17 +101,17 @@ local function open_turns()
             end
         end
         for i, packed in ipairs(ask('HMGET', base .. ':M', unknown)) do
-            take_in(tonumber(unknown[i]), unknown[i], packed)
+            read(tonumber(unknown[i]), unknown[i], packed)
         end
     end
 
     local function is_forgettable(t)
-        return t.status ~= AWAKE and t.status ~= BOUND and t.due + t.later == 0 and t.running == 0
+        return t.status ~= AWAKE and t.status ~= BOUND and t.due + t.delayed == 0 and t.running == 0
             and not (t.bucket and t.bucket[3] > instant)
     end
 
-    -- It comes back as it would come anew.
-    function self.let_go(t)
+    -- Removes the tenant: when it comes back, it is like a new one.
+    function self.remove(t)
         self.unlist(t)
         t.status, t.wake_at, t.count, t.since, t.bucket = ASLEEP, -1, 0, 0, false
         t.gone = not t.limit and t.paused <= instant
@@ -122,29 +122,29 @@ local function open_turns()
         end
     end
 
-    -- A tenant without jobs whose count is not above the round, and whose rate is not under way: nobody notices.
+    -- Removes a tenant if nothing depends on it: it has no jobs, its count is not above the round, and its rate is not in use.
     function self.forget(t)
         self.note(t)
         if is_forgettable(t) and t.count <= self.queue(t.qid).round then
-            self.let_go(t)
+            self.remove(t)
         end
     end
 
-    -- What was set of it by hand has changed.
+    -- Its limit or pause was changed by hand.
     function self.change(t)
         self.note(t)
-        self.rouse(t, instant)
+        self.reconsider(t, instant)
         if t.count == 0 and t.wake_at < 0 and not t.limit and is_forgettable(t) then
-            self.let_go(t)
+            self.remove(t)
         end
     end
 
-    -- -- writing down what has changed
+    -- -- writing
 
     local function packed(t)
         local bucket = t.bucket and {t.bucket[1], t.bucket[2], t.bucket[3]}
         return cmsgpack.pack({
-            t.qid, t.name, t.count, t.since, t.status, t.wake_at, t.running, {t.due, t.later}, t.holders, t.limit, t.paused, bucket,
+            t.qid, t.name, t.count, t.since, t.status, t.wake_at, t.running, {t.due, t.delayed}, t.holders, t.limit, t.paused, bucket,
         })
     end
 
@@ -183,7 +183,7 @@ local function turns()
     return made_turns
 end
 
--- From when on something may be had of queues: before a claim asks.
+-- Writes from when on queues may have something, before a claim reads it.
 local function settle_soon()
     if made_turns then
         made_turns.write_soon()
@@ -198,6 +198,6 @@ end
 
 elsewhere = function(id, job, qid, priority, grouped)
     local listed = is_governed(qid) and turns().score(id, job, qid, priority)
-    local group = grouped and described(job)[7]
+    local group = grouped and labels_of(job)[7]
     return listed or (group and call('ZSCORE', base .. ':i:' .. qid .. ':' .. group, id))
 end

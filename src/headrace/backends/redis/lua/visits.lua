@@ -1,33 +1,16 @@
--- Claims from governed queues: the tenants that are awake are visited, and give what they may.
+-- Takes jobs of a governed queue: its tenants take turns.
+-- The steps are those of ``Backend.claim``: 1. wake (``awake``), 2. next tenant, 3. allowance, 4. take (``pick``), 5. rest.
 
 local function open_visits()
     local own = turns()
     local pick = open_pick(own)
 
-    -- How many of those who are awake are looked at together, at most.
+    -- How many awake tenants are read together, at most.
     local WINDOW = 16
-    -- What a tenant gets when it is its turn, where the policy does not say.
+    -- How many jobs a visit takes if the policy does not say.
     local CHUNK = 10
-    -- What a queue, a visit, a tenant that wakes, and a job that has become due count for.
-    local PER_QUEUE, PER_VISIT, PER_WAKING, PER_RISING = 25, 14, 3, 2
-
-    -- How many jobs a tenant may be given; 0: none, and then it takes part no more.
-    local function allowed_to(b, q, t)
-        q.round = math.max(q.round, t.count)
-        local most = t.limit and t.limit[1] or q.policy[RULE.tenant_running]
-        if most and t.running >= most then
-            own.fall_asleep(t, FOREVER)
-            t.status = FULL
-            return 0
-        end
-        local bucket = own.tenant_bucket(q, t)
-        local free = bucket and own.free(bucket, b.now)
-        if t.paused > b.now or free == 0 then
-            own.fall_asleep(t, math.max(t.paused > b.now and t.paused or 0, free == 0 and own.opens_at(bucket) or 0))
-            return 0
-        end
-        return math.min(q.policy[RULE.chunk] or CHUNK, most and most - t.running or FOREVER, free or FOREVER)
-    end
+    -- The steps that a queue, a visit, a tenant that wakes up and a promoted job cost.
+    local PER_QUEUE, PER_VISIT, PER_WAKING, PER_PROMOTED = 25, 14, 3, 2
 
     local function comes_first(t, other)
         if t.count ~= other.count then
@@ -38,15 +21,16 @@ local function open_visits()
         return bytes_before(t.name, other.name)
     end
 
-    -- The first of those who are awake and free to all, in their order; whoever has changed its place is put there again by ``return_to``.
+    -- Returns the first awake tenant that every holder may visit. A tenant whose count has changed comes back into the window by
+    -- ``return_to``.
     local function look_at_window(q)
         if #q.window == 0 then
-            own.write_places(q)
+            own.write_moved(q)
             local found = {}
             for i, title in ipairs(call('ZRANGE', base .. ':A:' .. q.qid, 0, q.width - 1)) do
                 found[i] = struct.unpack('>I8', title, #title - 7)
             end
-            own.take_in_all(found)
+            own.read_all(found)
             for i, n in ipairs(found) do
                 q.window[i] = own.by_number(n)
             end
@@ -66,7 +50,7 @@ local function open_visits()
         table.insert(window, at, t)
     end
 
-    -- Who is to be visited: the first of those who are free to all, and of those whose jobs this holder has.
+    -- 2. Next tenant: the first of those that every holder may visit and of those whose jobs this holder has.
     local function next_tenant(b, q)
         local first = look_at_window(q)
         if q.policy[RULE.holders] and q.owned ~= false then
@@ -80,24 +64,49 @@ local function open_visits()
         return first
     end
 
-    -- How many jobs the queue as a whole may still give out.
+    -- Returns how many jobs of the queue as a whole may still start.
     local function room_of(b, q)
         local most, bucket = q.policy[RULE.running], own.queue_bucket(q)
         return math.min(most and math.max(0, most - own.running(q)) or FOREVER, bucket and own.free(bucket, b.now) or FOREVER)
     end
 
+    -- 3. Allowance: returns how many jobs the visit may take; 0: none, and the tenant is full or asleep.
+    local function allowance(b, q, t)
+        q.round = math.max(q.round, t.count)
+        local most = t.limit and t.limit[1] or q.policy[RULE.tenant_running]
+        if most and t.running >= most then
+            own.fall_asleep(t, FOREVER)
+            t.status = FULL
+            return 0
+        end
+        local bucket = own.tenant_bucket(q, t)
+        local free = bucket and own.free(bucket, b.now)
+        if t.paused > b.now or free == 0 then
+            own.fall_asleep(t, math.max(t.paused > b.now and t.paused or 0, free == 0 and own.opens_at(bucket) or 0))
+            return 0
+        end
+        return math.min(q.policy[RULE.chunk] or CHUNK, most and most - t.running or FOREVER, free or FOREVER)
+    end
+
+    -- 5. Rest: the tenant sleeps until it may have something again.
+    local function rest(b, q, t)
+        local till = pick.next_of(b, q, t)
+        t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
+    end
+
+    -- Visits a tenant. Returns how many jobs were taken.
     local function visit(b, q, t, room)
         b.step(PER_VISIT)
         if q.window[1] == t then
             table.remove(q.window, 1)
         end
-        local allowed = math.min(allowed_to(b, q, t), room)
+        local allowed = math.min(allowance(b, q, t), room)
         if allowed <= 0 then
             return 0
         end
-        local later = t.later
-        local rising = own.promote(t)
-        b.step(PER_RISING * (later - t.later))
+        local delayed = t.delayed
+        local more_due = own.promote(t)
+        b.step(PER_PROMOTED * (delayed - t.delayed))
         local taken = pick.take(b, q, t, allowed)
         local was = t.status
         if was == BOUND then
@@ -108,16 +117,15 @@ local function open_visits()
             own.spend(own.queue_bucket(q), b.now, taken)
             own.spend(own.tenant_bucket(q, t), b.now, taken)
         end
-        local rests = taken < allowed and not rising and b.left() > 0 and not b.tired()
+        local rests = taken < allowed and not more_due and b.left() > 0 and not b.is_spent()
         if was == AWAKE and (rests or own.is_bound(t)) then
             own.unlist(t)
         end
         if rests then
-            local till = pick.next_of(b, q, t)
-            t.status, t.wake_at = ASLEEP, till < FOREVER and till or -1
+            rest(b, q, t)
         end
         if t.status == AWAKE and was == AWAKE and not own.is_bound(t) then
-            own.place_later(q, t)
+            own.move_later(q, t)
             return_to(q.window, t)
         else
             own.list(t)
@@ -131,7 +139,7 @@ local function open_visits()
         return taken
     end
 
-    -- Lease up to ``most`` jobs of a governed queue; how many it were.
+    -- Leases up to ``most`` jobs of a governed queue. Returns how many.
     local function take_turns(b, qid, most)
         local q = own.queue(qid)
         if rule().go_on(qid) and rule().is_counting(qid) then
@@ -139,10 +147,10 @@ local function open_visits()
         end
         b.step(PER_QUEUE + PER_WAKING * own.wake(q, b.now, most))
         q.window = {}
-        -- As many as it takes if each has something, and more where that was not enough.
+        -- As many tenants as are needed if each has enough; more are read when these were not enough.
         q.width = math.min(WINDOW, math.ceil(most / (q.policy[RULE.chunk] or CHUNK)))
         local total = 0
-        while total < most and b.left() > 0 and not b.tired() do
+        while total < most and b.left() > 0 and not b.is_spent() do
             local room = math.min(most - total, room_of(b, q))
             local t = room > 0 and next_tenant(b, q)
             if not t then
@@ -150,18 +158,18 @@ local function open_visits()
             end
             total = total + visit(b, q, t, room)
         end
-        own.write_places(q)
+        own.write_moved(q)
         b.flush()
         return total
     end
 
-    -- When there may be more in a governed queue, nil: nobody knows; and whether there is now, for anybody. Jobs that were passed over are
-    -- still there.
+    -- Returns the time until the queue may have more (nil: unknown), and whether it has something now for any holder. Jobs that were passed
+    -- over are still there.
     local function turns_in(qid, b)
         local q = own.queue(qid)
-        for _, line in ipairs(b.passing) do
-            if line.qid == q.qid then
-                own.expect(line.tenant, line.passed_at)
+        for _, lane in ipairs(b.passing) do
+            if lane.qid == q.qid then
+                own.expect(lane.tenant, lane.passed_at)
             end
         end
         local bucket, most = own.queue_bucket(q), q.policy[RULE.running]
@@ -171,7 +179,7 @@ local function open_visits()
             return nil, false
         end
         local awake = call('EXISTS', base .. ':A:' .. q.qid) == 1
-        if b.tired() or rule().is_going_on(qid) then
+        if b.is_spent() or rule().is_going_on(qid) then
             return 0, true
         end
         local first = call('ZRANGE', base .. ':B:' .. q.qid, 0, 0, 'WITHSCORES')[2]
@@ -181,7 +189,7 @@ local function open_visits()
 
     local function coming(qid, b)
         local till, more = turns_in(qid, b)
-        own.fix(tonumber(qid), more and 0 or till and b.now + till or nil)
+        own.set_soon(tonumber(qid), more and 0 or till and b.now + till or nil)
         return till, more
     end
 

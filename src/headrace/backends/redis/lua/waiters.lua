@@ -1,4 +1,4 @@
--- Whoever waits for the end of a job, or for a word to a holder.
+-- Tells clients that wait for the end of a job, and holders.
 
 local function tell(kind, name, what)
     call('PUBLISH', string.match(base, '^[^{]*') .. ':' .. kind .. ':' .. name, what)
@@ -17,7 +17,7 @@ end
 
 local WATCHERS = 100
 
--- Those that came last are at the end; those that came first make room.
+-- The newest inbox is last; if there are too many, the oldest goes.
 local function watch(id, inbox)
     local packed = call('HGET', base .. ':w', id)
     local inboxes = packed and cmsgpack.unpack(packed) or {}

@@ -1,5 +1,5 @@
--- A walk over the due jobs of queues that are not governed, by (priority, run_at, id). It reads the levels that it comes to, and of those the
--- jobs that it hands out, however many there are.
+-- Walks over the due jobs of queues that are not governed, by (priority, run_at, id).
+-- It reads only the levels that it comes to, and of these only the jobs that it returns, however many there are.
 
 local open_walk
 
@@ -17,7 +17,7 @@ do
         heap[at] = item
     end
 
-    -- The first item has another place now.
+    -- The first item has changed: moves it to where it belongs.
     local function heap_sink(heap, comes_first)
         local item, at, size = heap[1], 1, #heap
         while true do
@@ -43,9 +43,9 @@ do
         return item
     end
 
-    -- How many queues are looked at together that have the same level, and how many levels of a queue are read ahead, at most.
+    -- How many queues of the same level are read together, and how many levels of a queue are read ahead, at most.
     local WIDTH, AHEAD = 128, 128
-    -- What a level counts for, of one queue after the other, and of several.
+    -- The steps that a level costs if queues are read one by one, and if several are read together.
     local STEPS, STEPS_OF_SEVERAL = 2, 14
     -- After how many steps a piece ends.
     local MANY_STEPS = 800
@@ -54,13 +54,13 @@ do
         return one < other
     end
 
-    -- Of lines with jobs read.
-    local function line_first(one, other)
+    -- Compares cursors by their next jobs.
+    local function comes_before(one, other)
         return one.score < other.score or (one.score == other.score and before(one.items[one.next], other.items[other.next]))
     end
 
-    -- ``lines`` keeps what is known of each: how many of its first jobs stay there, as they were passed over.
-    function open_walk(qids, lines)
+    -- ``cursors`` keeps, for each level, how many of its first jobs were passed over and stay there.
+    function open_walk(qids, cursors)
         local levels, order, ahead, begun = {}, {}, {}, {}
         local current, heap
         local walk = {steps = 0}
@@ -82,7 +82,7 @@ do
             end
         end
 
-        -- A queue goes on to its next level, which is its first if those before have gone meanwhile.
+        -- Moves a queue on to its next level; that is its first one if the earlier levels have gone meanwhile.
         local function go_on(qid, priority)
             local next_ones = ahead[qid]
             if not next_ones then
@@ -102,42 +102,42 @@ do
             end
         end
 
-        local function line_of(qid, priority)
+        local function cursor_of(qid, priority)
             local key = ready.level_key(qid, priority)
-            local line = lines[key] or {key = key, qid = qid, priority = priority}
-            lines[key] = line
-            line.at, line.items, line.next, line.over, line.early = line.passed or 0, {}, 1, false, false
-            begun[#begun + 1] = line
-            return line
+            local cursor = cursors[key] or {key = key, qid = qid, priority = priority}
+            cursors[key] = cursor
+            cursor.at, cursor.items, cursor.next, cursor.over, cursor.early = cursor.passed or 0, {}, 1, false, false
+            begun[#begun + 1] = cursor
+            return cursor
         end
 
-        -- The next jobs of a line; one more than are wanted, so that it is known whether there are more.
-        local function refill(line, want)
-            local items = call('ZRANGE', line.key, line.at, line.at + want, 'WITHSCORES')
-            line.over = #items < 2 * (want + 1)
+        -- Reads the next jobs at a cursor: one more than is wanted, to know whether there are more.
+        local function refill(cursor, want)
+            local items = call('ZRANGE', cursor.key, cursor.at, cursor.at + want, 'WITHSCORES')
+            cursor.over = #items < 2 * (want + 1)
             while #items > 0 and tonumber(items[#items]) > instant do
                 items[#items], items[#items - 1] = nil, nil
-                line.over, line.early = true, true
+                cursor.over, cursor.early = true, true
             end
-            line.items, line.next = items, 1
+            cursor.items, cursor.next = items, 1
         end
 
-        -- Whether the line has a next job; it is read.
-        local function is_there(line, want)
-            if line.next > #line.items and not line.over then
-                refill(line, want)
+        -- Whether there is a next job at the cursor; reads it.
+        local function is_there(cursor, want)
+            if cursor.next > #cursor.items and not cursor.over then
+                refill(cursor, want)
             end
-            line.score = tonumber(line.items[line.next + 1])
-            return line.score ~= nil
+            cursor.score = tonumber(cursor.items[cursor.next + 1])
+            return cursor.score ~= nil
         end
 
-        -- The next queues that are at the lowest level.
+        -- Begins with the next queues at the lowest level.
         local function begin(want)
             local priority = order[1]
             local level = levels[priority]
             current, heap = {}, {}
             for _ = 1, math.min(WIDTH, #level) do
-                current[#current + 1] = line_of(table.remove(level, #level), priority)
+                current[#current + 1] = cursor_of(table.remove(level, #level), priority)
             end
             if #level == 0 then
                 heap_pop(order, is_lower)
@@ -145,78 +145,78 @@ do
             end
             walk.steps = walk.steps + (#current == 1 and STEPS or STEPS_OF_SEVERAL * #current)
             local each = #current == 1 and want or math.ceil(2 * want / #current)
-            for _, line in ipairs(#current > 1 and current or {}) do
-                line.want = each
-                if is_there(line, each) then
-                    heap_push(heap, line, line_first)
+            for _, cursor in ipairs(#current > 1 and current or {}) do
+                cursor.want = each
+                if is_there(cursor, each) then
+                    heap_push(heap, cursor, comes_before)
                 end
             end
         end
 
-        -- The next jobs of one line, of all that were begun; whether it has no more.
-        local function take_line(line, want, ids, scores, places)
+        -- Takes the next jobs of a single cursor. Returns whether it has no more.
+        local function take_from(cursor, want, ids, scores, taken_from)
             local n = #ids
-            while n < want and is_there(line, want - n) do
-                local items = line.items
-                local last = math.min(#items, line.next + 2 * (want - n) - 1)
-                for i = line.next, last, 2 do
+            while n < want and is_there(cursor, want - n) do
+                local items = cursor.items
+                local last = math.min(#items, cursor.next + 2 * (want - n) - 1)
+                for i = cursor.next, last, 2 do
                     n = n + 1
-                    ids[n], scores[n], places[n] = items[i], items[i + 1], line
+                    ids[n], scores[n], taken_from[n] = items[i], items[i + 1], cursor
                 end
-                line.at, line.next = line.at + (last + 1 - line.next) / 2, last + 1
+                cursor.at, cursor.next = cursor.at + (last + 1 - cursor.next) / 2, last + 1
             end
             return n < want
         end
 
-        local function merge_lines(want, ids, scores, places)
+        local function merge(want, ids, scores, taken_from)
             local n = #ids
             while n < want and #heap > 0 do
-                local line = heap[1]
+                local cursor = heap[1]
                 n = n + 1
-                ids[n], scores[n], places[n] = line.items[line.next], line.items[line.next + 1], line
-                line.at, line.next = line.at + 1, line.next + 2
-                if is_there(line, line.want) then
-                    heap_sink(heap, line_first)
+                ids[n], scores[n], taken_from[n] = cursor.items[cursor.next], cursor.items[cursor.next + 1], cursor
+                cursor.at, cursor.next = cursor.at + 1, cursor.next + 2
+                if is_there(cursor, cursor.want) then
+                    heap_sink(heap, comes_before)
                 else
-                    heap_pop(heap, line_first)
+                    heap_pop(heap, comes_before)
                 end
             end
             return n < want
         end
 
-        -- The next jobs: ids, scores, and the lines that they stand in, and the steps that it took. If these are many, it may be fewer jobs, but
-        -- never none that there are. What leaves its line is to be told by ``line.at = line.at - 1``.
+        -- Returns the next jobs: ids, scores, the cursor of each, and the steps it took. After many steps it returns fewer jobs, but at
+        -- least one if there is any. The caller says that a job has left its level by ``cursor.at = cursor.at - 1``.
         function walk.piece(want)
-            local ids, scores, places, before = {}, {}, {}, walk.steps
+            local ids, scores, taken_from, before = {}, {}, {}, walk.steps
             while #ids < want and (current or #order > 0) and (#ids == 0 or walk.steps - before < MANY_STEPS) do
                 if not current then
                     begin(want - #ids)
                 end
                 local over
                 if #current == 1 then
-                    over = take_line(current[1], want, ids, scores, places)
+                    over = take_from(current[1], want, ids, scores, taken_from)
                 else
-                    over = merge_lines(want, ids, scores, places)
+                    over = merge(want, ids, scores, taken_from)
                 end
                 if over then
-                    for _, line in ipairs(current) do
-                        go_on(line.qid, line.priority)
+                    for _, cursor in ipairs(current) do
+                        go_on(cursor.qid, cursor.priority)
                     end
                     current = nil
                 end
             end
-            return ids, scores, places, walk.steps - before
+            return ids, scores, taken_from, walk.steps - before
         end
 
-        -- Levels that are empty go; ``stale``: others may have come meanwhile.
+        -- Drops levels that are empty; ``stale``: jobs may have been added meanwhile.
         function walk.close(stale)
             local empty = {}
-            for _, line in ipairs(begun) do
-                if line.early then
-                    ready.demote(line.qid, line.priority)
-                elseif line.over and line.next > #line.items and line.at == 0 and not (stale and call('EXISTS', line.key) == 1) then
-                    empty[line.qid] = empty[line.qid] or {}
-                    table.insert(empty[line.qid], line.priority)
+            for _, cursor in ipairs(begun) do
+                if cursor.early then
+                    ready.demote(cursor.qid, cursor.priority)
+                elseif cursor.over and cursor.next > #cursor.items and cursor.at == 0 and not (stale and call('EXISTS', cursor.key) == 1) then
+                    empty[cursor.qid] = empty[cursor.qid] or {}
+                    table.insert(empty[cursor.qid], cursor.priority)
                 end
             end
             for qid, priorities in pairs(empty) do

@@ -1,4 +1,5 @@
--- Schedules of these names. ARGV: names (msgpack). Answers each (SCHEDULE, or nothing), and those that are on their way to another shard.
+-- Reads schedules by name. ARGV: names (msgpack). Answers each (SCHEDULE, or nothing), and the names of those that are on their way to
+-- another shard.
 local names = cmsgpack.unpack(ARGV[1])
 local leaving = {}
 for i, mark in ipairs(ask('HMGET', base .. ':So', names)) do

@@ -1,1 +1,1 @@
-"""Those who act in a simulation: workers, producers, waiters, an operator, a janitor, and the nemesis."""
+"""The actors of a simulation: workers, producers, waiters, an operator, a janitor, and the nemesis."""

@@ -1,4 +1,4 @@
-"""The worker processes: some come, some crash and come back, some are told to go."""
+"""The worker processes: some join, some crash and come back, some are stopped."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Fleet:
         return [seat.node for seat in self._seats if not seat.node.dead]
 
     async def keep(self) -> None:
-        """Replace the dead, for ever. A worker that ends without being told to, or in error, ends the simulation."""
+        """Replace the dead, forever. A worker that ends without being stopped, or in error, ends the simulation."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.3, 3.0))
             for seat, life in self._lives:
                 if life.done() and not seat.node.dead:
                     life.result()
                     if not seat.stop.is_set():
-                        raise RuntimeError(f"{seat.node.name} has left without being told to")
+                        raise RuntimeError(f"{seat.node.name} has left without being stopped")
             self._replace_dead()
 
     def retire_one(self) -> None:
-        """Tell one worker to go, as a deployment does, and start another in its place."""
+        """Stop one worker, as a deployment does, and start another in its place."""
         going = [place for place, seat in enumerate(self._seats) if not (seat.node.halted or seat.node.cut)]
         if not going:
             return
@@ -62,7 +62,7 @@ class Fleet:
         self._hire()
 
     async def dismiss(self) -> None:
-        """Everybody goes home, and nobody is hired any more."""
+        """Stop all workers, and start no more."""
         self._dismissed = True
         for seat in self._seats:
             seat.stop.set()
@@ -72,7 +72,7 @@ class Fleet:
             if life.done():
                 life.result()
             elif not seat.node.dead:
-                raise RuntimeError(f"{seat.node.name} was told to stop and has not, {_PATIENCE:g} s later")
+                raise RuntimeError(f"{seat.node.name} was asked to stop and has not, {_PATIENCE:g} s later")
 
     def _replace_dead(self) -> None:
         dead = [seat for seat in self._seats if seat.node.dead]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 
 from msgspec.structs import replace
 
 from headrace.errors import Unavailable
-from headrace.seam.policy import Policy, Rate, TenantLimit
+from headrace.seam.policy import Policy, QueuePause, Rate, TenantLimit
 from headrace.seam.protocol import PolicyStore
-from headrace.seam.records import Configure, Selector
 from headrace.testing.sim.script import SECOND, TASKS
 from headrace.testing.sim.world import World
 
@@ -63,23 +63,23 @@ class Governor:
 
     async def _put_right(self) -> None:
         """Let everything go on that was paused."""
-        for sel in (*map(self._tenant, self._tenants), *map(self._task, TASKS)):
-            while not await self._resume(sel):
+        for pause in (*map(self._tenant, self._tenants), *map(self._task, TASKS)):
+            while not await self._quietly(partial(self._resume, pause)):
                 pass
 
-    async def _resume(self, sel: Selector) -> bool:
-        return await self._quietly(lambda: self._backend.alter(sel, Configure(paused=False)))
+    async def _resume(self, pause: QueuePause) -> None:
+        await self._policies.pause(replace(pause, paused=False, lasts=None))
 
     async def _meddle(self) -> None:
         rng = self._rng
         limit = TenantLimit(self._queue, rng.choice(self._tenants), rng.choice((None, 1, 3)))
-        sel = rng.choice((self._tenant(rng.choice(self._tenants)), self._task(rng.choice(TASKS))))
-        halt = Configure(paused=True, lasts=rng.choice((None, SECOND, 3 * SECOND)))
+        pause = rng.choice((self._tenant(rng.choice(self._tenants)), self._task(rng.choice(TASKS))))
+        pause = replace(pause, lasts=rng.choice((None, SECOND, 3 * SECOND)))
         deeds: list[tuple[int, Callable[[], Awaitable[object]]]] = [
             (2, self._save),
             (1, lambda: self._policies.limit(limit)),
-            (2, lambda: self._backend.alter(sel, halt)),
-            (4, lambda: self._resume(sel)),
+            (2, lambda: self._policies.pause(pause)),
+            (4, lambda: self._resume(pause)),
             (3, lambda: self._policies.tenants(self._queue)),
             (1, lambda: self._policies.group(self._queue, "g")),
         ]
@@ -90,11 +90,11 @@ class Governor:
         known = next((one.policy.version for one in await self._policies.find([self._queue])), 0)
         await self._policies.save(replace(draw_policy(self._rng, self._queue), version=known))
 
-    def _tenant(self, name: str) -> Selector:
-        return Selector(queue=self._queue, tenant=name)
+    def _tenant(self, name: str) -> QueuePause:
+        return QueuePause(self._queue, tenant=name)
 
-    def _task(self, name: str) -> Selector:
-        return Selector(queue=self._queue, task=name)
+    def _task(self, name: str) -> QueuePause:
+        return QueuePause(self._queue, task=name)
 
     async def _quietly(self, call: Callable[[], Awaitable[object]]) -> bool:
         """Whether the call was answered."""

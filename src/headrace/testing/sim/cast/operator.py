@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import Unavailable
+from headrace.seam.policy import QueuePause
 from headrace.seam.records import (
     Cancel,
     Change,
-    Configure,
     Delete,
     Hold,
     JobKey,
@@ -46,7 +46,7 @@ class Operator:
     async def put_right(self) -> None:
         """Let everything that was paused go on: the queues once, and jobs whenever one pauses."""
         for queue in self._queues:
-            while not await self._alter(Selector(queue=queue), Configure(paused=False)):
+            while not await self._pause_queue(QueuePause(queue, paused=False)):
                 pass
         while True:
             await self._alter(Selector(states=frozenset({JobState.PAUSED})), Resume())
@@ -56,7 +56,7 @@ class Operator:
         rng = self._rng
         queue = rng.choice(self._queues)
         some = self._some()
-        changes: list[tuple[int, Selector, Change]] = [
+        changes: list[tuple[int, Selector, Change | QueuePause]] = [
             (6, some, Cancel()),
             (3, Selector(states=frozenset({JobState.RUNNING}), limit=2), Cancel("while it runs")),
             (2, Selector(keys=[JobKey(queue, f"k{n}") for n in range(6)]), Cancel("by key")),
@@ -70,11 +70,11 @@ class Operator:
             (2, some, Reschedule(rng.choice((0, SECOND)))),
             (2, some, Hold(rng.choice((0, SECOND, 5 * SECOND)))),
             (1, some, Delete()),
-            (2, Selector(queue=queue), Configure(paused=True)),
-            (3, Selector(queue=queue), Configure(paused=False)),
+            (2, Selector(queue=queue), QueuePause(queue)),
+            (3, Selector(queue=queue), QueuePause(queue, paused=False)),
         ]
         [(_, sel, change)] = rng.choices(changes, [weight for weight, _, _ in changes])
-        await self._alter(sel, change)
+        await (self._pause_queue(change) if isinstance(change, QueuePause) else self._alter(sel, change))
         if rng.random() < 0.3:
             await self._quietly(lambda: self._backend.fetch(some.ids or (), frozenset({"result", "error", "blob"})))
         if rng.random() < 0.1:
@@ -88,6 +88,11 @@ class Operator:
 
     async def _alter(self, sel: Selector, change: Change) -> bool:
         return await self._quietly(lambda: self._backend.alter(sel, change))
+
+    async def _pause_queue(self, pause: QueuePause) -> bool:
+        assert self._backend.policies is not None
+        policies = self._backend.policies
+        return await self._quietly(lambda: policies.pause(pause))
 
     async def _quietly(self, call: Callable[[], Awaitable[object]]) -> bool:
         """Whether the call was answered."""

@@ -28,10 +28,10 @@ class Load(Struct, frozen=True, kw_only=True):
     delayed: float = 0.3
     expiring: float = 0.12
     tenants: tuple[str, ...] = ("", "acme", "umbrella")
-    """Who is named more often asks for more."""
+    """A tenant that is named more often asks for more."""
     grouped: float = 0.0
     again: float = 0.06
-    """Enqueue a job once more whose id is known already, with another payload."""
+    """Enqueue a job again whose id is known already, with another payload."""
 
 
 class Producer:

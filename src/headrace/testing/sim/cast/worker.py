@@ -1,4 +1,4 @@
-"""A small worker written straight over the waist: the simulation's own, and a yardstick for the real one."""
+"""A small worker that uses the waist directly: a part of the simulation, and a yardstick for the real one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ScriptedWorker:
             await self.sleep(pause)
 
     def request(self, limit: int) -> Claim:
-        """The claim for so many jobs."""
+        """A claim for this many jobs."""
         lost_below = 1 if self.seat.rng.random() < 0.3 else None
         return Claim(self.holder, self.duty.queues, limit, self.duty.lease_for, self.duty.want, lost_below)
 
@@ -164,10 +164,10 @@ class ScriptedWorker:
         return job.max_attempts is not None and job.attempt + 1 >= job.max_attempts
 
     async def _settle(self, group: asyncio.TaskGroup, settlement: Settlement) -> None:
-        turn = self.backend.turn
-        if self.duty.turns and turn is not None and not self.seat.stop.is_set():
+        both = self.backend.finish_and_claim
+        if self.duty.turns and both is not None and not self.seat.stop.is_set():
             sent_at = self._now()
-            answer = await self._try(turn, [settlement], self.request(1))
+            answer = await self._try(both, [settlement], self.request(1))
             if answer is not None:
                 self._start(group, answer[1], sent_at)
                 return
@@ -229,7 +229,7 @@ class ScriptedWorker:
         )
 
     async def _try(self, call: Callable[..., Awaitable[T]], *args: Any, tries: int = 1) -> T | None:
-        """The answer, or None when the store cannot be reached in so many tries."""
+        """The answer, or None when the store cannot be reached in this many tries."""
         for number in range(tries):
             try:
                 return await call(*args)

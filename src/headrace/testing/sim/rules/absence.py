@@ -1,4 +1,4 @@
-"""renew and reap: when nobody was there, and whom a loss is not charged to for that."""
+"""renew and reap: absences of the whole fleet, and the losses that are not charged because of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def note_beat(book: Ledger, beat: Beat, now: int) -> None:
 
 
 def _note_absence(book: Ledger, beat: Beat, now: int) -> None:
-    """Whose entry ran out last, and who went with it."""
+    """The worker whose entry expired last, and those that went with it."""
     order = sorted(book.beats, key=lambda holder: (book.beats[holder].listed_until, holder.encode()))
     seen = sorted(book.beats[holder].seen_at for holder in order[-2:])
     if len(seen) == 2 and seen[1] - seen[0] <= beat.gap and seen[1] - book.at_work_since >= beat.at_work:
@@ -30,11 +30,11 @@ def _note_absence(book: Ledger, beat: Beat, now: int) -> None:
 
 
 def unlist(book: Ledger, now: int) -> None:
-    """A reap forgets those who have not beaten for too long."""
+    """A reap forgets workers that have not beaten for too long."""
     book.beats = {holder: beats for holder, beats in book.beats.items() if beats.listed_until > now}
 
 
 def is_spared(book: Ledger, lease_until: int) -> bool:
-    """Whether nobody was there when the lease ran out."""
+    """Whether nobody was listed when the lease expired."""
     begins, ends = book.absence
     return begins < lease_until <= ends

@@ -8,7 +8,6 @@ from headrace.seam.records import (
     Altered,
     Cancel,
     Change,
-    Configure,
     Delete,
     Hold,
     JobId,
@@ -30,9 +29,6 @@ _WAITING = (JobState.AVAILABLE, JobState.PAUSED)
 
 def on_alter(book: Ledger, sel: Selector, change: Change, answers: Sequence[Altered], now: int) -> None:
     """A change was answered."""
-    if isinstance(change, Configure):
-        _configure(book, sel, change, now)
-        return
     named = sel.ids is not None or sel.keys is not None
     right = _named(book, sel, now) if named else _met(book, sel, change, now)
     if named and [answer.id for answer in answers] != right:
@@ -73,19 +69,6 @@ def take_effect(book: Ledger, change: Change, life: Life, now: int) -> None:
     after, changed = outcome(book, change, life, now)
     if changed:
         _apply(book, change, life, after, now)
-
-
-def _configure(book: Ledger, sel: Selector, change: Configure, now: int) -> None:
-    assert sel.queue is not None
-    book.realm.configure(sel, change, now)
-    if sel.tenant is not None or sel.task is not None:
-        kind = "task" if sel.tenant is None else "tenant"
-        book.reach(f"{kind} {'paused' if change.paused else 'resumed'}")
-    elif change.paused:
-        book.paused.add(sel.queue)
-        book.reach("queue paused")
-    else:
-        book.paused.discard(sel.queue)
 
 
 def _named(book: Ledger, sel: Selector, now: int) -> list[JobId]:

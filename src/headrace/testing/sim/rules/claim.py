@@ -141,7 +141,7 @@ def _check_order(book: Ledger, req: Claim, claimed: Claimed, line: list[Life]) -
 
 
 def _check_passed_over(book: Ledger, req: Claim, claimed: Claimed, everybody: list[Life]) -> frozenset[str]:
-    """What ``lost_below`` leaves out is told, and only that; the queues of it."""
+    """The answer says what ``lost_below`` left out, and only that. Returns the queues of it."""
     ranks = {life.id: rank for rank, life in enumerate(everybody)}
     full = len(claimed.jobs) >= req.limit
     reach = 1 + max((ranks.get(job.id, -1) for job in claimed.jobs), default=-1) if full else len(everybody)

@@ -1,4 +1,4 @@
-"""Those who ask: answers arrive unchanged (I16), waiters get their own (I15), nothing acknowledged is lost (I1)."""
+"""Clients: answers arrive unchanged (I16), waiters get their own (I15), nothing acknowledged is lost (I1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONCE = b"once:"
 
 
 class Clients:
-    """What the nodes were told, against what the store said and did."""
+    """What the nodes heard, against what the store said and did."""
 
     def __init__(self, book: Ledger) -> None:
         self._book = book
@@ -60,7 +60,7 @@ class Clients:
                 self._acknowledged[row.id] = None
 
     def leapt(self, by: int) -> None:
-        """The store's clock, by which events are dated, has jumped: nobody has waited for so long."""
+        """The store's clock, which dates events, has jumped: nobody has waited that long."""
         self._leapt += by
 
     def waits(self, asked: Event) -> None:

@@ -30,7 +30,7 @@ class Grid:
         )
 
     def step(self, slot: int | None, count: int) -> int | None:
-        """The slot that is so many after this one."""
+        """The slot that is this many after this one."""
         rule, last = self._rule, self.definition.end
         if slot is not None and isinstance(rule, EveryRule):
             slot += count * rule.interval

@@ -1,4 +1,4 @@
-"""renew and reap: who keeps a lease and who loses it (I3, I4), and what a loss costs (I6)."""
+"""renew and reap: which holder keeps a lease and which loses it (I3, I4), and what a loss costs (I6)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def on_renew(book: Ledger, beat: Beat, renewed: Renewed, now: int) -> None:
             life.lease_until = now + beat.lease_for
     for (job_id, _), surplus in lost.items():
         if surplus:
-            said = "told as lost, but is current" if surplus > 0 else "renewed, but is not current"
+            said = "reported lost, but is current" if surplus > 0 else "renewed, but is not current"
             book.blame("I4", job_id, f"a lease of {beat.holder} was {said}")
     asked = {life.id for life in running.values() if life.cancel_requested and life.holder == beat.holder}
     for job_id in sorted(asked.symmetric_difference(renewed.cancels)):
-        verb = "was not told" if job_id in asked else "was told of something that nobody asked for"
-        book.blame("I14", job_id, f"a cancel request: the holder {verb}")
+        said = "did not hear of it" if job_id in asked else "heard of one that nobody made"
+        book.blame("I14", job_id, f"a cancel request: the holder {said}")
     if asked:
         book.reach("cancel request told")
     mine = {(life.id, life.epoch, life.begun_before) for life in running.values() if life.holder == beat.holder}
     if beat.census and len(mine) <= CENSUS and mine != set(renewed.held):
-        book.blame("I4", None, f"{beat.holder} asked for its leases and was told {len(renewed.held)} of {len(mine)}")
+        book.blame("I4", None, f"{beat.holder} asked for its leases and got {len(renewed.held)} of {len(mine)}")
     if renewed.overdue != (beat.census and any(life.lease_until <= now for life in running.values())):
-        book.blame("I4", None, f"leases that have run out were told as {renewed.overdue}")
+        book.blame("I4", None, f"whether leases have expired was answered {renewed.overdue}")
     if frozenset(renewed.paused) != book.paused.intersection(beat.queues):
-        book.blame("I26", None, f"paused queues were told as {list(renewed.paused)}, not {sorted(book.paused)}")
+        book.blame("I26", None, f"paused queues were answered as {list(renewed.paused)}, not {sorted(book.paused)}")
 
 
 def _steady(book: Ledger, req: Reap, now: int) -> bool:

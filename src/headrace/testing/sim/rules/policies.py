@@ -1,10 +1,10 @@
-"""Policies: saved by their version, and what is told of tenants and groups is true (I16, I21)."""
+"""Policies: they are saved by version, and what is said of tenants and groups is true (I16, I21)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.seam.policy import GroupState, Policy, PolicyState, TenantLimit, TenantState
+from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.testing.sim.ledger import Ledger
 from headrace.types import JobState
 
@@ -23,6 +23,19 @@ def on_limit(book: Ledger, limit: TenantLimit, answer: None, now: int) -> None:
     book.reach("tenant limited")
 
 
+def on_pause(book: Ledger, pause: QueuePause, answer: None, now: int) -> None:
+    """A queue, a tenant or a task was paused or resumed."""
+    book.realm.pause(pause, now)
+    if pause.tenant is not None or pause.task is not None:
+        kind = "task" if pause.tenant is None else "tenant"
+        book.reach(f"{kind} {'paused' if pause.paused else 'resumed'}")
+    elif pause.paused:
+        book.paused.add(pause.queue)
+        book.reach("queue paused")
+    else:
+        book.paused.discard(pause.queue)
+
+
 def on_policies(book: Ledger, queues: Sequence[str] | None, states: Sequence[PolicyState], now: int) -> None:
     """Policies were read."""
     for state in states:
@@ -30,7 +43,7 @@ def on_policies(book: Ledger, queues: Sequence[str] | None, states: Sequence[Pol
         told = (state.policy.version, state.governed)
         right = (book.realm.versions.get(queue, 0), book.realm.governs(queue))
         if told != right:
-            book.blame("I16", None, f"the policy of {queue!r} is told as {told}, which should be {right}")
+            book.blame("I16", None, f"the policy of {queue!r} is answered as {told}, which should be {right}")
 
 
 def on_tenants(
@@ -49,7 +62,7 @@ def on_tenants(
         waiting = sum(job.state is JobState.AVAILABLE for job in jobs)
         right = (waiting, len(seen.running(tenant.tenant)))
         if (tenant.waiting, tenant.running) != right:
-            book.blame("I21", None, f"tenant {tenant.tenant!r} is told as {tenant!r}, where {right} wait and run")
+            book.blame("I21", None, f"tenant {tenant.tenant!r} is answered as {tenant!r}, where {right} wait and run")
     book.reach("tenants listed")
 
 

@@ -43,6 +43,12 @@ def on_scan(book: Ledger, sel: Selector, after: str | None, limit: int, page: Pa
             compare(book, life, record, _NOTHING, now)
 
 
+def on_now(book: Ledger, clock: int, now: int) -> None:
+    """The store was asked for its clock."""
+    if clock != now:
+        book.blame("I16", None, f"the store's clock is answered as {clock}, which should be {now}")
+
+
 def on_stats(book: Ledger, stats: Stats, now: int) -> None:
     """The store was asked for its numbers."""
     told = {line.queue: line for line in stats.queues if line != QueueStats(line.queue)}

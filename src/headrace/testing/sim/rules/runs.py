@@ -7,7 +7,7 @@ from headrace.testing.sim.history import Run
 from headrace.testing.sim.ledger import Ledger, Span, short
 
 _CARELESS = 1
-"""What scripted workers pass over was lost so often, or more."""
+"""What scripted workers pass over was lost this often, or more."""
 
 
 class Runs:
@@ -23,7 +23,7 @@ class Runs:
         """Jobs that ran again after a run whose lease was lost."""
 
     def told_lost(self, node: str, job_id: JobId, epoch: int) -> None:
-        """A worker has got the news that a lease is not its own any more."""
+        """A worker has learned that a lease is no longer its own."""
         self._told_lost.add((node, job_id, epoch))
         self._book.reach("lost lease told")
 
@@ -41,7 +41,7 @@ class Runs:
         if span.settled:
             book.blame("I7", run.id, f"{node} starts it after it has settled it, epoch {run.epoch}")
         if (node, run.id, run.epoch) in self._told_lost:
-            book.blame("I7", run.id, f"{node} starts it though it was told that the lease, epoch {run.epoch}, is lost")
+            book.blame("I7", run.id, f"{node} starts it though it knows that the lease, epoch {run.epoch}, is lost")
         self._check_alone(node, run, span)
         under_way = self._open.setdefault(run.id, {})
         for where, epoch in under_way:

@@ -50,7 +50,7 @@ def on_sweep(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequence[Job
         for job_id in left:
             book.blame("I17", job_id, f"a sweep of {clause.place} left it, which its clause condemns")
     if (swept.removed, swept.more) != (len(ids), len(doomed) > clause.limit):
-        message = f"a sweep of {clause.place} told of {swept.removed}, more: {swept.more}; should be {len(ids)}"
+        message = f"a sweep of {clause.place} reported {swept.removed}, more: {swept.more}; should be {len(ids)}"
         book.blame("I17", None, message)
     if swept.removed:
         book.reach("dry run" if clause.dry_run else f"swept {clause.place}")
@@ -68,7 +68,7 @@ def _on_sweep_dead(book: Ledger, clause: SweepClause, swept: Swept, gone: Sequen
     excess = len(place) - most
     right = min(excess, clause.limit)
     if (swept.removed, swept.more, len(gone)) != (right, excess > clause.limit, 0 if clause.dry_run else right):
-        message = f"a sweep of failed told of {swept.removed}, more: {swept.more}; should be {right} of {excess}"
+        message = f"a sweep of failed reported {swept.removed}, more: {swept.more}; should be {right} of {excess}"
         book.blame("I17", None, message)
     left = {tenant: [life for life in lives if life.id not in gone] for tenant, lives in dead.items()}
     heaviest = max(map(len, left.values()))

@@ -1,4 +1,4 @@
-"""Schedules and ticks as the store keeps them: strings of bytes, laid out in ``schedules.lua`` and ``ledger.lua``."""
+"""How the store keeps schedules and ticks: strings of bytes, laid out in ``schedules.lua`` and ``ledger.lua``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
+from headrace.backends.redis import marshalling
+from headrace.backends.redis.job_layout import encode
 from headrace.seam.records import JobId, Row
 from headrace.seam.ticks import Overlap, Plan, Schedule, Tick, TickNote, TickOutcome
 
 TICK_BYTES = 200
-"""What a tick takes up, as retention counts it."""
+"""The size of a tick, as retention counts it."""
 _SCHEDULE = Struct(">16sQiHBqqQq16sQQ")
 _ENABLED, _SLOT, _LOOK_AT, _LAST_SLOT, _LAST_JOB = 1, 2, 4, 8, 16
 _LENGTH = Struct(">I")
@@ -26,23 +26,23 @@ _OUTCOMES = (None, TickOutcome.FIRED, TickOutcome.SKIPPED, TickOutcome.MISSED)
 _OVERLAPS = {Overlap.ALLOW: 0, Overlap.SKIP: 1, Overlap.CANCEL: 2}
 _NO_JOB = bytes(16)
 _CODES = {"completed": "\1", "cancelled": "\2", "failed": "\3"}
-"""The usual states in a character: a set of ticks of up to 64 bytes takes little memory while it has few."""
+"""The usual states as one character: small sets of entries up to 64 bytes take little memory on the server."""
 _STATES = {code: state for state, code in _CODES.items()}
 _DROP, _KEEP, _MOVE = range(3)
 
 Past = tuple[int, ...]
-"""Of a schedule: the shards that have earlier ticks of it."""
+"""The shards that have earlier ticks of a schedule."""
 
 
 class Stored(NamedTuple):
-    """A schedule, and where else its ticks are."""
+    """A schedule, and where its earlier ticks are."""
 
     schedule: Schedule
     past: Past
 
 
 class Alteration(NamedTuple):
-    """What becomes of the schedule of a name: it goes, or it is from now on as ``wanted``, here or in another shard."""
+    """A change of one schedule: it is removed, or becomes ``wanted``, here or in another shard."""
 
     name: str
     expect: int
@@ -52,7 +52,7 @@ class Alteration(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A tick, by when it was planned."""
+    """A tick, sorted by when it was planned."""
 
     planned_at: int
     name: bytes
@@ -60,7 +60,7 @@ class Planned(NamedTuple):
 
 
 def pack_schedule(one: Schedule, past: Past = ()) -> bytes:
-    """All but its name and definition; the store fills in its version and when it was saved."""
+    """All but its name and definition. The store fills in its version and when it was saved."""
     flags = _ENABLED * one.enabled
     for flag, value in (
         (_SLOT, one.slot), (_LOOK_AT, one.look_at), (_LAST_SLOT, one.last_slot), (_LAST_JOB, one.last_job),
@@ -113,12 +113,12 @@ def _text(packed: bytes, at: int) -> tuple[str, int]:
 
 
 def unpack_schedules(flat: Sequence[bytes]) -> list[Stored]:
-    """Of an answer with name, schedule and definition of each."""
+    """Read an answer with name, schedule and definition of each."""
     return [unpack_schedule(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
 
 
 def save_args(batch: Sequence[Alteration]) -> Iterator[bytes]:
-    """The arguments of a save, but for the time."""
+    """The arguments of a save, without the time."""
     yield encode([one.name for one in batch])
     yield b"".join(_CHANGE.pack(one.expect, _kind(one), one.to or 0) for one in batch)
     for one in batch:
@@ -133,8 +133,8 @@ def _kind(one: Alteration) -> int:
     return _KEEP if one.to is None else _MOVE
 
 
-def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
-    """The arguments of a plan, but for the time; ``away`` tells the number of another shard that a queue belongs to."""
+def plan_args(batch: Sequence[Plan], away: marshalling.Away) -> list[Any]:
+    """The arguments of a plan, without the time."""
     here: list[Row] = []
     gone: list[Row] = []
     plans: list[bytes] = []
@@ -151,9 +151,9 @@ def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
                 rows.append(tick.row)
                 number = -len(rows) if leaves else len(rows)
             ticks.append(_NEW.pack(tick.slot, tick.run_at, number, tick.count, _OVERLAPS[tick.overlap]))
-    queues, heads, keys, inboxes, tenants, groups, bodies = shapes.insert_args(here)
+    queues, heads, keys, inboxes, tenants, groups, bodies = marshalling.insert_args(here)
     entries: list[bytes] = []
-    targets = shapes.entries(gone, away, entries)
+    targets = marshalling.entries(gone, away, entries)
     return [
         encode([plan.name for plan in batch]), b"".join(plans), b"".join(ticks), queues, keys, inboxes, tenants, groups,
         heads, encode(targets), len(bodies), *bodies, *entries,
@@ -162,7 +162,7 @@ def plan_args(batch: Sequence[Plan], away: shapes.Away) -> list[Any]:
 
 def outcomes(answers: Sequence[Sequence[int] | None]) -> list[list[TickOutcome | None] | None]:
     """What became of the ticks of plans."""
-    return [None if told is None else [_OUTCOMES[code] for code in told] for told in answers]
+    return [None if codes is None else [_OUTCOMES[code] for code in codes] for codes in answers]
 
 
 def note_args(batch: Sequence[TickNote]) -> tuple[bytes, bytes]:
@@ -195,5 +195,5 @@ def unpack_tick(packed: bytes) -> Tick:
 
 
 def unpack_planned(flat: Sequence[bytes]) -> list[Planned]:
-    """Of an answer with each tick and when it was planned."""
+    """Read an answer with each tick and when it was planned."""
     return [Planned(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]

@@ -11,19 +11,19 @@ from typing import Any, cast
 
 import hiredis
 
-from headrace.backends.redis.place import Address, Place
+from headrace.backends.redis.endpoint import Address, Endpoint
 from headrace.backends.redis.translate import Refused, translated
 from headrace.backends.refusal import NotLetIn
 from headrace.errors import ConfigError, Unavailable
 
 _CONNECT = 5.0
-"""Seconds in which a server has to let us in."""
+"""Seconds that a server has to accept a connection and a login."""
 _SLOWEST = 256 * 1024
-"""Bytes a second that a request has time for on top."""
+"""A request gets one more second for each of these bytes."""
 _DOUBT = 1.0
-"""Seconds of silence after which a caller that gives up is right."""
+"""Seconds of silence after which a connection is in doubt when a caller gives up."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
-"""A machine that has vanished is noticed after nine seconds, on a connection where nothing happens too."""
+"""A machine that has vanished is noticed after nine seconds, on an idle connection too."""
 
 
 _TLS_ALERT = b"\x15\x03"
@@ -32,12 +32,12 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 _pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
-class Line(asyncio.Protocol):
-    """Requests leave in the order of the calls, and answers come in that order: none can be taken for another's,
-    whoever stops waiting for his. Nothing is ever sent twice: whether to repeat is for others to decide.
+class Connection(asyncio.Protocol):
+    """Requests are sent in the order of the calls, and answers come in that order: none can be taken for another's,
+    even if a caller stops waiting. Nothing is sent twice: whether to repeat is for others to decide.
 
-    A server that owes an answer and says nothing for ``limit`` seconds counts as vanished: all who wait are told so,
-    and the connection is ended. A large request has time on top, so that it gets through a thin line.
+    If the server owes an answer and is silent for ``limit`` seconds, it counts as gone: all waiting calls fail, and the
+    connection is closed. A large request gets more time, so that it gets through a slow network.
     """
 
     _transport: asyncio.Transport
@@ -45,12 +45,12 @@ class Line(asyncio.Protocol):
     def __init__(self, where: str, limit: float, unheard: str = "") -> None:
         self._where = where
         self._unheard = unheard
-        """What to add if the server never speaks to us in a way that we understand."""
+        """What to add to a message if the server never sends anything that we understand."""
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(replyError=Refused)
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
-        """Who waits, and until when."""
+        """Calls that wait, and until when."""
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._heard: Callable[[Any], None] | None = None
@@ -60,7 +60,7 @@ class Line(asyncio.Protocol):
         self._lost: asyncio.Future[None] = self._loop.create_future()
 
     def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
-        """Send a command; its answer."""
+        """Send a command. The future gets its answer."""
         if self.ended:
             raise self._gone()
         request = _pack(args)
@@ -74,27 +74,27 @@ class Line(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether new calls should go this way."""
+        """Whether new calls should use this connection."""
         return not self.ended and not self._doubted
 
     def doubt(self) -> None:
-        """A caller has given up. If nothing at all was heard for a while, the next one gets a new connection; those who
-        wait on this one still may get their answers."""
+        """A caller has given up. If nothing was heard for a while, the next caller gets a new connection; calls that
+        wait on this one may still get their answers."""
         if self._waiting and not self.ended:
             _, due = self._waiting[0]
             self._doubted = self._loop.time() - max(due - self._limit, self._heard_at) > _DOUBT
 
     def subscribe(self, heard: Callable[[Any], None], channels: list[bytes]) -> None:
-        """From now on all that comes is told to ``heard``; None: the connection has ended."""
+        """From now on ``heard`` gets everything that comes; None: the connection has ended."""
         self._heard = heard
         self.send("SUBSCRIBE", *channels)
 
     def send(self, *args: bytes | str | int) -> None:
-        """A command whose answer nobody waits for by itself."""
+        """Send a command whose answer no caller waits for."""
         self._transport.write(_pack(args))
 
     def end(self, why: str = "the connection was closed") -> None:
-        """Hang up; all who wait are told that it is unknown what became of their requests."""
+        """Close the connection. Calls that wait fail, as it is unknown what became of their requests."""
         if not self.ended:
             self.ended = True
             self._why = why
@@ -111,13 +111,13 @@ class Line(asyncio.Protocol):
                 self._heard(None)
 
     async def close(self) -> None:
-        """Hang up, and return when nothing is left of the connection."""
+        """Close the connection, and return when it is gone."""
         self.end()
         if not self._loop.is_closed() and not self._lost.done():
             await asyncio.wait([self._lost])
 
     async def stay(self) -> None:
-        """Until it is closed, or its loop ends: that closes generators which are still open."""
+        """Stay open until closed, or until the event loop ends: that closes generators which are still open."""
         self._stay = self._until_closed()
         await anext(self._stay)
 
@@ -131,7 +131,7 @@ class Line(asyncio.Protocol):
         return Unavailable(f"{self._where} cannot serve just now: {self._why}")
 
     def _look(self) -> None:
-        """Whether the server is silent for too long."""
+        """Close the connection if the server is silent for too long."""
         self._watch = None
         if self._waiting:
             due = max(self._waiting[0][1], self._heard_at + self._limit)
@@ -144,12 +144,12 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        line = transport.get_extra_info("socket")
-        if line is not None and line.family != getattr(socket, "AF_UNIX", None):
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:
                 if hasattr(socket, name):
-                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
@@ -183,70 +183,74 @@ class Line(asyncio.Protocol):
         self.end(why if self._heard_at else why + self._unheard)
 
 
-async def connect(place: Place, address: Address, *, limit: float) -> Line:
-    """A new connection, logged in; raises what the core understands."""
+async def connect(endpoint: Endpoint, address: Address, *, limit: float) -> Connection:
+    """A new connection, logged in. Raises errors of the core."""
     loop = asyncio.get_running_loop()
-    where = place.where
-    if place.in_clear(address) and not place.plaintext:
+    where = endpoint.where
+    if endpoint.in_clear(address) and not endpoint.plaintext:
         raise ConfigError(
-            f"{where}: expected TLS on the way to another machine, {address}: write {place.twin} if the server speaks "
-            "it. Where nobody can listen in, plaintext=yes in the URL does without"
+            f"{where}: expected TLS on the way to another machine, {address}. Write {endpoint.twin} if the server "
+            "speaks TLS; on a network where nobody can listen in, add plaintext=yes to the URL"
         )
-    unheard = "" if place.tls or address.path else f". If it speaks TLS, its URL begins with {place.twin}"
+    unheard = "" if endpoint.tls or address.path else f". If it speaks TLS, its URL begins with {endpoint.twin}"
     try:
         async with asyncio.timeout(_CONNECT):
             if address.path is not None:
-                _, line = await loop.create_unix_connection(lambda: Line(where, limit, unheard), address.path)
+                _, connection = await loop.create_unix_connection(
+                    lambda: Connection(where, limit, unheard), address.path
+                )
             else:
-                _, line = await loop.create_connection(
-                    lambda: Line(where, limit, unheard), address.host, address.port, ssl=place.tls_context
+                _, connection = await loop.create_connection(
+                    lambda: Connection(where, limit, unheard), address.host, address.port, ssl=endpoint.tls_context
                 )
             try:
-                await line.stay()
-                await _log_in(line, place)
+                await connection.stay()
+                await _log_in(connection, endpoint)
             except Unavailable as error:
-                if place.tls is not None:
-                    raise _no_tls(line, place, error) from None
+                if endpoint.tls is not None:
+                    raise _no_tls(connection, endpoint, error) from None
                 raise
             except BaseException:
-                await line.close()
+                await connection.close()
                 raise
     except TimeoutError:
         raise Unavailable(
-            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(place)}"
+            f"{where} cannot serve just now: no answer from {address} in {_CONNECT:g} seconds{_no_tls_there(endpoint)}"
         ) from None
     except SSLError as error:
-        told = translated(error, where)
+        problem = translated(error, where)
         if any(sign in str(error) for sign in _NOT_TLS):
-            told = ConfigError(f"{told}{_no_tls_there(place)}")
-        raise told from error
+            problem = ConfigError(f"{problem}{_no_tls_there(endpoint)}")
+        raise problem from error
     except Exception as error:
-        raise translated(error, where, login=place.login) from error
-    return line
+        raise translated(error, where, login=endpoint.login) from error
+    return connection
 
 
-async def _log_in(line: Line, place: Place) -> None:
-    if place.password is not None:
+async def _log_in(connection: Connection, endpoint: Endpoint) -> None:
+    if endpoint.password is not None:
         try:
-            await line.call("AUTH", *([] if place.user is None else [place.user]), place.password)
+            await connection.call("AUTH", *([] if endpoint.user is None else [endpoint.user]), endpoint.password)
         except Refused as error:
             if "without any password configured" in str(error):
-                raise NotLetIn(f"{place.where} asks for no password: leave {place.secret} out of the URL") from None
-            if error.code == "ERR":  # what follows may repeat what was sent
+                raise NotLetIn(
+                    f"{endpoint.where} asks for no password: leave {endpoint.secret} out of the URL"
+                ) from None
+            if error.code == "ERR":  # the rest of the message may repeat the password
                 raise Refused("AUTH was not understood, or is not asked for here") from None
             raise
-    if place.database:
-        await line.call("SELECT", place.database)
-    if place.tls is not None:
-        await line.call("PING")
+    if endpoint.database:
+        await connection.call("SELECT", endpoint.database)
+    if endpoint.tls is not None:
+        await connection.call("PING")
 
 
-def _no_tls_there(place: Place) -> str:
-    return f". If it speaks no TLS, its URL begins with {place.twin}" if place.tls is not None else ""
+def _no_tls_there(endpoint: Endpoint) -> str:
+    return f". If it speaks no TLS, its URL begins with {endpoint.twin}" if endpoint.tls is not None else ""
 
 
-def _no_tls(line: Line, place: Place, error: Unavailable) -> Exception:
-    """A server that wants to see a certificate says so only once it is spoken to; or it just hangs up."""
-    if line.refused_by_tls:
-        return ConfigError(f"{error}. Look at ca, cert, key and verify in the URL")
+def _no_tls(connection: Connection, endpoint: Endpoint, error: Unavailable) -> Exception:
+    """A server that wants a certificate says so after the first request, or just closes the connection."""
+    if connection.refused_by_tls:
+        return ConfigError(f"{error}. Check ca, cert, key and verify in the URL")
     return Unavailable(f"{error}. Does the server ask for a certificate? cert and key in the URL name one")

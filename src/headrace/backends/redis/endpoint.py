@@ -1,4 +1,4 @@
-"""Where a store is: what its URL says."""
+"""The address of a store: what its URL says."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from headrace.errors import ConfigError
 from headrace.text import shown
 
 _AT_SENTINELS = (
-    "Give sentinel_password in the URL, and sentinel_user where it is not the default one: sentinels have a login of "
-    "their own"
+    "Give sentinel_password in the URL, and sentinel_user if it is not the default: sentinels have their own login"
 )
 _PORT = {"one": 6379, "cluster": 6379, "sentinel": 26379}
 
 
 class Mode(Enum):
-    """How the servers belong together."""
+    """How several servers work together."""
 
     ONE = "one"
     SENTINEL = "sentinel"
@@ -42,7 +41,7 @@ class Address(NamedTuple):
 
 
 class Tls(NamedTuple):
-    """How a connection is kept from others' eyes."""
+    """How connections are encrypted."""
 
     ca: str | None = None
     cert: str | None = None
@@ -51,30 +50,30 @@ class Tls(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """One or several servers, and how to log in."""
 
     where: str
-    """As messages name it: without secrets."""
+    """How messages name it: without secrets."""
     addresses: tuple[Address, ...] = (Address("localhost", 6379),)
     mode: Mode = Mode.ONE
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     database: int = 0
     master: str = ""
-    """The name by which sentinels know the primary."""
+    """The name of the primary at the sentinels."""
     watcher: tuple[str | None, str] | None = field(default=None, repr=False)
-    """User and password at the sentinels, where they ask for any."""
+    """User and password at the sentinels, if they want any."""
     tls: Tls | None = None
     plaintext: bool = False
-    """Whether other machines may be talked to without it."""
+    """Whether other machines may be reached without TLS."""
     login: str = LOGIN
-    """What to do if the user is not let in."""
+    """What to do if the login is refused."""
     secret: str = "the password"
-    """What stands for it in the URL."""
+    """What messages call the password."""
 
-    def sentinel(self, address: Address) -> Place:
-        """One of the same servers, to log in there as at a sentinel."""
+    def sentinel(self, address: Address) -> Endpoint:
+        """The same with the login at the sentinels."""
         user, password = self.watcher or (None, None)
         where = f"{self.where}: the sentinel {address}"
         return replace(
@@ -87,14 +86,14 @@ class Place:
 
     @property
     def twin(self) -> str:
-        """What its URL would begin with if it were TLS; without it, where it is."""
+        """The scheme that would turn TLS on; or off, if it is on."""
         family = "valkey" if self.where.startswith("valkey") else "redis"
         kind = "" if self.mode is Mode.ONE else f"+{self.mode.value}"
         return f"{family}{'' if self.tls else 's'}{kind}://"
 
     @cached_property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What a TLS connection is made with; the files are read once."""
+        """The settings of TLS connections; the files are read once."""
         if self.tls is None:
             return None
         try:
@@ -122,8 +121,8 @@ def _check_key(tls: Tls, where: str) -> None:
             )
 
 
-def parse(url: str, options: dict[str, str], where: str) -> Place:
-    """Read a URL; what is known of ``options`` is taken out of it.
+def parse(url: str, options: dict[str, str], where: str) -> Endpoint:
+    """Read a URL; takes the ``options`` that it knows out of the dict.
 
     >>> parse("redis+cluster://a:7000,b:7000", {}, "there").addresses
     (Address(host='a', port=7000, path=None), Address(host='b', port=7000, path=None))
@@ -131,15 +130,15 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
     scheme, _, rest = url.partition("://")
     family, _, kind = scheme.partition("+")
     secure = family in ("rediss", "valkeys")
-    login, at, place = rest.partition("?")[0].rpartition("@")
+    login, at, servers = rest.partition("?")[0].rpartition("@")
     user, colon, password = login.partition(":")
     if at and not (colon and password):
         raise ConfigError(f"{where}: expected user:password@ or :password@ before the host, got no password")
-    hosts, _, path = place.partition("/")
+    hosts, _, path = servers.partition("/")
     if kind == "unix":
         if secure or hosts or not path:
             raise ConfigError(f"expected {family}+unix:///path/of/the/socket, got {where}")
-        return Place(
+        return Endpoint(
             where, (Address("", 0, "/" + unquote(path)),), Mode.ONE, _text(user, where),
             _text(password, where) if at else None,
             _database(options.pop("database", ""), where),
@@ -154,7 +153,7 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
         )
     database = _database(path, where)
     if mode is Mode.CLUSTER and database:
-        raise ConfigError(f"{where}: a cluster has database 0 alone, got {database}")
+        raise ConfigError(f"{where}: a cluster has only database 0, got {database}")
     master = options.pop("master", "") if mode is Mode.SENTINEL else ""
     if mode is Mode.SENTINEL and not master:
         raise ConfigError(f"{where}: expected the name of the primary that the sentinels watch: add ?master=NAME")
@@ -162,9 +161,9 @@ def parse(url: str, options: dict[str, str], where: str) -> Place:
     if mode is Mode.SENTINEL:
         name, secret = options.pop("sentinel_user", None), options.pop("sentinel_password", "")
         if name is not None and not secret:
-            raise ConfigError(f"{where}: sentinel_user: expected sentinel_password beside it")
+            raise ConfigError(f"{where}: sentinel_user: expected sentinel_password too")
         watcher = (name, secret) if secret else None
-    return Place(
+    return Endpoint(
         where, addresses, mode, _text(user, where), _text(password, where) if at else None, database, master, watcher,
         _tls(options, where) if secure else None, not secure and _switch(options, "plaintext", "no", where),
     )  # fmt: skip
@@ -182,7 +181,7 @@ def _text(encoded: str, where: str) -> str | None:
         return unquote(encoded, errors="strict") or None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"{where}: expected UTF-8 in what is percent-encoded of the user and the password, got other bytes"
+            f"{where}: expected percent-encoded UTF-8 in the user and the password, got other bytes"
         ) from None
 
 
@@ -209,5 +208,5 @@ def _tls(options: dict[str, str], where: str) -> Tls:
     verify = _switch(options, "verify", "yes", where)
     tls = Tls(options.pop("ca", None), options.pop("cert", None), options.pop("key", None), verify)
     if tls.key is not None and tls.cert is None:
-        raise ConfigError(f"{where}: key: expected cert beside it, the certificate that it belongs to")
+        raise ConfigError(f"{where}: key: expected its certificate in cert")
     return tls

@@ -1,3 +1,6 @@
+-- Ends leases and leases due jobs in one call; see ``finish`` and ``claim_answer``. ARGV: now or '', then as in ``claim_answer``, then as in
+-- ``finish``. Answers what both do; without a claim, if not all leases could be ended.
+
 local now = clock(ARGV[1])
 local answers = finish_all(now, 8)
 if #answers < tonumber(ARGV[8]) then

@@ -1,4 +1,4 @@
-"""One shard of a store that has several: what they ask each other, and are asked, to act as one."""
+"""One shard of several: what the shards are asked so that they act as one store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from headrace.backends.redis import rows as shapes
-from headrace.backends.redis.blob import encode
-from headrace.backends.redis.lines import Lines
-from headrace.backends.redis.rows import CODES
-from headrace.backends.redis.shard import NO_BOUND, Shard, at_arg, claim_args, steady_args
+from headrace.backends.redis import marshalling
+from headrace.backends.redis.connections import Connections
+from headrace.backends.redis.job_layout import encode
+from headrace.backends.redis.marshalling import CODES, at_arg
+from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args
 from headrace.seam.records import (
     Altered,
     Change,
@@ -20,27 +20,24 @@ from headrace.seam.records import (
     JobId,
     JobKey,
     Move,
-    PlaceStats,
-    QueueStats,
     Reap,
     Reaped,
     Selector,
     Stamp,
     SweepClause,
-    WorkerStats,
 )
 from headrace.types import JobState
 
 _ENTRIES = 200
 _ENTRY_BYTES = 4 * 1024 * 1024
-"""What is carried from shard to shard in one go."""
+"""How much is carried from shard to shard in one step."""
 
 TO_CLAIM, EXPIRED, PASSED_OVER = range(3)
 UNKNOWN, HERE, LEAVING = range(3)
 
 
 class Met(NamedTuple):
-    """A due job that a claim would meet; in the order in which it would."""
+    """A due job that a claim would find; sorted in the order of a claim."""
 
     priority: int
     run_at: int
@@ -55,11 +52,11 @@ class Peeked(NamedTuple):
     met: list[Met]
     next_in: int | None
     more: bool
-    """Whether there are due jobs behind those."""
+    """Whether there are due jobs after these."""
     quiet: bool
-    """Whether a queue has due jobs and no signal for those who wait for them."""
+    """Whether a queue has due jobs but no signal."""
     governed: frozenset[str] = frozenset()
-    """Which of the queues are; what they have was not looked at."""
+    """The governed queues; their jobs were not looked at."""
     paused: frozenset[str] = frozenset()
     resumes_in: int | None = None
     """How long until the first of these pauses ends."""
@@ -69,35 +66,35 @@ class Overdue(NamedTuple):
     """What a reap would find."""
 
     leases: list[tuple[int, JobId]]
-    """The first that have expired, by their end."""
+    """The first leases that have expired, and when they did."""
     cancellable: int
     """Due jobs that have expired."""
     targets: list[int]
     """Shards for which something waits here."""
     others: int
-    """What else there is to do: workers that are still listed, and should not be; queues whose groups are still to be
-    called anew."""
+    """What else there is to do: workers that are gone but still listed, and queues whose groups are to be called
+    again."""
 
 
 class Share(NamedTuple):
-    """What one shard does of a reap."""
+    """The part of a reap that one shard does."""
 
     leases: int
     cancellable: int
-    place: int
-    """Of its first job among all that are taken back …"""
-    places: int
-    """… and how many these are."""
+    first: int
+    """The position of its first job among all that are taken back."""
+    total: int
+    """How many are taken back in all."""
 
 
 class EndedJob(NamedTuple):
-    """One that a sweep may condemn."""
+    """A job that a sweep may remove."""
 
     instant: int
     id: JobId
     size: int
     old: bool
-    """Age alone condemns it."""
+    """Whether it goes for its age alone."""
 
 
 class Ended(NamedTuple):
@@ -107,7 +104,7 @@ class Ended(NamedTuple):
     bytes: int
     jobs: list[EndedJob]
     more: bool
-    """Whether there are many that it passed over, and maybe others behind them."""
+    """Whether it skipped many jobs, and there may be others after them."""
 
 
 class Outlived(NamedTuple):
@@ -115,16 +112,16 @@ class Outlived(NamedTuple):
 
     total: int
     instants: list[float]
-    """Until when the first are held …"""
+    """Until when the first are held."""
     more: bool
-    """… and whether there are others that may go."""
+    """Whether there are others that may go."""
 
 
-class Part(Shard):
-    """The shard ``number`` of several."""
+class ClusterShard(Shard):
+    """Shard ``number`` of several."""
 
-    def __init__(self, lines: Lines, base: str, where: str, number: int, away: shapes.Away) -> None:
-        super().__init__(lines, base, where, away)
+    def __init__(self, connections: Connections, base: str, where: str, number: int, away: marshalling.Away) -> None:
+        super().__init__(connections, base, where, away)
         self.number = number
         self.base = base
 
@@ -152,9 +149,9 @@ class Part(Shard):
         return answer > 1
 
     async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
-        """Cancel those that are due and have expired."""
-        told, queues = await self._run("expire", at_arg(at), b"".join(ids))
-        return shapes.reaped(told, shapes.names(queues))
+        """Cancel those of these jobs that are due and have expired."""
+        flat, queues = await self._run("expire", at_arg(at), b"".join(ids))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     # -- reap, sweep
 
@@ -165,12 +162,12 @@ class Part(Shard):
         return Overdue(leases, *rest)
 
     async def take_back(self, req: Reap, share: Share, at: Stamp) -> list[Reaped]:
-        """A share of a reap."""
-        told, queues = await self._run(
+        """Do one share of a reap."""
+        flat, queues = await self._run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
-            share.leases, share.place, share.places,
+            share.leases, share.first, share.total,
         )  # fmt: skip
-        return shapes.reaped(told, shapes.names(queues))
+        return marshalling.reaped(flat, marshalling.names(queues))
 
     async def ended(self, clause: SweepClause, at: Stamp) -> Ended:
         """What a sweep would find."""
@@ -184,14 +181,14 @@ class Part(Shard):
         return Ended(count, int(size), jobs, bool(more))
 
     async def heaviest(self, bound: str, limit: int) -> list[tuple[bytes, int]]:
-        """The tenants that have most of the dead letters here, one more than the limit at most."""
+        """The tenants with most dead letters here, at most one more than the limit."""
         flat = await self._run("heaviest", bound, limit)
         return [(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
 
     async def give(
         self, bound: str, gifts: Sequence[tuple[bytes, int]], clause: SweepClause, at: Stamp
     ) -> list[tuple[bytes, EndedJob]]:
-        """The oldest dead letters of tenants that are to give some; one more than the limit at most."""
+        """The oldest dead letters of tenants that have too many; at most one more than the limit."""
         pairs = [part for gift in gifts for part in gift]
         flat = await self._run("give", at_arg(at), clause.spare, clause.limit, bound, int(clause.dry_run), *pairs)
         return [
@@ -200,70 +197,64 @@ class Part(Shard):
         ]
 
     async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob], at: Stamp) -> tuple[int, int]:
-        """Remove these, as far as they are as they were; how many went, and their bytes."""
+        """Remove those of these jobs that have not changed. Returns how many, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]
         removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.place.value)], *flat)
         return removed, int(freed)
 
     async def outlived(self, clause: SweepClause, at: Stamp) -> Outlived:
-        """What a sweep of keys would find here, if this shard was all there is."""
+        """What a sweep of keys would find if this were the only shard."""
         removed, kept, more, instants = await self._sweep_keys(replace(clause, dry_run=True), at)
         return Outlived(removed + kept, [float(instant) for instant in instants], bool(more))
 
     # -- alter
 
     async def meet(self, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
-        """What the change would meet; nothing changes."""
+        """The jobs that the change would apply to; nothing changes."""
         return await self._alter(sel, change, at, "", 0, dry=True)
 
     async def move(self, sel: Selector, change: Move, to: int | None, at: Stamp) -> list[Altered]:
-        """Move to a queue of the shard ``to``; None: refuse."""
-        place = -1 if to is None else 0 if to == self.number else to + 1
-        return await self._alter(sel, change, at, change.queue, place)
+        """Move to a queue of shard ``to``; None: refuse."""
+        target = -1 if to is None else 0 if to == self.number else to + 1
+        return await self._alter(sel, change, at, change.queue, target)
 
     # -- where jobs are
 
     async def locate(self, ids: Sequence[JobId], keys: Sequence[JobKey]) -> tuple[list[int], list[JobId]]:
-        """For each id whether it is unknown, here or leaving for another shard, or when it left; for each key who last
-        took it, or ``b""``."""
-        told, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
-        return told, holders
+        """For each id: whether it is unknown, here or leaving, or when it left. For each key: the id that last took it,
+        or ``b""``."""
+        codes, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
+        return codes, holders
 
     async def taken(self, keys: Sequence[JobKey], at: Stamp) -> list[bool]:
-        """For each key whether it keeps jobs that come with it from moving here."""
-        told = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
-        return [bool(one) for one in told]
+        """For each key whether it keeps a job from moving here."""
+        answers = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
+        return [bool(one) for one in answers]
 
     async def mark(self, ids: Sequence[JobId]) -> list[JobId]:
-        """Remember that these jobs are to be looked for in other shards; those that are here all the same."""
+        """Mark these jobs as being in another shard. Returns those that are here after all."""
         return [ids[i - 1] for i in await self._run("mark", b"".join(ids))]
 
     async def unmark(self, ids: Sequence[JobId]) -> None:
-        """Forget that these jobs were here."""
+        """Remove the marks of these jobs."""
         await self._run("unmark", b"".join(ids))
 
     # -- what goes from shard to shard
 
     async def outbox(self, target: int, upto: bytes = b"") -> list[bytes]:
-        """Drop the entries for ``target`` up to the one with that mark, which it has; the next ones."""
+        """Drop the entries for ``target`` up to that mark, which have arrived. Returns the next ones."""
         found: list[bytes] = await self._run("outbox", target, upto, _ENTRIES, _ENTRY_BYTES)
         return found
 
     async def receive(self, source: int, entries: Sequence[bytes]) -> bytes:
-        """Take in what the shard ``source`` has sent; the mark of the last of it."""
+        """Take in entries of shard ``source``. Returns the mark of the last one."""
         mark: bytes = await self._run("receive", source, *entries)
         return mark
 
-    async def numbers(
-        self, at: Stamp, names: Sequence[str] | None
-    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
-        """Queues, workers by their holders, places."""
-        return await self._numbers(at, names)
+
+def _time(micros: bytes) -> int | None:
+    return None if int(micros) < 0 else int(micros)
 
 
-def _time(told: bytes) -> int | None:
-    return None if int(told) < 0 else int(told)
-
-
-def _names(told: Sequence[bytes]) -> frozenset[str]:
-    return frozenset(name.decode() for name in told)
+def _names(names: Sequence[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in names)

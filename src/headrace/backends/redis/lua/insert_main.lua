@@ -1,3 +1,5 @@
+-- Runs an insert; see ``insert``.
+
 local now = clock(ARGV[1])
 local qids = {}
 for i, name in ipairs(cmsgpack.unpack(ARGV[2])) do

@@ -1,4 +1,4 @@
-"""Records as the arguments of scripts, and their answers as records."""
+"""Records as arguments of scripts, and answers of scripts as records."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.backends.redis.blob import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
+from headrace.backends.redis.job_layout import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.backends.settled import check_settled
 from headrace.errors import InvalidJob
-from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement
+from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement, Stamp
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")
@@ -29,8 +29,8 @@ STATES = (
 CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _ASKED = frozenset((1, 3))
-"""The cancellation of a running job was asked for, by somebody or by a plan; see ``jobs.lua``."""
-_PLACES = {name: place for place, name in enumerate(SECTIONS, start=1)}
+"""Values of ``cancel`` while a cancellation is requested, by a client or by a plan; see ``jobs.lua``."""
+_SECTION_NUMBERS = {name: number for number, name in enumerate(SECTIONS, start=1)}
 
 _ROW = Struct(">16sHhqqqI")
 _LEASE = Struct(">16sQ")
@@ -38,12 +38,23 @@ _pack_epoch = Struct(">Q").pack
 _pack_long = Struct(">I").pack
 _FAILED_ATTEMPT, _KEEP_LOST, _KEEP, _RESULT, _UNBEGUN = 1, 2, 4, 8, 16
 
+T = TypeVar("T")
 Away = Callable[[str], int | None]
-"""Of a queue: the number of the shard that it belongs to, where that is another."""
+"""Returns the shard of a queue if that is another one, else None."""
+
+
+def at_arg(at: Stamp) -> int | str:
+    """A time as scripts take it."""
+    return "" if at is None else at
+
+
+def or_false(value: T | None) -> T | bool:
+    """An optional value as scripts take it in msgpack."""
+    return False if value is None else value
 
 
 def checked(rows: Iterable[Row]) -> None:
-    """Refuse what there is no section for."""
+    """Refuse rows with an unknown section."""
     for row in rows:
         if not row.cells.keys() <= _SECTIONS:
             raise InvalidJob(f"the sections are {SECTIONS}, but a row came with {tuple(row.cells)}; nothing was stored")
@@ -58,8 +69,7 @@ def weight(row: Row) -> int:
 def insert_args(rows: Sequence[Row]) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
     """Queue names, heads, keys, inboxes, tenants, groups, and the body of each row."""
     checked(rows)
-    places = {row.queue: None for row in rows}
-    names = list(places)
+    names = list(dict.fromkeys(row.queue for row in rows))
     numbers = {name: number for number, name in enumerate(names, start=1)}
     heads = b"".join(
         [
@@ -89,11 +99,11 @@ def names(flat: Sequence[Any]) -> dict[int, str]:
 
 
 UNREADABLE = (StructError, ValueError, LookupError, TypeError, msgspec.MsgspecError)
-"""What reading a job raises that was not written by us."""
+"""What reading a job raises if its bytes are not as we wrote them."""
 
 
 def claimed(answer: Sequence[Any], want: frozenset[str] | None) -> tuple[Claimed, list[JobId]]:
-    """What a claim brought, and the ids of those jobs that cannot be read."""
+    """The answer of a claim, and the ids of jobs that cannot be read."""
     ids, jobs, states, patched, errors, flat, next_in, passed, over, _ = answer
     queues = names(flat)
     found: list[Leased] = []
@@ -137,27 +147,26 @@ def reaped(flat: Sequence[Any], queues: Mapping[int, str]) -> list[Reaped]:
 
 
 def entries(rows: Sequence[Row], away: Away, blobs: list[bytes]) -> list[tuple[int, int]]:
-    """Those rows that go to another shard: its number, and theirs among the blobs."""
+    """The rows that go to another shard: its number, and the row's number among the blobs."""
     found = []
     for row in rows:
         target = away(row.queue)
         if target is not None:
             _, head, *_, bodies = insert_args([row])
-            key, inbox = False if row.key is None else row.key, False if row.reply_to is None else row.reply_to
-            group = False if row.group is None else row.group
-            names = encode((row.queue, key, row.hold_failed, inbox, row.tenant, group))
+            optional = or_false(row.key), row.hold_failed, or_false(row.reply_to), row.tenant, or_false(row.group)
+            names = encode((row.queue, *optional))
             blobs.append(head + _pack_long(len(names)) + names + bodies[0])
             found.append((target, len(blobs)))
     return found
 
 
 def nowhere(_queue: str) -> int | None:
-    """There is no other shard."""
+    """For a store with one shard."""
     return None
 
 
 def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
-    """The arguments of a finish; ``away`` tells the number of another shard to which a queue belongs."""
+    """The arguments of a finish."""
     check_settled(batch)
     kinds: dict[tuple[int, int, int, int, int], int] = {}
     kind_of = []
@@ -180,15 +189,15 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
         if s.reason or s.error is not None or s.cells or s.queue is not None or s.priority is not None or rows_away:
             if s.cells and not s.cells.keys() <= _SECTIONS:
                 raise InvalidJob(f"the sections are {SECTIONS}, but a settlement came with {tuple(s.cells)}")
-            cells = [(_PLACES[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
+            cells = [(_SECTION_NUMBERS[name], _blob(blobs, cell)) for name, cell in (s.cells or {}).items()]
             more.append(
                 (
                     i,
                     s.reason,
                     _blob(blobs, s.error),
                     cells or False,
-                    False if s.queue is None else s.queue,
-                    False if s.priority is None else s.priority,
+                    or_false(s.queue),
+                    or_false(s.priority),
                     False if s.queue is None or (target := away(s.queue)) is None else target,
                     rows_away,
                 )
@@ -215,7 +224,7 @@ def finish_args(batch: Sequence[Settlement], away: Away = nowhere) -> list[Any]:
 
 
 def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
-    """Its number among those that follow; False for none."""
+    """Add a blob, and return its number; False for none."""
     if blob is None:
         return False
     blobs.append(blob)
@@ -223,7 +232,7 @@ def _blob(blobs: list[bytes], blob: bytes | None) -> int | bool:
 
 
 def leases_arg(leases: Sequence[tuple[JobId, int]]) -> bytes:
-    """The leases that a beat names."""
+    """The leases of a beat."""
     return b"".join([_LEASE.pack(job_id, epoch) for job_id, epoch in leases])
 
 
@@ -240,8 +249,8 @@ def _remains(answer: Sequence[Any], queues: Mapping[int, str]) -> Record:
     job_id, _, packed, *_ = answer
     queue, state = "", JobState.FAILED
     try:
-        told = State(packed)
-        queue, state = queues[told.qid], STATES[told.state]
+        known = State(packed)
+        queue, state = queues[known.qid], STATES[known.state]
     except UNREADABLE:
         pass
     return Record(job_id, queue, "", state, reason=CORRUPT if state is JobState.FAILED else "")

@@ -1,6 +1,6 @@
--- Stop or resume claims from a queue, or of the jobs of one of its tenants or tasks. ARGV: now or '', its name, what (q, t, k), the name
--- of the tenant or task, for how long (0: resume; '' : until it is resumed). Answers whether something is still to be done bit by
--- bit.
+-- Pauses or resumes a queue, or one of its tenants or tasks.
+-- ARGV: now or '', the queue's name, what (q, t, k), the name of the tenant or task, for how long (0: resume; '' : until it is resumed).
+-- Answers whether steps are left to be done.
 local now = clock(ARGV[1])
 local qid = qid_of(ARGV[2])
 local resumed = ARGV[5] == '0'
@@ -22,7 +22,7 @@ else
         local paused = base .. ':oz:' .. qid
         many('ZREM', paused, call('ZRANGEBYSCORE', paused, '-inf', number(now), 'LIMIT', 0, 1000))
         keep(paused, ARGV[4])
-        rule().rouse_all(qid)
+        rule().reconsider_all(qid)
     elseif not resumed or turns().known(qid, ARGV[4]) then
         local t = turns().tenant(qid, ARGV[4])
         t.paused = till

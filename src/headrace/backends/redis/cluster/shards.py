@@ -1,34 +1,35 @@
-"""All shards of a store, and where its jobs are among them."""
+"""All shards of a store, and in which of them its jobs are."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from binascii import crc_hqx
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from headrace.backends.redis.cluster.part import HERE, LEAVING, UNKNOWN, Part
+from headrace.backends.redis.cluster.shard import HERE, LEAVING, UNKNOWN, ClusterShard
 from headrace.backends.redis.cluster.transfer import Relay
-from headrace.backends.redis.lines import SLOTS, Lines, slot_of
+from headrace.backends.redis.connections import SLOTS, Connections, slot_of
+from headrace.backends.redis.marshalling import Away
 from headrace.errors import Unavailable
 from headrace.seam.records import JobId, JobKey, Leased
 
 T = TypeVar("T")
 _REMEMBERED = 100_000
-"""Jobs of which a process remembers the shard."""
+"""How many jobs' shards a process remembers."""
 _REFUSED = 20_000
-"""Jobs of which it remembers where they found no room."""
+"""How many jobs that found no room a process remembers."""
 _LEASES = 10_000
-"""Leases of which it remembers that they are its own, and where."""
+"""How many of its own leases a process remembers."""
 _ROUNDS = 10
-"""How often all shards are asked for a job that goes on and on."""
+"""How often all shards are asked for a job that keeps moving."""
 
 
 @functools.cache
 def tags(count: int) -> tuple[str, ...]:
-    """The hash tag of each shard: the slot of the i-th of N is in the i-th N-th of all slots, so that primaries with
-    equal parts of the slots have equal numbers of shards.
+    """The hash tag of each shard. The slot of shard i of N is in the i-th N-th of all slots, so primaries with equal
+    parts of the slots have equal numbers of shards.
 
     >>> [slot_of(f"{{{tag}}}") * 4 // SLOTS for tag in tags(4)]
     [0, 1, 2, 3]
@@ -41,59 +42,67 @@ def tags(count: int) -> tuple[str, ...]:
     return tuple(found[shard] for shard in range(count))
 
 
-class Fleet:
-    """A queue's jobs are all in one shard, which follows from its name."""
+class Shards:
+    """All shards. The jobs of a queue are in one of them, which follows from its name."""
 
-    def __init__(self, lines: Lines, prefix: str, count: int, where: str) -> None:
-        self.parts = [
-            Part(lines, f"{prefix}{{{tag}}}", where, number, _Away(self, number))
+    def __init__(self, connections: Connections, prefix: str, count: int, where: str) -> None:
+        self.all = [
+            ClusterShard(connections, f"{prefix}{{{tag}}}", where, number, self._away_from(number))
             for number, tag in enumerate(tags(count))
         ]
-        self.relay = Relay(self.parts)
+        self.relay = Relay(self.all)
         self.where = where
         self._seen: dict[JobId, int] = {}
         self._leased: dict[JobId, tuple[int, int]] = {}
         self._refused: dict[JobId, int] = {}
 
-    def number_of(self, queue: str) -> int:
-        """The shard of a queue."""
-        return crc_hqx(queue.encode(), 0) % len(self.parts)
+    def _away_from(self, here: int) -> Away:
+        def away(queue: str) -> int | None:
+            number = self.number_of(queue)
+            return None if number == here else number
 
-    def part_of(self, queue: str) -> Part:
-        """The same, itself."""
-        return self.parts[self.number_of(queue)]
+        return away
+
+    def number_of(self, queue: str) -> int:
+        """The number of a queue's shard."""
+        return crc_hqx(queue.encode(), 0) % len(self.all)
+
+    def shard_of(self, queue: str) -> ClusterShard:
+        """The shard of a queue."""
+        return self.all[self.number_of(queue)]
 
     # -- what is remembered
 
     def saw(self, ids: Iterable[JobId], number: int) -> None:
-        """These jobs are there."""
+        """These jobs were seen in this shard."""
         seen = self._seen
         for job_id in ids:
             seen[job_id] = number
         shorten(seen)
 
     def last_seen(self, job_id: JobId) -> int | None:
-        """The shard in which a job was, if that is remembered."""
+        """The shard in which the job was seen last, if it is remembered."""
         return self._seen.get(job_id)
 
     def refused(self, jobs: Iterable[tuple[JobId, int]]) -> None:
-        """These found no room in these shards. Of each the first is remembered: a repeated enqueue asks that one."""
+        """These jobs found no room in these shards. For each job the first shard is remembered: a repeated enqueue asks
+        that one."""
         for job_id, number in jobs:
             self._refused.setdefault(job_id, number)
         shorten(self._refused, _REFUSED)
 
     def admitted(self, ids: Iterable[JobId]) -> None:
-        """These need no room any more."""
+        """These jobs are stored."""
         if self._refused:
             for job_id in ids:
                 self._refused.pop(job_id, None)
 
     def refused_in(self, job_id: JobId) -> int | None:
-        """The shard in which it found no room, if that is remembered."""
+        """The shard in which the job found no room, if it is remembered."""
         return self._refused.get(job_id) if self._refused else None
 
     def leased(self, jobs: Iterable[Leased], number: int) -> None:
-        """This process has claimed these there."""
+        """This process has claimed these jobs in this shard."""
         for job in jobs:
             self._seen[job.id] = number
             self._leased[job.id] = (job.epoch, number)
@@ -101,17 +110,19 @@ class Fleet:
         shorten(self._leased, _LEASES)
 
     def leased_in(self, job_id: JobId, epoch: int) -> int | None:
-        """The shard in which this process claimed the job so. A running job does not leave its shard: what that one
-        says of the lease is so, whatever the others say."""
+        """The shard in which this process got this lease. A running job does not leave its shard, so that shard alone
+        knows about the lease."""
         known, number = self._leased.get(job_id, (epoch, None))
         return number if known == epoch else None
 
     # -- what is asked for
 
     async def locate(self, ids: Collection[JobId]) -> dict[JobId, int]:
-        """Which shard each job is in, of those that are anywhere; all are asked. One that is on its way is helped. One
-        that went to another shard while they were asked may be overlooked, but has then left a mark: so where there are
-        marks, all are asked again, until there are no new ones; raises ``Unavailable`` when that does not end."""
+        """Ask all shards which of them has each job. Jobs that are on their way are carried first.
+
+        A job that moves while the shards are asked may be overlooked, but then it has left a mark. So all are asked
+        again until there are no new marks; raises ``Unavailable`` if that does not end.
+        """
         if not ids:
             return {}
         found: dict[JobId, int] = {}
@@ -120,7 +131,7 @@ class Fleet:
         for _ in range(_ROUNDS):
             here, leaving, left = await self._ask_all(missing)
             if leaving:
-                await self.relay.carry_waiting(set(leaving.values()), range(len(self.parts)))
+                await self.relay.carry_waiting(set(leaving.values()), range(len(self.all)))
                 here, leaving, left = await self._ask_all(missing)
                 here = leaving | here
             found |= here
@@ -130,7 +141,7 @@ class Fleet:
                 break
             marks = left
         else:
-            raise Unavailable(f"{self.where} cannot serve just now: {len(missing)} jobs go from queue to queue")
+            raise Unavailable(f"{self.where} cannot serve just now: {len(missing)} jobs keep moving between queues")
         for job_id, number in found.items():
             self.saw([job_id], number)
         return found
@@ -138,29 +149,29 @@ class Fleet:
     async def _ask_all(
         self, ids: Collection[JobId]
     ) -> tuple[dict[JobId, int], dict[JobId, int], dict[JobId, set[tuple[int, int]]]]:
-        """Who is where, who is on the way from where, and who has left where and when."""
+        """Ask all shards: which jobs they have, which are leaving them, and which have left them and when."""
         names = list(ids)
         found: dict[JobId, int] = {}
         leaving: dict[JobId, int] = {}
         left: dict[JobId, set[tuple[int, int]]] = {}
         problem: Unavailable | None = None
-        for part, answer in zip(self.parts, await attempt(p.locate(names, ()) for p in self.parts), strict=True):
+        for shard, answer in zip(self.all, await attempt(shard.locate(names, ()) for shard in self.all), strict=True):
             if isinstance(answer, Unavailable):
                 problem = answer
                 continue
-            for name, told in zip(names, answer[0], strict=True):
-                if told == HERE:
-                    found[name] = part.number
-                elif told == LEAVING:
-                    leaving[name] = part.number
-                elif told != UNKNOWN:
-                    left.setdefault(name, set()).add((part.number, told))
+            for name, code in zip(names, answer[0], strict=True):
+                if code == HERE:
+                    found[name] = shard.number
+                elif code == LEAVING:
+                    leaving[name] = shard.number
+                elif code != UNKNOWN:
+                    left.setdefault(name, set()).add((shard.number, code))
         if problem is not None and len(found) < len(names):
             raise problem
         return found, {name: number for name, number in leaving.items() if name not in found}, left
 
     async def whereabouts(self, ids: Iterable[JobId]) -> dict[JobId, int]:
-        """As far as it is remembered; the others are asked for."""
+        """The shards of these jobs: remembered ones, and the others after asking."""
         known: dict[JobId, int] = {}
         unknown: list[JobId] = []
         for job_id in dict.fromkeys(ids):
@@ -172,7 +183,7 @@ class Fleet:
         return known | await self.locate(unknown) if unknown else known
 
     async def holders(self, keys: Sequence[JobKey]) -> list[JobId]:
-        """Who last took each of these keys; unknown ones are left out."""
+        """The jobs that last took these keys; unknown keys are left out."""
         found = await self._holders(keys)
         if missing := [key for key in keys if key not in found]:
             await self.bring(missing)
@@ -180,10 +191,8 @@ class Fleet:
         return [found[key] for key in keys if key in found]
 
     async def _holders(self, keys: Sequence[JobKey]) -> dict[JobKey, JobId]:
-        groups: dict[int, list[JobKey]] = {}
-        for key in keys:
-            groups.setdefault(self.number_of(key.queue), []).append(key)
-        calls = [self.parts[number].locate((), of) for number, of in groups.items()]
+        groups = by_shard(keys, lambda key: self.number_of(key.queue))
+        calls = [self.all[number].locate((), of) for number, of in groups.items()]
         found: dict[JobKey, JobId] = {}
         for (number, of), (_, holders) in zip(groups.items(), await every(calls), strict=True):
             self.saw(filter(None, holders), number)
@@ -191,30 +200,26 @@ class Fleet:
         return found
 
     async def bring(self, keys: Iterable[JobKey]) -> None:
-        """Carry what is on its way to the queues of these keys: a job has no key until it has arrived."""
-        await self.relay.carry_waiting(range(len(self.parts)), {self.number_of(key.queue) for key in keys})
+        """Carry whatever is on its way to the queues of these keys: a job takes its key when it arrives."""
+        await self.relay.carry_waiting(range(len(self.all)), {self.number_of(key.queue) for key in keys})
+
+
+def by_shard(items: Iterable[T], number_of: Callable[[T], int]) -> dict[int, list[T]]:
+    """Items by the number of their shard, in their order."""
+    groups: dict[int, list[T]] = {}
+    for item in items:
+        groups.setdefault(number_of(item), []).append(item)
+    return groups
 
 
 def shorten(remembered: dict[Any, Any], most: int = _REMEMBERED) -> None:
-    """Forget what was remembered first."""
+    """Forget the oldest entries."""
     while len(remembered) > most:
         del remembered[next(iter(remembered))]
 
 
-class _Away:
-    """Of a queue: its shard, where that is not this one."""
-
-    def __init__(self, fleet: Fleet, here: int) -> None:
-        self._fleet = fleet
-        self._here = here
-
-    def __call__(self, queue: str) -> int | None:
-        number = self._fleet.number_of(queue)
-        return None if number == self._here else number
-
-
 async def attempt(calls: Iterable[Awaitable[T]]) -> list[T | Unavailable]:
-    """All answers, or why there is none."""
+    """All answers, each or the reason why there is none."""
     answers: list[T | Unavailable] = []
     for answer in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(answer, BaseException) and not isinstance(answer, Unavailable):
@@ -224,13 +229,13 @@ async def attempt(calls: Iterable[Awaitable[T]]) -> list[T | Unavailable]:
 
 
 async def every(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """All answers; raises once all are done, if one of them cannot be had."""
+    """All answers; if one is missing, raises once all calls are done."""
     answers = await attempt(calls)
     return [checked(answer) for answer in answers]
 
 
 def checked(answer: T | Unavailable) -> T:
-    """The answer; raises why there is none."""
+    """The answer; raises if there is none."""
     if isinstance(answer, Unavailable):
         raise answer
     return answer

@@ -1,5 +1,5 @@
-"""A job as the store keeps it: one string of bytes for what it came with, one for where it is. Both are laid out at the
-top of ``common.lua``."""
+"""How the store keeps a job: one string of bytes for the job as it was enqueued, one for its state. Both are laid out
+at the top of ``common.lua``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.types import SECTIONS
 
 _Plain = tuple[str | None, str, str, int | None, int | None, int | None]
 Head = tuple[str | None, str, str, int | None, int | None, int | None, str | None]
-"""Key, task, tenant, max_attempts, timeout, result_ttl, group; the last is stored only where there is one."""
+"""Key, task, tenant, max_attempts, timeout, result_ttl, group; the group is stored only if there is one."""
 
 JOB = Struct(">QIIhBQI")
 """Enqueued_at, size, qid, priority, flags, expires_at; and the length of the head that follows."""
 STATE = Struct(">BBIQQIIIhBQQQ")
 _LENGTHS = Struct(">IIIII")
-"""Of the headers and of each section."""
+"""The lengths of the headers and of each section."""
 _PATCHES = Struct(">IIII")
 _LONG = Struct(">I")
 NONE, KEPT = 2**32 - 1, 2**32 - 2
 KEYED, GROUPED, BEGUN = 1, 2, 4
 _SEVEN = 0x97
-"""How a head begins that has a group."""
+"""The first byte of a head that has a group."""
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_plain: Callable[[bytes], _Plain] = msgspec.msgpack.Decoder(_Plain).decode
@@ -34,7 +34,7 @@ _decode_grouped: Callable[[bytes], Head] = msgspec.msgpack.Decoder(Head).decode
 
 
 def body(row: Row) -> bytes:
-    """What follows the part of a job that the server fills in."""
+    """The part of a job that follows what the server fills in."""
     if row.group is not None:
         named = (row.key, row.task, row.tenant, row.max_attempts, row.timeout, row.result_ttl, row.group)
         head = _framed(encode(named))
@@ -73,7 +73,7 @@ def head_of(job: bytes, flags: int, length: int) -> Head:
 
 
 def contents(job: bytes, at: int, patched: bytes | None, want: frozenset[str] | None) -> tuple[bytes | None, Cells]:
-    """Headers, and as many cells as are wanted: as they were enqueued, or what a run has made of them."""
+    """Headers, and those cells that are wanted: as they were enqueued, or as a run has replaced them."""
     lengths = _LENGTHS.unpack_from(job, at)
     at += _LENGTHS.size
     headers = None
@@ -100,7 +100,7 @@ def contents(job: bytes, at: int, patched: bytes | None, want: frozenset[str] | 
 
 
 class Job:
-    """What was enqueued."""
+    """A job as it was enqueued."""
 
     def __init__(self, job: bytes) -> None:
         self.enqueued_at, self.size, self.qid, self.priority, self.flags, self.expires_at, length = JOB.unpack_from(job)
@@ -114,7 +114,7 @@ class Job:
 
 
 class State:
-    """Where a job is, and what changed since."""
+    """The state of a job, and what has changed since it was enqueued."""
 
     def __init__(self, packed: bytes) -> None:
         (

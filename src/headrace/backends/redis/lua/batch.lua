@@ -1,23 +1,23 @@
--- What a claim takes.
+-- Leases jobs for one claim.
 
 local CHUNK = 1000
--- How many steps a claim makes, where a look at a job is one, and how many jobs it cancels, about.
+-- Bounds of the work that one claim does: steps (looking at a job is one) and cancelled jobs, roughly.
 local STEPS, CANCELS = 2000, 1000
--- How many bodies are read before it is known how large they are.
+-- How many bodies are read before their usual size is known.
 local FIRST = 8
 
--- What a claim has taken so far, and what it may still take.
-local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
+-- Opens the batch of a claim: what it has taken, and what it may still take.
+local function open_batch(now, holder, limit, lease_for, lost_below, max_bytes)
     local ids, jobs, states, expired = {}, {}, {}, {}
     local saved, leases = {}, {}
     local read, weight = 0, 0
     local dying = call('EXISTS', base .. ':y') == 1
     local till = number(now + lease_for)
-    -- What the state of every job begins with that is leased for the first time.
+    -- The first bytes of the state of every job that is leased for the first time.
     local leased = struct.pack('>BBI4I8I8I4', RUNNING, 0, 0, now + lease_for, 0, 0)
     local b = {
         now = now, holder = holder, ids = ids, jobs = jobs, states = states, expired = expired, passed = {}, room = max_bytes, steps = 0,
-        lines = {}, passing = {}, qids = {},
+        cursors = {}, passing = {}, qids = {},
     }
 
     function b.left()
@@ -28,12 +28,12 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
         b.steps = b.steps + steps
     end
 
-    -- Whether it has done so much that it leaves the rest to the next.
-    function b.tired()
+    -- Whether the claim has done enough work, and leaves the rest to the next one.
+    function b.is_spent()
         return b.steps >= STEPS or #expired >= CANCELS
     end
 
-    -- The bodies of as many jobs of a piece, from one on, as there may be room for.
+    -- Reads the bodies of a piece from ``from`` on, as many as there may be room for.
     local function read_bodies(piece, from, bodies, most)
         local count_most = read == 0 and FIRST or math.max(1, math.min(CHUNK, 4 * read, math.ceil(b.room * read / weight)))
         local last = math.min(#piece, from + math.min(count_most, most) - 1)
@@ -44,16 +44,16 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
         end
     end
 
-    -- Write down what was leased.
+    -- Writes the leases.
     function b.flush()
         many('HSET', base .. ':s', saved)
         many('ZADD', base .. ':l', leases)
         saved, leases = {}, {}
     end
 
-    -- Lease up to ``most`` jobs of a piece, of a tenant (0: none), in its order. Answers how many, by place too, and whether others may
-    -- have come where claims look: then what is left of the piece was not looked at.
-    function b.take(piece, scores, places, most, tenant)
+    -- Leases up to ``most`` jobs of a piece, in its order; ``tenant`` is the number of their tenant, or 0. Returns how many, which jobs
+    -- left each cursor, and whether other jobs may have been added meanwhile: then the rest of the piece was not looked at.
+    function b.take(piece, scores, cursors, most, tenant)
         b.step(#piece)
         local was = ask('HMGET', base .. ':s', piece)
         local dies = dying and ask('ZMSCORE', base .. ':y', piece)
@@ -63,7 +63,7 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
             if taken >= most or b.room <= 0 or #expired >= CANCELS or stale then
                 break
             end
-            local id, place = piece[i], places[i]
+            local id, cursor = piece[i], cursors[i]
             local packed, size
             if dies and dies[i] and tonumber(dies[i]) <= now then
                 b.flush()
@@ -72,14 +72,14 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 finish(id, j, CANCELLED, now, 'expired')
                 expired[#expired + 1] = id
                 b.qids[j.qid] = true
-                place.at = place.at - 1
+                cursor.at = cursor.at - 1
                 stale = calls_made > calls
             elseif is_whole_state(was[i]) and struct.unpack('>I4', was[i], LOST_AT) >= lost_below then
                 b.passed[read_state(was[i]).qid] = true
-                place.passed = (place.passed or 0) + 1
-                if not place.passed_at then
-                    place.passed_at = tonumber(scores[i])
-                    b.passing[#b.passing + 1] = place
+                cursor.passed = (cursor.passed or 0) + 1
+                if not cursor.passed_at then
+                    cursor.passed_at = tonumber(scores[i])
+                    b.passing[#b.passing + 1] = cursor
                 end
             else
                 if bodies[i] == nil then
@@ -90,12 +90,12 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                 if whole then
                     weighs, qid = struct.unpack('>I4I4', bodies[i], JOB_SIZE_AT)
                 end
-                if not whole or (j and (j.unreadable or j.epoch >= FOREVER)) or (not j and qid ~= place.qid) then
-                    call('ZREM', place.key, id)
-                    place.at, place.aside = place.at - 1, (place.aside or 0) + 1
-                    gone[place] = gone[place] or {}
-                    count(place.qid, AVAILABLE, #id == 16 and -1 or 0)
-                    set_aside(id, place.qid)
+                if not whole or (j and (j.unreadable or j.epoch >= FOREVER)) or (not j and qid ~= cursor.qid) then
+                    call('ZREM', cursor.key, id)
+                    cursor.at, cursor.aside = cursor.at - 1, (cursor.aside or 0) + 1
+                    gone[cursor] = gone[cursor] or {}
+                    count(cursor.qid, AVAILABLE, #id == 16 and -1 or 0)
+                    set_aside(id, cursor.qid)
                     aside = true
                 elseif j then
                     j.state, j.epoch = RUNNING, math.max(j.epoch + 1, now)
@@ -114,13 +114,13 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
                     n = #saved
                     saved[n + 1], saved[n + 2] = id, packed
                     leases[n + 1], leases[n + 2] = till, id
-                    local list = gone[place]
+                    local list = gone[cursor]
                     if not list then
                         list = {}
-                        gone[place] = list
+                        gone[cursor] = list
                     end
                     list[#list + 1] = id
-                    place.at = place.at - 1
+                    cursor.at = cursor.at - 1
                 end
             end
         end
@@ -128,15 +128,15 @@ local function open_basket(now, holder, limit, lease_for, lost_below, max_bytes)
             many('ZREM', base .. ':y', {unpack(ids, #ids - taken + 1)})
         end
         local emptied = {}
-        for place, list in pairs(gone) do
-            if place.over and not place.early and place.at == 0 and place.next > #place.items and not stale then
-                emptied[#emptied + 1] = place.key
+        for cursor, list in pairs(gone) do
+            if cursor.over and not cursor.early and cursor.at == 0 and cursor.next > #cursor.items and not stale then
+                emptied[#emptied + 1] = cursor.key
             else
-                many('ZREM', place.key, list)
+                many('ZREM', cursor.key, list)
             end
-            b.qids[place.qid] = true
-            count(place.qid, AVAILABLE, -#list)
-            count(place.qid, RUNNING, #list)
+            b.qids[cursor.qid] = true
+            count(cursor.qid, AVAILABLE, -#list)
+            count(cursor.qid, RUNNING, #list)
         end
         if #emptied > 0 then
             call('DEL', unpack(emptied))

@@ -1,10 +1,12 @@
--- Jobs that cannot be read. They become FAILED with the reason 'corrupt', so that they can be listed and deleted; what they came with, if
--- that is what cannot be read, becomes the blob of a job without a name.
+-- Sets aside jobs that cannot be read.
+-- They become FAILED with the reason 'corrupt', so that they can be listed and deleted. If the enqueued job itself cannot be read, its
+-- bytes become the blob of a job without a name.
 
--- No key, task, tenant or number (msgpack).
+-- A head without key, task, tenant or numbers (msgpack).
 local NAMELESS = '\150\192\160\160\192\192\192'
 
--- ``id`` stands nowhere any more, and is counted nowhere; ``qid`` is its queue. One that is on no list is no job, and is forgotten.
+-- Sets one job aside. The caller has taken it off every list and out of the counts; ``qid`` is its queue. An id that is not among the jobs
+-- is forgotten.
 set_aside = function(id, qid, as_blob)
     if #id ~= 16 or not call('ZSCORE', base .. ':a', id) then
         call('HDEL', base .. ':j', id)
@@ -30,10 +32,10 @@ set_aside = function(id, qid, as_blob)
     save(id, j)
     call('ZREM', base .. ':y', id)
     call('ZADD', base .. ':d:' .. FAILED, number(instant), id)
-    dead.bury(id, number(instant), j.size)
+    dead.add(id, number(instant), j.size)
     count(qid, FAILED, 1)
     weigh(FAILED, j.size)
     end_key(id, j, 0)
     tell_waiters(id)
-    redis.log(redis.LOG_WARNING, 'a job could not be read, and lies with the dead letters now')
+    redis.log(redis.LOG_WARNING, 'a job could not be read, and is among the dead letters now')
 end

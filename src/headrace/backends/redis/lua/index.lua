@@ -1,6 +1,6 @@
--- The lines that a job can stand in.
+-- Puts jobs into the claim index and takes them out.
 
--- Where claims look, or will when it is due.
+-- Puts a job where claims look for it, now or when it is due.
 local function put_ready(id, j)
     if is_governed(j.qid) then
         turns().put(id, j)
