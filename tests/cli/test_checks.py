@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from headrace import App, Every, NewJob, connect
-from headrace.cli import disk
+from headrace.cli import disk_checks
 from headrace.cli.health import Wish, judge
 from headrace.cli.loading import load_target
 from headrace.seam.records import Beat, Claim, QueueStats, Stats, WorkerStats
@@ -291,7 +291,7 @@ def test_the_wal_gate(monkeypatch: pytest.MonkeyPatch) -> None:
         ("3.40.1", "warn"),
     ):
         monkeypatch.setattr(apsw, "sqlite_lib_version", lambda number=number: number)
-        assert disk.sqlite_library().level == level, number
+        assert disk_checks.sqlite_library().level == level, number
 
 
 def test_bench(run: Run, run_json: RunJson, project: Path) -> None:

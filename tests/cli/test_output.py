@@ -16,7 +16,7 @@ import pytest
 from headrace import Event, EventKind
 from headrace.cli import logs, output
 from headrace.cli.problems import Problem
-from headrace.cli.summary import Summary
+from headrace.cli.worker_summary import Summary
 from tests.cli.conftest import Run
 
 

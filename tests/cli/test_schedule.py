@@ -19,7 +19,7 @@ from click.shell_completion import ShellComplete
 
 from headrace import App, Cron, Every, NewJob
 from headrace.cli.__main__ import cli
-from headrace.cli.schedules import coming, coverage, fate
+from headrace.cli.schedule_output import coming, coverage, fate
 from headrace.cli.times import by_clock, now, read_instant
 from headrace.errors import ConfigError
 from headrace.schedules.spec import TickInfo
@@ -413,7 +413,7 @@ def test_names_are_data(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_gets_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.cli.schedules import Row, print_schedules
+    from headrace.cli.schedule_output import Row, print_schedules
 
     put(Every("1h", JOB, name="[red]h"))
 

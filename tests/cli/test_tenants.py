@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import App, NewJob
-from headrace.cli.tenants import print_tenants
+from headrace.cli.tenant_output import print_tenants
 from headrace.cli.times import now
 from headrace.limits.policies import PolicyInfo, TenantInfo
 from headrace.seam.records import Beat, Claim

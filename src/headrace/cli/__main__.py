@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.lazy import ENV_PREFIX, Root
+from headrace.cli.commands import ENV_PREFIX, Root
 
 _COMMANDS = {
     "worker": "Run the jobs of an app or queue.",

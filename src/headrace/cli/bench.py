@@ -15,13 +15,13 @@ from typing import Any
 import click
 
 from headrace import App
-from headrace.cli.lazy import Command
+from headrace.cli.bench_measurements import CALLERS, Bench
+from headrace.cli.commands import Command
 from headrace.cli.loading import hide_own_variables, shown_url
-from headrace.cli.measure import CALLERS, Bench
 from headrace.cli.options import json_option
 from headrace.cli.output import print_json, print_table, progress
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.running import run_fast
+from headrace.cli.worker_process import run_fast
 
 _FIGURES = {
     "enqueue_sequential": ("enqueue, one after another", "jobs/s"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
 
 _SHELLS = ("bash", "zsh", "fish")
 

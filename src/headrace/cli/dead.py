@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli import bulk, options
+from headrace.cli.commands import Group
 from headrace.cli.job import list_jobs, not_found, show_job
-from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_json, progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli import options
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.logs import configure, log
 from headrace.cli.worker import need_watchfiles, run_worker, supervise, watched
 

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from headrace import App
-from headrace.cli import checkup, disk
-from headrace.cli.checkup import Finding
-from headrace.cli.lazy import Command
+from headrace.cli import disk_checks, doctor_checks
+from headrace.cli.commands import Command
+from headrace.cli.doctor_checks import Finding
 from headrace.cli.loading import Store, load_target, shown_url, store_file
 from headrace.cli.options import json_option, store_options
-from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
+from headrace.cli.setting_source import origin
 from headrace.errors import ConfigError, HeadraceError
 from headrace.text import without_secrets
 
@@ -34,7 +34,7 @@ def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
 
     With --app, also whether the app knows the tasks of all waiting jobs. Exit code 1 if anything has failed.
     """
-    findings: list[Finding] = checkup.versions()
+    findings: list[Finding] = doctor_checks.versions()
     settings: dict[str, Any] = {}
     asyncio.run(_examine(store, findings, settings))
     ok = not any(finding.level == "fail" for finding in findings)
@@ -53,11 +53,11 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
     except (Problem, HeadraceError) as error:
         findings.append(_unusable(error, store))
         return
-    settings |= checkup.effective(client.settings)
-    findings += checkup.settings_in_force(client.settings)
+    settings |= doctor_checks.effective(client.settings)
+    findings += doctor_checks.settings_in_force(client.settings)
     path = store_file(client.settings.url)
     if path is not None:
-        findings += [disk.sqlite_library(), *disk.place(path)]
+        findings += [disk_checks.sqlite_library(), *disk_checks.place(path)]
         if not path.exists():
             url = shown_url(client.settings.url)
             findings.append(
@@ -73,15 +73,15 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
 async def _examine_store(store: Store, findings: list[Finding], path: Path | None) -> None:
     async with store.opened() as client:
         backend = await client.backend()
-        findings += checkup.store(backend, shown_url(client.settings.url))
-        findings += await checkup.server(backend, client.settings)
+        findings += doctor_checks.store(backend, shown_url(client.settings.url))
+        findings += await doctor_checks.server(backend, client.settings)
         if path is not None:
-            findings += [disk.journal(path), *disk.privacy(path)]
-        findings += checkup.overview(await client.stats())
-        findings += await checkup.leases(backend, await client.store_now())
+            findings += [disk_checks.journal(path), *disk_checks.privacy(path)]
+        findings += doctor_checks.overview(await client.stats())
+        findings += await doctor_checks.leases(backend, await client.store_now())
         if store.app is not None:
             target = load_target(store.app)
-            findings += await checkup.tasks(backend, target) if isinstance(target, App) else []
+            findings += await doctor_checks.tasks(backend, target) if isinstance(target, App) else []
 
 
 def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:

@@ -11,8 +11,8 @@ import msgspec
 from headrace import App, Client, Handle, NewJob, Queue
 from headrace.api.batch import BatchTask
 from headrace.cli import options
-from headrace.cli.jobs import as_json_text
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
+from headrace.cli.job_output import as_json_text
 from headrace.cli.loading import Store, load_target
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_json

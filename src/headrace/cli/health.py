@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.cli import options
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
 from headrace.cli.loading import Store, shown_url
-from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import counted, print_json, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
+from headrace.cli.queue_data import listening, queue_data
 from headrace.cli.times import length, seconds
 from headrace.core.names import worker_name
 from headrace.errors import HeadraceError, Unavailable

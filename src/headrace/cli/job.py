@@ -9,8 +9,8 @@ import click
 
 from headrace import Client, JobInfo, Why
 from headrace.cli import options
-from headrace.cli.jobs import in_full, print_job, print_jobs, remedy, summary
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
+from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json

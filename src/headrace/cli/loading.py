@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
 from headrace.text import url_without_secrets

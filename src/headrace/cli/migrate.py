@@ -10,7 +10,7 @@ import click
 
 from headrace.api.connection import migrator
 from headrace.cli import options
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store, shown_url
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_fields, print_json, print_table

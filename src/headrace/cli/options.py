@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct
 
-from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.loading import Store
 from headrace.core.durations import micros
 from headrace.core.ids import parse_id

@@ -9,15 +9,15 @@ import click
 
 from headrace.cli import options
 from headrace.cli.bulk import purge
-from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
-from headrace.cli.lazy import Group
-from headrace.cli.limit import limit_command
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import Filters, json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_json, print_table
-from headrace.cli.policies import paused, policies_of
+from headrace.cli.policy_output import paused, policies_of
+from headrace.cli.queue_data import listening, queue_data
+from headrace.cli.queue_limit import limit_command
 from headrace.cli.times import length, now
+from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
 from headrace.types import JobState
 

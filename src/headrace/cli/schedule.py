@@ -11,11 +11,11 @@ import click
 
 from headrace import App, Client
 from headrace.cli import options
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_json
-from headrace.cli.schedules import (
+from headrace.cli.schedule_output import (
     Row,
     coming,
     coverage,

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli import options
-from headrace.cli.known import note_unknown, stats_of
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
-from headrace.cli.policies import policies_of
-from headrace.cli.tenants import named, own_limit, print_limit, print_tenants
+from headrace.cli.policy_output import policies_of
+from headrace.cli.tenant_output import named, own_limit, print_limit, print_tenants
 from headrace.cli.times import now
+from headrace.cli.unknown_names import note_unknown, stats_of
 from headrace.core.durations import spell
 from headrace.seam.policy import TenantLimit
 

@@ -13,12 +13,12 @@ import click
 
 from headrace.api.stopper import ended_by_sigterm
 from headrace.cli import options
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import load_target
 from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.running import adjust, flush, help_out, run_fast, work
 from headrace.cli.supervisor import Supervisor
+from headrace.cli.worker_process import adjust, flush, help_out, run_fast, work
 
 log = logging.getLogger("headrace.worker")
 

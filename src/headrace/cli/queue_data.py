@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.cli.policies import paused_until
+from headrace.cli.policy_output import paused_until
 from headrace.cli.times import seconds
 from headrace.seam.records import QueueStats, WorkerStats
 

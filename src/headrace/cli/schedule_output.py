@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.cli.jobs import shorten
+from headrace.cli.job_output import shorten
 from headrace.cli.output import counted, print_fields, print_table
 from headrace.cli.times import by_clock, exact, length, relative
 from headrace.schedules.calendar import zone

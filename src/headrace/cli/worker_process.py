@@ -15,12 +15,12 @@ import msgspec
 
 from headrace import Queue, Settings
 from headrace.api.stopper import Stopper, end_now
-from headrace.cli.checkup import server
-from headrace.cli.helper import HelperProcess, helper_name, tell_met
+from headrace.cli.doctor_checks import server
+from headrace.cli.helper_process import HelperProcess, helper_name, tell_met
 from headrace.cli.loading import shown_url
 from headrace.cli.output import hush
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.summary import Summary
+from headrace.cli.worker_summary import Summary
 from headrace.core.durations import micros, spell
 from headrace.core.names import worker_name
 from headrace.errors import Unavailable

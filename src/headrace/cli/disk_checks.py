@@ -7,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from headrace.cli.checkup import Finding
+from headrace.cli.doctor_checks import Finding
 
 _LITTLE, _TOO_LITTLE = 1 << 30, 64 << 20
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headrace import App, Settings
 from headrace.cli.output import counted
-from headrace.cli.policies import paused
+from headrace.cli.policy_output import paused
 from headrace.cli.times import now
 from headrace.seam.protocol import Backend
 from headrace.seam.records import QueueStats, Selector, Stats, WorkerStats

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace import App
-from headrace.cli.benchtasks import add_tasks
+from headrace.cli.bench_tasks import add_tasks
 
 app = App()
 app.client.guest = True

@@ -9,13 +9,13 @@ import click
 
 from headrace import Client
 from headrace.cli import options
-from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
-from headrace.cli.policies import Load, policies_of, policy_data, print_policy, print_store, task_rates
+from headrace.cli.policy_output import Load, policies_of, policy_data, print_policy, print_store, task_rates
 from headrace.cli.times import now
+from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 
 
 def task_rate(text: str) -> tuple[str, Any]:

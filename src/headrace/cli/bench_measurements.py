@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from statistics import median
 
 from headrace import App
-from headrace.cli.benchtasks import add_tasks
+from headrace.cli.bench_tasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
 from headrace.errors import ConfigError
 from headrace.seam.records import Delete, Place, Record, Selector, SweepClause
@@ -108,7 +108,7 @@ class Bench:
 
     @asynccontextmanager
     async def _worker(self, queue: str, *options: str) -> AsyncIterator[Process]:
-        command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.benchworker", "--queue", queue]
+        command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.bench_worker", "--queue", queue]
         worker = await asyncio.create_subprocess_exec(
             *command, "--tethered", "--log-level", "error", *options,
             stdin=PIPE, stdout=DEVNULL, start_new_session=True, env=os.environ | {"HEADRACE_URL": self._url},
