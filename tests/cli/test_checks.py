@@ -189,7 +189,7 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
     assert findings(report, "journal") == [("ok", "mode wal: readers and the writer do not wait for each other")]
     assert report["settings"]["worker.lease"] == "30s"
     text = run("doctor", *URL).stdout
-    assert "ok    leases: none is stale" in text
+    assert "ok    leases: none has expired" in text
     assert "secret-holder" not in text
     assert "s3cr3t" not in text
 
@@ -197,7 +197,7 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
 def test_doctor_finds_stale_leases(run_json: RunJson) -> None:
     prepare(beat=True, claim=1)
     [(level, what)] = findings(run_json("doctor", *URL), "leases")
-    assert (level, what) == ("warn", "1 job whose worker has vanished")
+    assert (level, what) == ("warn", "1 job whose worker has died")
 
 
 def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson) -> None:
@@ -207,7 +207,7 @@ def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson
 
 
 def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path) -> None:
-    assert "there is none at sqlite:///headrace.db yet" in run("doctor").stdout
+    assert "no store at sqlite:///headrace.db yet" in run("doctor").stdout
     assert not (project / "headrace.db").exists()
     (project / "notes.db").write_text("no database at all, only text; " * 200)
     assert run_json("doctor", "--url", "sqlite:///notes.db", code=1)["ok"] is False
@@ -351,4 +351,4 @@ def test_doctor_warns_when_others_can_read_the_store(run: Run, run_json: RunJson
     (project / "jobs.db").chmod(0o644)
     [(level, what)] = findings(run_json("doctor", *URL), "privacy")
     assert level == "warn"
-    assert "other users may open" in what
+    assert "other users can open" in what

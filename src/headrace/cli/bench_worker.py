@@ -1,4 +1,4 @@
-"""The app that ``headrace bench`` has a worker run; ``HEADRACE_URL`` names its store."""
+"""The app whose worker ``headrace bench`` starts; ``HEADRACE_URL`` names its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headrace completion``: the script that teaches a shell to complete our commands."""
+"""``headrace completion``: a shell's completion script."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.text import without_secrets
 
 _SELF = re.compile("^headrace doctor(; then |, or )?")
-"""Advice that has been taken."""
+"""Advice to run this very command."""
 
 
 @click.command("doctor", cls=Command)
@@ -30,9 +30,9 @@ _SELF = re.compile("^headrace doctor(; then |, or )?")
 @store_options
 @click.pass_context
 def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
-    """Check versions, settings, store, disk, queues and workers, and say what to do.
+    """Check versions, settings, store, disk, queues and workers, and say what to fix.
 
-    With --app, also whether the app knows the tasks of all waiting jobs. Exit code 1 if anything has failed.
+    With --app, also check that the app has the tasks of all waiting jobs. Exit code 1 if a check fails.
     """
     findings: list[Finding] = doctor_checks.versions()
     settings: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
 
 
 async def _examine(store: Store, findings: list[Finding], settings: dict[str, Any]) -> None:
-    """Find out as much as can be found out: a failed check ends only what depends on it."""
+    """Run all checks. A failed one skips only those that depend on it."""
     try:
         client = store.client()
     except (Problem, HeadraceError) as error:
@@ -61,7 +61,7 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
         if not path.exists():
             url = shown_url(client.settings.url)
             findings.append(
-                Finding("warn", "store", f"there is none at {url} yet", "the first enqueue or worker makes it")
+                Finding("warn", "store", f"no store at {url} yet", "the first enqueue or worker creates it")
             )
             return
     try:
@@ -85,14 +85,14 @@ async def _examine_store(store: Store, findings: list[Finding], path: Path | Non
 
 
 def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
-    """Why there is not even a client."""
+    """Why no client could be made."""
     wrong = error if isinstance(error, ConfigError) else error.__cause__
     if isinstance(wrong, ConfigError) and isinstance(wrong.__cause__, ImportError):
         return Finding("fail", "packages", str(wrong))
     if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
-        told = str(wrong).removeprefix("settings: ")
-        told = told if where in told else f"{told}; it comes from {where}"
-        return Finding("fail", "settings", without_secrets(told), f"correct {where}")
+        text = str(wrong).removeprefix("settings: ")
+        text = text if where in text else f"{text}; it comes from {where}"
+        return Finding("fail", "settings", without_secrets(text), f"correct {where}")
     return _failed(error, "app" if store.app is not None else "settings")
 
 

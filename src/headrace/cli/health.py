@@ -26,17 +26,17 @@ from headrace.text import without_secrets
 
 
 class Wish(Struct, frozen=True):
-    """What is to be called healthy."""
+    """What counts as healthy."""
 
     queues: tuple[str, ...] = ()
     workers: int = 1
     max_silence: int | None = None
-    """None: a lease of the worker, after which the store lists it no longer."""
+    """None: one lease; after that, the store no longer lists the worker."""
     max_age: int | None = None
     named: re.Pattern[str] | None = None
-    """Only workers of such names, and not whether anybody looks after the queues; None: all."""
+    """Check only workers with such names, and no queues; None: check everything."""
     whose: str = ""
-    """The same for people."""
+    """The same, for messages."""
 
 
 class Report(Struct, frozen=True):
@@ -51,17 +51,15 @@ class Report(Struct, frozen=True):
 
 
 @click.command("health", cls=Command)
-@click.option("--queue", type=options.name, multiple=True, help="Look at this queue only; may be repeated.")
-@click.option("--worker", type=options.name, help="Look at the worker of this name only, and at none of the others.")
+@click.option("--queue", type=options.name, multiple=True, help="Check only this queue; may be repeated.")
+@click.option("--worker", type=options.name, help="Check only the worker with this name.")
+@click.option("--here", is_flag=True, help="Check only the workers of this machine or pod, by the setting worker.name.")
 @click.option(
-    "--here", is_flag=True, help="Look at the workers of this machine or pod only, by the setting worker.name."
+    "--away-ok", is_flag=True, help="Exit with 0, not 75, if the store cannot be reached: for liveness probes."
 )
-@click.option(
-    "--away-ok", is_flag=True, help="Exit code 0, not 75, if the store cannot be reached: for liveness probes."
-)
-@click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least so many must be alive.")
-@click.option("--max-silence", type=options.duration, help="How long a live worker may be silent; default: one lease.")
-@click.option("--max-age", type=options.duration, help="No due job may have waited longer, such as 10m.")
+@click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least N workers must be alive.")
+@click.option("--max-silence", type=options.duration, help="How long a live worker may be silent. Default: one lease.")
+@click.option("--max-age", type=options.duration, help="How long a due job may wait, such as 10m.")
 @json_option
 @store_options
 @click.pass_context
@@ -78,17 +76,17 @@ def health_command(
     max_age: int | None,
     as_json: bool,
 ) -> None:
-    """Check that the store answers, that workers are alive, and that due jobs do not wait without end.
+    """Check that the store answers, that workers are alive, and that queues with due jobs have a worker.
 
-    With --worker or --here only that these workers are alive: for probes, which must not fail for the sake of others.
-    A worker is alive until it was not heard of for a lease.
+    --worker and --here check only that those workers are alive: a probe must not fail because of others. A worker
+    counts as alive until it has been silent for one lease.
 
-    Exit code 0: healthy. 1: not. 75: the store cannot be reached.
+    Exit code 0: healthy. 1: not healthy. 75: the store cannot be reached.
     """
     if worker is not None and here:
-        raise click.UsageError("--worker and --here exclude each other")
+        raise click.UsageError("expected --worker or --here, got both")
     if max_age is not None and not queue and (worker is not None or here):
-        raise click.UsageError("--max-age is about queues: name them with --queue, beside --worker or --here")
+        raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
     wish = Wish(queue, workers, max_silence, max_age)
     report = asyncio.run(_examine(store, wish, worker, here=here))
     if as_json:
@@ -117,11 +115,11 @@ async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) 
 
 
 def _here(strategy: str) -> re.Pattern[str]:
-    """What workers of this machine are called."""
+    """Matches the names of this machine's workers."""
     if strategy == "random":
         raise Problem(
             USAGE,
-            "--here: workers have random names, and cannot be told from those of other machines",
+            "--here: workers have random names, so those of this machine cannot be recognised",
             run="set HEADRACE_WORKER__NAME=pod for the worker and for this command, or name it with --worker",
         )
     if strategy == "host-pid":
@@ -131,7 +129,7 @@ def _here(strategy: str) -> re.Pattern[str]:
 
 
 def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
-    """Compare what the store tells with what is wished for."""
+    """Compare the store's statistics with what counts as healthy."""
     all_queues = wish.named is None and not wish.queues
     queues = [queue for queue in stats.queues if all_queues or queue.queue in wish.queues]
     workers = [

@@ -1,4 +1,4 @@
-"""A queue in numbers, for programs: the same words in every command."""
+"""The counts of a queue as JSON, the same in every command."""
 
 from __future__ import annotations
 
