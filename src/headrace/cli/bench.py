@@ -45,7 +45,7 @@ def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> Non
     hold for this machine, this disk and this moment.
     """
     if url is not None and url.startswith("memory:"):
-        raise Problem(USAGE, "memory:// lives in one process, but this worker runs in another", run="headrace bench")
+        raise Problem(USAGE, "memory:// lives in one process, but the worker runs in another", run="headrace bench")
     hide_own_variables()
     with _store(url) as place:
         report = run_fast(_bench(place, jobs, rounds))

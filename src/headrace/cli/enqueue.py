@@ -131,7 +131,7 @@ async def _store(store: Store, client: Client, task: str, payload: Any, options:
 async def _for_queue(queue: Queue[Any, Any], task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
     client, name = queue.client, queue.name
     if task != name or options.get("queue", name) != name:
-        raise Problem(NOT_FOUND, f"queue {name!r} has one task, {name!r}", run=f"headrace enqueue {name}")
+        raise Problem(NOT_FOUND, f"queue {name!r} has one task, {name!r}, and no other", run=f"headrace enqueue {name}")
     cell = Encoded(client.packer.seal_value(payload, JsonSerde(), "payload"))
     inserted = await client.enqueue(NewJob(**{"task": name, "queue": name, "args": cell, **options}))
     return Handle(client, inserted, JsonSerde())
