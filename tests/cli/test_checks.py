@@ -12,7 +12,7 @@ import pytest
 
 from headrace import App, Every, NewJob, connect
 from headrace.cli import disk_checks
-from headrace.cli.health import Wish, judge
+from headrace.cli.health import Criteria, judge
 from headrace.cli.loading import load_target
 from headrace.seam.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
@@ -28,12 +28,12 @@ def worker(name: str = "w", *queues: str, seen: int = NOW) -> WorkerStats:
     return WorkerStats(name, queues or ("default",), 10, 0, 0, seen)
 
 
-def wish(*queues: str, workers: int = 1, max_age: int | None = None) -> Wish:
-    return Wish(queues, workers, 30 * SECOND, max_age)
+def healthy(*queues: str, workers: int = 1, max_age: int | None = None) -> Criteria:
+    return Criteria(queues, workers, 30 * SECOND, max_age)
 
 
-def problems(stats: Stats, wished: Wish) -> list[str]:
-    return judge("sqlite:///x", stats, wished, NOW).problems
+def problems(stats: Stats, criteria: Criteria) -> list[str]:
+    return judge("sqlite:///x", stats, criteria, NOW).problems
 
 
 def stats(*workers: WorkerStats, queues: tuple[QueueStats, ...] = ()) -> Stats:
@@ -44,25 +44,25 @@ DUE = QueueStats("default", available=5, oldest_due_age=90 * SECOND)
 
 
 def test_what_is_healthy() -> None:
-    assert problems(stats(worker()), wish()) == []
-    assert problems(stats(worker(), queues=(DUE,)), wish()) == []
-    assert problems(stats(), wish(workers=0)) == []
+    assert problems(stats(worker()), healthy()) == []
+    assert problems(stats(worker(), queues=(DUE,)), healthy()) == []
+    assert problems(stats(), healthy(workers=0)) == []
     paused = QueueStats("default", paused=True, available=5, oldest_due_age=90 * SECOND)
-    assert problems(stats(queues=(paused,)), wish(workers=0)) == []
+    assert problems(stats(queues=(paused,)), healthy(workers=0)) == []
 
 
 def test_what_is_not() -> None:
-    assert problems(stats(), wish()) == ["expected at least 1 worker alive, found 0"]
+    assert problems(stats(), healthy()) == ["expected at least 1 worker alive, found 0"]
     silent = worker(seen=NOW - 31 * SECOND)
-    assert problems(stats(silent), wish()) == ["expected at least 1 worker alive, found 0, and 1 silent"]
-    assert "1m30s" in problems(stats(worker(), queues=(DUE,)), wish(max_age=60 * SECOND))[0]
-    [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), wish())
+    assert problems(stats(silent), healthy()) == ["expected at least 1 worker alive, found 0, and 1 silent"]
+    assert "1m30s" in problems(stats(worker(), queues=(DUE,)), healthy(max_age=60 * SECOND))[0]
+    [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), healthy())
     assert problem == "queue default has due jobs and no worker; the oldest has waited 1m30s"
 
 
 def test_only_the_queues_that_are_asked_for() -> None:
-    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("other")) == []
-    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("default", workers=0)) != []
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), healthy("other")) == []
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), healthy("default", workers=0)) != []
 
 
 def prepare(*, beat: bool = False, claim: int = 0) -> None:

@@ -25,7 +25,7 @@ from headrace.seam.records import QueueStats, Stats, WorkerStats
 from headrace.text import without_secrets
 
 
-class Wish(Struct, frozen=True):
+class Criteria(Struct, frozen=True):
     """What counts as healthy."""
 
     queues: tuple[str, ...] = ()
@@ -87,8 +87,8 @@ def health_command(
         raise click.UsageError("expected --worker or --here, got both")
     if max_age is not None and not queue and (worker is not None or here):
         raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
-    wish = Wish(queue, workers, max_silence, max_age)
-    report = asyncio.run(_examine(store, wish, worker, here=here))
+    criteria = Criteria(queue, workers, max_silence, max_age)
+    report = asyncio.run(_examine(store, criteria, worker, here=here))
     if as_json:
         print_json(report)
     else:
@@ -97,16 +97,16 @@ def health_command(
     ctx.exit(OK if report.ok else FAILED if report.reachable else away)
 
 
-async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) -> Report:
+async def _examine(store: Store, criteria: Criteria, worker: str | None, *, here: bool) -> Report:
     client = store.client()
     url = shown_url(client.settings.url)
     if worker is not None:
-        wish = replace(wish, named=re.compile(re.escape(worker)), whose=f" called {worker}")
+        criteria = replace(criteria, named=re.compile(re.escape(worker)), whose=f" called {worker}")
     elif here:
-        wish = replace(wish, named=_here(client.settings.worker.name), whose=" of this machine")
+        criteria = replace(criteria, named=_here(client.settings.worker.name), whose=" of this machine")
     try:
         async with store.opened() as client:
-            return judge(url, await client.stats(wish.queues or None), wish, await client.store_now())
+            return judge(url, await client.stats(criteria.queues or None), criteria, await client.store_now())
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
         return Report(False, url, False, [without_secrets(problem.what)])
@@ -128,25 +128,25 @@ def _here(strategy: str) -> re.Pattern[str]:
     return re.compile(name if strategy in ("hostname", "pod") else f"{name}(-[0-9]+)?")
 
 
-def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
+def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
     """Compare the store's statistics with what counts as healthy."""
-    all_queues = wish.named is None and not wish.queues
-    queues = [queue for queue in stats.queues if all_queues or queue.queue in wish.queues]
+    all_queues = criteria.named is None and not criteria.queues
+    queues = [queue for queue in stats.queues if all_queues or queue.queue in criteria.queues]
     workers = [
         worker
         for worker in stats.workers
-        if (not wish.queues or set(worker.queues) & set(wish.queues))
-        and (wish.named is None or wish.named.fullmatch(worker.worker))
+        if (not criteria.queues or set(worker.queues) & set(criteria.queues))
+        and (criteria.named is None or criteria.named.fullmatch(worker.worker))
     ]
-    silence = wish.max_silence
+    silence = criteria.max_silence
     alive = [worker for worker in workers if silence is None or now - worker.seen_at <= silence]
     problems = []
-    if len(alive) < wish.workers:
+    if len(alive) < criteria.workers:
         silent = f", and {len(workers) - len(alive)} silent" if len(alive) < len(workers) else ""
-        wanted = f"{counted(wish.workers, 'worker')}{wish.whose}"
+        wanted = f"{counted(criteria.workers, 'worker')}{criteria.whose}"
         problems.append(f"expected at least {wanted} alive, found {len(alive)}{silent}")
     for queue in queues:
-        problems += _queue_problems(queue, alive, wish)
+        problems += _queue_problems(queue, alive, criteria)
     return Report(
         not problems,
         url,
@@ -157,14 +157,16 @@ def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
     )
 
 
-def _queue_problems(queue: QueueStats, alive: list[WorkerStats], wish: Wish) -> list[str]:
+def _queue_problems(queue: QueueStats, alive: list[WorkerStats], criteria: Criteria) -> list[str]:
     age = queue.oldest_due_age
     if age is None or queue.paused:
         return []
     if not listening(queue, alive):
         return [f"queue {queue.queue} has due jobs and no worker; the oldest has waited {length(age)}"]
-    if wish.max_age is not None and age > wish.max_age:
-        return [f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(wish.max_age)}"]
+    if criteria.max_age is not None and age > criteria.max_age:
+        return [
+            f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(criteria.max_age)}"
+        ]
     return []
 
 

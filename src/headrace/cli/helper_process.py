@@ -17,11 +17,11 @@ from headrace.cli.supervisor import ending
 log = logging.getLogger("headrace.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_LAST_WORDS = 5.0
+_KILL_AFTER = 5.0
 """Seconds between the end of a graceful stop and the kill."""
 _LEASES = 4
 """Leases to wait after a helper that found no job."""
-_MET, _STOP = b".", b"!"
+_FOUND, _STOP = b".", b"!"
 _SUFFIX = "-helper"
 _LONGEST_NAME = 1_000
 
@@ -69,7 +69,7 @@ class HelperProcess:
         self.stop()
         if self._running is None:
             return
-        await asyncio.wait([self._running], timeout=self._grace + self._lease + _LAST_WORDS)
+        await asyncio.wait([self._running], timeout=self._grace + self._lease + _KILL_AFTER)
         if self._child is not None:
             with suppress(ProcessLookupError):
                 self._child.kill()
@@ -77,20 +77,20 @@ class HelperProcess:
             await self._running
 
     async def _run(self) -> None:
-        code, met = None, False
+        code, found = None, False
         try:
             ours, theirs = socket.socketpair()
             with ours:
                 ours.setblocking(False)
                 self._line = ours
                 code = await self._run_child(theirs)
-                met = _said(ours)
+                found = _reported(ours)
         except OSError as error:
             log.error("cannot start a helper for jobs on their last chance: %s", error)
         finally:
             self._running = self._line = None
         if not self._stopping:
-            self._judge(code, met=met)
+            self._judge(code, found=found)
 
     async def _run_child(self, line: socket.socket) -> int:
         with line:
@@ -114,9 +114,9 @@ class HelperProcess:
         finally:
             self._child = None
 
-    def _judge(self, code: int | None, *, met: bool) -> None:
+    def _judge(self, code: int | None, *, found: bool) -> None:
         now = asyncio.get_running_loop().time()
-        if not met:
+        if not found:
             self._useless_until = now + _LEASES * self._lease
         if code == OK:
             self._pause = _FIRST_PAUSE
@@ -133,13 +133,13 @@ def helper_name(worker: str) -> str:
     return worker.encode()[:_LONGEST_NAME].decode(errors="ignore") + _SUFFIX
 
 
-def tell_met() -> None:
+def report_job() -> None:
     """From the helper: it is about to start a job on its last chance."""
     with suppress(OSError):  # the worker is gone, so this process stops soon
-        os.write(0, _MET)
+        os.write(0, _FOUND)
 
 
-def _said(line: socket.socket) -> bool:
+def _reported(line: socket.socket) -> bool:
     """Whether the helper has reported a job."""
     try:
         return bool(line.recv(1))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from headrace.cli.output import clean, hush, note, paint, terminal
+from headrace.cli.output import clean, discard, note, paint, terminal
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
 from headrace.text import without_secrets
@@ -17,7 +17,7 @@ FORMATS = ("auto", "text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _LONGEST = 500
 _LEVEL_COLOURS = {"DEBUG": "dim", "INFO": "", "WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
-_LOUD = {
+_EVENT_LEVELS = {
     EventKind.QUEUED: logging.DEBUG,
     EventKind.DEDUPLICATED: logging.DEBUG,
     EventKind.STARTED: logging.DEBUG,
@@ -62,11 +62,11 @@ class _Handler(logging.StreamHandler[IO[str]]):
         if not isinstance(sys.exception(), BrokenPipeError):
             super().handleError(record)
             return
-        hush(self.stream)
+        discard(self.stream)
         try:
             note("nobody reads the log any more: logging stops, the work goes on")
         except OSError:
-            hush(sys.stderr)
+            discard(sys.stderr)
 
 
 class _Text(logging.Formatter):
@@ -110,7 +110,7 @@ def observer() -> Callable[[Event], None]:
     that would take most of the worker's time. Arguments and results are never logged."""
 
     def observe(event: Event) -> None:
-        level = _LOUD.get(event.kind, logging.INFO)
+        level = _EVENT_LEVELS.get(event.kind, logging.INFO)
         if log.isEnabledFor(level):
             log.log(level, _sentence(event), extra=_fields(event))
 

@@ -53,7 +53,7 @@ def note(text: str) -> None:
     print(clean(text), file=sys.stderr)
 
 
-def hush(stream: IO[Any]) -> None:
+def discard(stream: IO[Any]) -> None:
     """Discard all that is still written to the stream, because its reader is gone. That includes its buffer, which the
     interpreter would fail to flush at exit."""
     with suppress(OSError, ValueError):  # the stream has no descriptor

@@ -19,7 +19,7 @@ log = logging.getLogger("headrace.supervisor")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _HEALTHY = 30.0
 """A child that lived for this many seconds did not crash at the start: the pauses start over."""
-_LAST_WORDS = 3.0
+_KILL_AFTER = 3.0
 """Seconds between a forced end and the kill."""
 
 
@@ -134,7 +134,7 @@ class Supervisor:
         log.warning("%s again: ending at once", name)
         for child in self._running.values():
             _signal(child, signal.SIGTERM)
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self._kill)
+        asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill)
 
     def _kill(self) -> None:
         for child in self._running.values():

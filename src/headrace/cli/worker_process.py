@@ -16,9 +16,9 @@ import msgspec
 from headrace import Queue, Settings
 from headrace.api.stopper import Stopper, end_now
 from headrace.cli.doctor_checks import server
-from headrace.cli.helper_process import HelperProcess, helper_name, tell_met
+from headrace.cli.helper_process import HelperProcess, helper_name, report_job
 from headrace.cli.loading import shown_url
-from headrace.cli.output import hush
+from headrace.cli.output import discard
 from headrace.cli.problems import USAGE, Problem
 from headrace.cli.worker_summary import Summary
 from headrace.core.durations import micros, spell
@@ -156,7 +156,7 @@ def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
 async def help_out(target: Target, queues: Sequence[str]) -> None:
     """Run jobs on their last chance until none is left, or until the worker is gone."""
     target.client.guest = True
-    target.client.lone = tell_met
+    target.client.lone = report_job
     with HelperStopper(target) as stopper:
         async with target.client:
             stopper.tether()
@@ -204,4 +204,4 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        hush(sys.stdout)
+        discard(sys.stdout)
