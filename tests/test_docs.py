@@ -24,12 +24,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 SHOP = "//localhost/shop"
 """The PostgreSQL database of the pages."""
 VALKEY = "//localhost:6379"
-"""Their Valkey."""
+"""The Valkey server of the pages."""
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
 def _blank_database() -> str:
-    """Where there is one, from the slashes of its URL on."""
+    """Its URL, from the slashes on."""
     with psycopg.connect(server().url(), autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS shop")
         connection.execute("CREATE DATABASE shop")
@@ -42,7 +42,7 @@ async def test_the_code_on_this_page_runs(page: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     if page.name == "README.md":
-        # The second block talks to a worker in another terminal; here it gets one.
+        # The second block needs a worker, which runs in another terminal; here it gets one.
         text = text.replace(
             "```python\nawait welcome",
             "```python\nimport asyncio\nwork = asyncio.ensure_future(app.work())\nawait welcome",
@@ -85,7 +85,7 @@ def test_links_lead_somewhere() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     page = (ROOT / "docs/reference/api.md").read_text()
     missing = [name for name in headrace.__all__ if not re.search(rf"`{name}\b", page)]
-    assert not missing, f"docs/reference/api.md does not tell of {', '.join(missing)}"
+    assert not missing, f"docs/reference/api.md does not mention {', '.join(missing)}"
 
 
 def test_every_event_is_in_the_reference() -> None:
@@ -95,4 +95,4 @@ def test_every_event_is_in_the_reference() -> None:
     names = str(told.value).split("there are: ")[1].split(", ")
     missing = [kind.value for kind in EventKind if f"\n| `{kind.value}` |" not in kinds]
     missing += [name for name in names if f"\n| `{name}` |" not in listeners]
-    assert not missing, f"docs/reference/events.md does not tell of {', '.join(missing)}"
+    assert not missing, f"docs/reference/events.md does not mention {', '.join(missing)}"

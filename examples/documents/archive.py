@@ -1,6 +1,6 @@
-"""Documents come in fast, and what happened in them is extracted later: on PostgreSQL, with your own tables.
+"""Documents arrive fast, and their events are extracted later: on PostgreSQL, with your own tables.
 
-A revision of a document and the job that extracts its events are stored in one transaction; so are the events and the
+A revision of a document and the job that extracts its events are stored in one transaction. So are the events and the
 completion of that job. So no revision is ever without its job, and no event is ever there twice.
 
 HEADRACE_URL=postgresql://localhost/archive headrace worker archive:app      a worker
@@ -25,15 +25,15 @@ app = App(URL)
 
 
 class RateLimited(Exception):
-    """The model is busy; it passes."""
+    """The model is busy; try again later."""
 
 
 class NotADocument(Exception):
-    """Nothing can be extracted from this, however often it is tried."""
+    """Nothing can be extracted from this; retrying does not help."""
 
 
 # Thirty seconds after the first failure, a minute after the second, ten minutes at most; five attempts. What cannot get
-# better is not tried again.
+# better is not retried.
 PATIENTLY = exponential(5, base="30s", cap="10m", jitter=False, give_up_on=(NotADocument,))
 
 
@@ -47,7 +47,7 @@ class Revision:
 
 
 def ingest(connection: psycopg.Connection[tuple[object, ...]], revision: Revision) -> Handle[int]:
-    """Store a revision and its job; both, or neither, when the caller commits. The same revision twice is one job."""
+    """Store a revision and its job. Both appear when the caller commits. The same revision twice is one job."""
     connection.execute(
         "INSERT INTO artifact_revision (uid, number, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
         (revision.uid, revision.number, revision.text),
@@ -73,7 +73,7 @@ def extract(job: Job[None], uid: str, number: int) -> int:
 
 
 def understand(body: str, attempt: int) -> list[tuple[str, str]]:
-    """What a language model would do here: slow, rate-limited, and sometimes at a loss."""
+    """Stands for a language model: slow, rate-limited, and sometimes at a loss."""
     if "busy" in body and attempt == 0:
         raise RateLimited("429: try again later")
     if not body.strip():

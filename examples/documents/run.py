@@ -20,7 +20,7 @@ Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def take_in(connection: Connection) -> None:
-    """What an upload does: quick, whatever the extraction takes."""
+    """What an upload does: it is quick, however long the extraction takes."""
     with connection.transaction():
         ingest(connection, Revision("minutes", 1, "2026-01-08: the board met\n2026-02-12: it met again\n"))
         ingest(connection, Revision("minutes", 1, "the same upload, sent twice"))
@@ -41,7 +41,7 @@ def take_back(connection: Connection) -> None:
 
 
 def tell(connection: Connection) -> None:
-    """The questions of history.sql, and the answers."""
+    """The queries of history.sql, and their results."""
     for part in HISTORY.split("-- name: ")[1:]:
         name, question = part.split("\n", 1)
         print(f"  {name}")
@@ -50,19 +50,19 @@ def tell(connection: Connection) -> None:
 
 
 async def install() -> None:
-    """Headrace's own tables, in a schema of their own."""
+    """Headrace's tables, in their own schema."""
     async with app:
         pass
 
 
 async def work() -> None:
-    """A worker, until nothing is due."""
+    """Run a worker until nothing is due."""
     async with app:
         await app.drain()
 
 
 def main() -> None:
-    """All of it."""
+    """The whole example."""
     asyncio.run(install())
     with psycopg.connect(URL, autocommit=True) as connection:
         connection.execute(TABLES)

@@ -44,7 +44,7 @@ async def summarise(page: str, words: dict[str, int]) -> str:
 
 @app.task(retry=exponential(5, base="300ms", jitter=False))
 async def unsteady(job: Job[None], service: str) -> str:
-    """Fails twice, then succeeds: a failed attempt is tried again, later each time."""
+    """Fails twice, then succeeds. Each retry waits longer."""
     if job.attempt < 2:
         raise ConnectionError(f"{service} does not answer")
     return f"{service} answered at attempt {job.attempt + 1}"
@@ -52,7 +52,7 @@ async def unsteady(job: Job[None], service: str) -> str:
 
 @app.task(retry=exponential(2, base="100ms"))
 async def broken(order: int) -> None:
-    """Never succeeds: after its last attempt it lies with the dead letters, with its errors, to be looked at."""
+    """Never succeeds. After its last attempt it is a dead letter, with its errors."""
     raise ValueError(f"order {order} has no address")
 
 
@@ -73,6 +73,6 @@ async def add(a: int, b: int) -> int:
 
 @app.batch(queue="mail", size=100)
 async def send(letters: list[Job[str]]) -> list[Done]:
-    """Takes as many jobs as are there, and answers for each."""
+    """Takes as many jobs as there are, and answers each."""
     await asyncio.sleep(0.2)  # one call to the mail server for all of them
     return [Done(len(letters)) for _ in letters]

@@ -28,7 +28,7 @@ NOTES = PROJECT / ".copied.json"
 
 
 def copy_project() -> list[str]:
-    """Put the example into ./demo. A file that you have changed stays as it is; those are answered."""
+    """Copy the example into ./demo. Files that you have changed stay as they are; returns their names."""
     before: dict[str, str] = json.loads(NOTES.read_text("utf-8")) if NOTES.exists() else {}
     kept, copied = [], {}
     for name in FILES:
@@ -55,7 +55,7 @@ def load_project() -> ModuleType:
 
 
 async def start_worker() -> Process:
-    """``headrace worker app:app``, tied to this process: it stops if we are killed."""
+    """``headrace worker app:app``, which stops if this process is killed."""
     command = [sys.executable, "-m", "headrace.cli", "worker", "app:app", "--log-format", "text", "--tethered"]
     with (PROJECT / "worker.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
@@ -64,7 +64,7 @@ async def start_worker() -> Process:
 
 
 async def stop_worker(worker: Process) -> int:
-    """As a platform would: SIGTERM, and time to finish."""
+    """Stop it as a platform would: SIGTERM, and time to finish."""
     if worker.returncode is None:
         worker.terminate()
     try:
@@ -76,7 +76,7 @@ async def stop_worker(worker: Process) -> int:
 
 
 async def perform(steps: Steps) -> bool:
-    """All steps at once; whether every expectation held."""
+    """Run all steps at once; returns whether all went as expected."""
     named = dict(steps)
     with Board(list(named)) as board:
 
@@ -92,11 +92,11 @@ async def perform(steps: Steps) -> bool:
 
 
 async def demo() -> int:
-    """The whole of it; the exit code."""
+    """Run the demo; returns the exit code."""
     kept = copy_project()
     print(f"A project is in {PROJECT}; its worker logs to worker.log there.")
     if kept:
-        print(f"You have changed {', '.join(kept)}: that stays, and what is expected below may no longer hold.")
+        print(f"You have changed {', '.join(kept)}: these files stay as they are, so some steps below may fail.")
     project = load_project()
     steps = Steps(project, secrets.token_hex(4))
     worker = await start_worker()
@@ -112,7 +112,7 @@ async def demo() -> int:
 
 
 def print_next(dead_letter: str, *, all_well: bool) -> None:
-    """Where to go from here."""
+    """Print what to try next."""
     script = Path(sys.executable).with_name("headrace")
     headrace = min(str(script), os.path.relpath(script, PROJECT), key=len)
     print(
@@ -122,8 +122,8 @@ def print_next(dead_letter: str, *, all_well: bool) -> None:
   cd {os.path.relpath(PROJECT)}
   {headrace} job list --app app:app
   {headrace} dead show {dead_letter or "ID"} --app app:app
-  {headrace} dev app:app    # a worker that tells what it does; edit app.py, and it reloads
-  {headrace} dead requeue --all --app app:app    # in another terminal, once `broken` is mended
+  {headrace} dev app:app    # a worker that logs every event; edit app.py, and it reloads
+  {headrace} dead requeue --all --app app:app    # in another terminal, once you have fixed `broken`
   {headrace} enqueue fetch --app app:app --arg 'page="headrace"' --wait"""
     )
 

@@ -1,4 +1,4 @@
-"""What the demo has the worker do, and what must come of it. A step returns what to show, or raises ``Unmet``."""
+"""What the worker does in the demo, and what to expect. A step returns what to show, or raises ``Unmet``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.errors import JobFailed, JobNotFound
 from headrace.seam.records import JobKey
 
 PATIENCE = 15.0
-"""Seconds until an expectation counts as not met."""
+"""Seconds after which a step has failed."""
 PAGES = ("headrace", "tailrace", "spillway")
 LETTERS = 40
 
@@ -20,11 +20,11 @@ Step = Callable[[], Awaitable[str]]
 
 
 class Unmet(Exception):
-    """It came out otherwise."""
+    """A step did not go as expected."""
 
 
 class Steps:
-    """The steps, on the tasks of one project. ``run`` sets the names of this run apart from those of others."""
+    """The steps, on the tasks of one project. ``run`` makes the names of this run unique."""
 
     def __init__(self, project: ModuleType, run: str) -> None:
         self._project = project

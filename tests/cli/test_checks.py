@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from headrace import App, Every, NewJob, connect
-from headrace.cli import disk
-from headrace.cli.health import Wish, judge
+from headrace.cli import disk_checks
+from headrace.cli.health import Criteria, judge
 from headrace.cli.loading import load_target
 from headrace.seam.records import Beat, Claim, QueueStats, Stats, WorkerStats
 from tests.cli.conftest import Run
@@ -28,12 +28,12 @@ def worker(name: str = "w", *queues: str, seen: int = NOW) -> WorkerStats:
     return WorkerStats(name, queues or ("default",), 10, 0, 0, seen)
 
 
-def wish(*queues: str, workers: int = 1, max_age: int | None = None) -> Wish:
-    return Wish(queues, workers, 30 * SECOND, max_age)
+def healthy(*queues: str, workers: int = 1, max_age: int | None = None) -> Criteria:
+    return Criteria(queues, workers, 30 * SECOND, max_age)
 
 
-def problems(stats: Stats, wished: Wish) -> list[str]:
-    return judge("sqlite:///x", stats, wished, NOW).problems
+def problems(stats: Stats, criteria: Criteria) -> list[str]:
+    return judge("sqlite:///x", stats, criteria, NOW).problems
 
 
 def stats(*workers: WorkerStats, queues: tuple[QueueStats, ...] = ()) -> Stats:
@@ -44,25 +44,25 @@ DUE = QueueStats("default", available=5, oldest_due_age=90 * SECOND)
 
 
 def test_what_is_healthy() -> None:
-    assert problems(stats(worker()), wish()) == []
-    assert problems(stats(worker(), queues=(DUE,)), wish()) == []
-    assert problems(stats(), wish(workers=0)) == []
+    assert problems(stats(worker()), healthy()) == []
+    assert problems(stats(worker(), queues=(DUE,)), healthy()) == []
+    assert problems(stats(), healthy(workers=0)) == []
     paused = QueueStats("default", paused=True, available=5, oldest_due_age=90 * SECOND)
-    assert problems(stats(queues=(paused,)), wish(workers=0)) == []
+    assert problems(stats(queues=(paused,)), healthy(workers=0)) == []
 
 
 def test_what_is_not() -> None:
-    assert problems(stats(), wish()) == ["expected at least 1 worker alive, found 0"]
+    assert problems(stats(), healthy()) == ["expected at least 1 worker alive, found 0"]
     silent = worker(seen=NOW - 31 * SECOND)
-    assert problems(stats(silent), wish()) == ["expected at least 1 worker alive, found 0, and 1 silent"]
-    assert "1m30s" in problems(stats(worker(), queues=(DUE,)), wish(max_age=60 * SECOND))[0]
-    [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), wish())
+    assert problems(stats(silent), healthy()) == ["expected at least 1 worker alive, found 0, and 1 silent"]
+    assert "1m30s" in problems(stats(worker(), queues=(DUE,)), healthy(max_age=60 * SECOND))[0]
+    [problem] = problems(stats(worker("w", "other"), queues=(DUE,)), healthy())
     assert problem == "queue default has due jobs and no worker; the oldest has waited 1m30s"
 
 
 def test_only_the_queues_that_are_asked_for() -> None:
-    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("other")) == []
-    assert problems(stats(worker("w", "other"), queues=(DUE,)), wish("default", workers=0)) != []
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), healthy("other")) == []
+    assert problems(stats(worker("w", "other"), queues=(DUE,)), healthy("default", workers=0)) != []
 
 
 def prepare(*, beat: bool = False, claim: int = 0) -> None:
@@ -189,7 +189,7 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
     assert findings(report, "journal") == [("ok", "mode wal: readers and the writer do not wait for each other")]
     assert report["settings"]["worker.lease"] == "30s"
     text = run("doctor", *URL).stdout
-    assert "ok    leases: none is stale" in text
+    assert "ok    leases: none has expired" in text
     assert "secret-holder" not in text
     assert "s3cr3t" not in text
 
@@ -197,7 +197,7 @@ def test_doctor(run: Run, run_json: RunJson) -> None:
 def test_doctor_finds_stale_leases(run_json: RunJson) -> None:
     prepare(beat=True, claim=1)
     [(level, what)] = findings(run_json("doctor", *URL), "leases")
-    assert (level, what) == ("warn", "1 job whose worker has vanished")
+    assert (level, what) == ("warn", "1 job whose worker has died")
 
 
 def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson) -> None:
@@ -207,7 +207,7 @@ def test_doctor_finds_jobs_that_no_task_is_there_for(run: Run, run_json: RunJson
 
 
 def test_doctor_goes_as_far_as_it_can(run: Run, run_json: RunJson, project: Path) -> None:
-    assert "there is none at sqlite:///headrace.db yet" in run("doctor").stdout
+    assert "no store at sqlite:///headrace.db yet" in run("doctor").stdout
     assert not (project / "headrace.db").exists()
     (project / "notes.db").write_text("no database at all, only text; " * 200)
     assert run_json("doctor", "--url", "sqlite:///notes.db", code=1)["ok"] is False
@@ -291,7 +291,7 @@ def test_the_wal_gate(monkeypatch: pytest.MonkeyPatch) -> None:
         ("3.40.1", "warn"),
     ):
         monkeypatch.setattr(apsw, "sqlite_lib_version", lambda number=number: number)
-        assert disk.sqlite_library().level == level, number
+        assert disk_checks.sqlite_library().level == level, number
 
 
 def test_bench(run: Run, run_json: RunJson, project: Path) -> None:
@@ -351,4 +351,4 @@ def test_doctor_warns_when_others_can_read_the_store(run: Run, run_json: RunJson
     (project / "jobs.db").chmod(0o644)
     [(level, what)] = findings(run_json("doctor", *URL), "privacy")
     assert level == "warn"
-    assert "other users may open" in what
+    assert "other users can open" in what

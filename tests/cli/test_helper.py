@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace import App, JobInfo, JobState
-from headrace.cli.helper import HelperProcess, helper_name
+from headrace.cli.helper_process import HelperProcess, helper_name
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Move, Reap, Selector
 from tests.cli.conftest import Process

@@ -125,7 +125,7 @@ def test_a_batch_task_takes_any_payload(run: Run, run_json: RunJson) -> None:
         (("hello", "--args", "{"), 2, ["expected JSON", """--args '{"user_id": 42}'"""]),
         (("hello", "--args", '{"who": "\udcff"}'), 2, ["it is not UTF-8", "\\u escapes"]),
         (("hello", "--arg", 'who="\udcff"'), 2, ["who: expected JSON", "it is not UTF-8", "\\u escapes"]),
-        (("hello", "--args", "[" * 100_000), 2, ["nested too deeply", "give the job less"]),
+        (("hello", "--args", "[" * 100_000), 2, ["nested too deeply", "pass less"]),
         (("hello", "--arg", "who=\x1b[2J"), 2, ["""--arg 'who="\\x1b[2J"'"""]),
         (("hello", "--arg", 'who="a"', "--priority", "99999"), 2, ["priority"]),
         (("", "--arg", 'who="a"'), 2, ["expected a name"]),
@@ -415,7 +415,7 @@ def test_dead_letters(run: Run, run_json: RunJson, work: Callable[..., None]) ->
     assert "4 dead letters match; requeueing 3, oldest first" in requeued.stderr
     assert "3 dead letters requeued" in requeued.stdout
     assert [job["id"] for job in run_json("dead", "list", *APP)["jobs"]] == ids[3:]
-    assert "is no dead letter: it is available" in run("dead", "show", ids[0], *APP, code=3).stderr
+    assert "is not a dead letter: it is available" in run("dead", "show", ids[0], *APP, code=3).stderr
     run("dead", "requeue", ids[0], *APP, code=4)
     work()
 
@@ -470,7 +470,7 @@ def test_requeue_needs_to_be_told_which(run: Run, run_json: RunJson, work: Calla
     assert "expected ids, filters such as --queue, or --all" in run("dead", "requeue", "--yes", *APP, code=2).stderr
     refused = run("dead", "requeue", "--all", *APP, code=2).stderr
     assert "2 dead letters match" in refused
-    assert "not done without a yes: requeue 2 dead letters?" in refused
+    assert "confirmation needed: requeue 2 dead letters?" in refused
     assert len(run_json("dead", "list", *APP)["jobs"]) == 2
     assert "2 dead letters requeued" in run("dead", "requeue", "--all", "--yes", *APP).stdout
     assert "0 dead letters requeued" in run("dead", "requeue", "--all", *APP).stdout
@@ -537,6 +537,6 @@ def test_a_job_that_lost_its_worker_says_so(run: Run, run_json: RunJson) -> None
     lose(spread=3_600_000_000)
     told = [run("job", "show", job, *APP).stdout for job in ids]
     for text in told:
-        assert "its worker vanished while it held the job, once" in text
+        assert "its worker died while running it, once" in text
     assert any("it was taken back from a worker that vanished, and is due again" in text for text in told)
     assert run_json("job", "show", ids[0], *APP)["lost"] == 1

@@ -36,12 +36,12 @@ def test_a_queue_without_limits_says_so(run: Run) -> None:
     run("enqueue", "send", *APP)
     shown = run(*LIMIT)
     assert fields(shown.stdout) == {"queue": "mail", "groups": "1 job of a group at a time"}
-    assert "queue 'mail' has no limits" in shown.stderr
+    assert "queue 'mail' has no rules" in shown.stderr
 
 
 def test_a_queue_without_jobs_may_have_rules_all_the_same(run: Run) -> None:
-    assert "no job was ever in queue 'mail'; its rules hold all the same" in run(*LIMIT, "--running", 5).stderr
-    assert "no job was ever in queue 'mail'; its rules hold all the same" in run(*LIMIT).stderr
+    assert "no job was ever in queue 'mail'; its rules are stored anyway" in run(*LIMIT, "--running", 5).stderr
+    assert "no job was ever in queue 'mail'; its rules are stored anyway" in run(*LIMIT).stderr
 
 
 def test_single_queues_are_listed_alone(run: Run, run_json: RunJson) -> None:
@@ -54,9 +54,9 @@ def test_single_queues_are_listed_alone(run: Run, run_json: RunJson) -> None:
 
 def test_tasks_that_the_app_does_not_have_are_told(run: Run) -> None:
     told = "this app has no task 'sned' (did you mean 'send'?)"
-    assert f"{told}; the pause holds" in run("queue", "pause", "mail", "--task", "sned", *APP).stderr
-    assert f"{told}; what is paused" in run("queue", "resume", "mail", "--task", "sned", *APP).stderr
-    assert f"{told}; its rate holds" in run(*LIMIT, "--task-rate", "sned=1/s").stderr
+    assert f"{told}; the pause is stored" in run("queue", "pause", "mail", "--task", "sned", *APP).stderr
+    assert f"{told}; tasks paused" in run("queue", "resume", "mail", "--task", "sned", *APP).stderr
+    assert f"{told}; its rate is stored" in run(*LIMIT, "--task-rate", "sned=1/s").stderr
     assert "this app has no task" not in run(*LIMIT, "--task-rate", "sned=none").stderr
     assert "this app has no task" not in run("queue", "pause", "mail", "--task", "send", *APP).stderr
 
@@ -68,14 +68,14 @@ def test_all_rules_are_set_at_once_and_shown(run: Run) -> None:
     turns = ("--holders", 2, "--chunk", 20, "--ageing", "10m", "--group-running", 3)
     expected = {
         "queue": "mail",
-        "tenants": "take turns, 20 jobs each time",
+        "tenants": "take turns, 20 jobs per turn",
         "running": "1,500 at most, 0 now",
         "rate": "100/s, burst 20",
         "each tenant": "5 at once; 2/3m",
-        "holders": "2 workers have jobs of one tenant at a time",
+        "holders": "at most 2 workers have jobs of one tenant",
         "task a=b": "1/m",
         "task send": "10/s",
-        "ageing": "waiting for 10m makes up for one step of priority",
+        "ageing": "waiting 10m counts as one step of priority",
         "groups": "3 jobs of a group at a time",
         "depth": "100,000 may wait, 1 now",
     }

@@ -175,7 +175,7 @@ def test_stores_that_need_no_commands(run: Run, run_json: RunJson, url: str, pro
     assert run_json("migrate", "plan", "--url", url)["steps"] == []
     assert not (project / "jobs.db").exists()
     for command in ("grant", "revoke"):
-        assert "knows no roles" in run("migrate", command, "reader", "me", "--url", url, code=USAGE).stderr
+        assert "has no roles" in run("migrate", command, "reader", "me", "--url", url, code=USAGE).stderr
 
 
 def test_granting(run: Run, url: str, schema: str) -> None:
@@ -190,7 +190,7 @@ def test_granting(run: Run, url: str, schema: str) -> None:
     assert "mail" in run("job", "list", "--url", theirs).stdout
     run("migrate", "status", "--url", theirs)
     assert "headrace migrate grant janitor" in run("queue", "pause", "default", "--url", theirs, code=USAGE).stderr
-    assert run("migrate", "revoke", "reader", role, "--url", url).stdout == f"{role}  no reader any more\n"
+    assert run("migrate", "revoke", "reader", role, "--url", url).stdout == f"{role}  no longer reader\n"
     run("job", "list", "--url", theirs, code=USAGE)
 
 

@@ -16,7 +16,7 @@ import pytest
 from headrace import Event, EventKind
 from headrace.cli import logs, output
 from headrace.cli.problems import Problem
-from headrace.cli.summary import Summary
+from headrace.cli.worker_summary import Summary
 from tests.cli.conftest import Run
 
 
@@ -169,7 +169,7 @@ def test_a_job_that_stalled_says_what_happened() -> None:
     stream, job = io.StringIO(), uuid4()
     logs.configure("text", "info", stream)
     logs.observer()(Event(EventKind.STALLED, job.bytes, task="jobs.hello"))
-    assert f"stalled jobs.hello {job}: its worker vanished, and it waits again\n" in stream.getvalue()
+    assert f"stalled jobs.hello {job}: its worker died, and the job waits again\n" in stream.getvalue()
 
 
 # -- summaries
@@ -209,7 +209,7 @@ def told() -> Iterator[Told]:
 async def test_a_summary_tells_what_is_new_and_at_the_end_all(told: Told) -> None:
     summary = Summary(every=0.01)
     a, b, c = b"a", b"b", b"c"
-    async with summary.told():
+    async with summary.logged():
         summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
         for job in (a, b, c):
             summary.observe(Event(EventKind.STARTED, job))
@@ -223,14 +223,14 @@ async def test_a_summary_tells_what_is_new_and_at_the_end_all(told: Told) -> Non
         assert second.pop("text").endswith(": 0 completed, 1 failed, 1 retried")
         assert second == {"event": "summary", "worker": "w", "failed": 1, "retried": 1}
     total = await told.next()
-    assert total.pop("text").startswith("w in all, in ")
+    assert total.pop("text").startswith("w in total, over ")
     assert total == {"event": "total", "worker": "w", "completed": 1, "failed": 1, "retried": 1}
     assert told.empty()
 
 
 async def test_nothing_is_told_of_a_while_in_which_nothing_happened(told: Told) -> None:
     summary = Summary(every=0.001)
-    async with summary.told():
+    async with summary.logged():
         summary.observe(Event(EventKind.WORKER_STARTED, worker="w"))
         summary.observe(Event(EventKind.STARTED, b"a"))
         await told.next()
@@ -244,7 +244,7 @@ async def test_nothing_is_told_of_a_while_in_which_nothing_happened(told: Told) 
 )
 async def test_however_a_run_ends_it_runs_no_longer(told: Told, kind: EventKind) -> None:
     summary = Summary()
-    async with summary.told():
+    async with summary.logged():
         for event in (EventKind.WORKER_STARTED, EventKind.STARTED, kind):
             summary.observe(Event(event, b"a", worker="w"))
     assert "running" not in await told.next()

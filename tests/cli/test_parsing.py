@@ -228,7 +228,7 @@ def test_exit_codes(error: Exception, code: int) -> None:
 @pytest.mark.parametrize("url", ["redis://db/0", "valkeys+cluster://a,b", "postgresql://***@db/shop"])
 def test_hints_fit_the_kind_of_the_store(url: str) -> None:
     away = explain(Unavailable(f"{url} cannot serve just now: Connection refused"))
-    assert "the server does not run" in away.cause
+    assert "the server is not running" in away.cause
     assert "directory" not in away.cause
     assert "its directory is not writable" in explain(Unavailable("/srv/jobs.db is locked")).cause
 

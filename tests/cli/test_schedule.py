@@ -19,7 +19,7 @@ from click.shell_completion import ShellComplete
 
 from headrace import App, Cron, Every, NewJob
 from headrace.cli.__main__ import cli
-from headrace.cli.schedules import coming, coverage, fate
+from headrace.cli.schedule_output import coming, coverage, fate
 from headrace.cli.times import by_clock, now, read_instant
 from headrace.errors import ConfigError
 from headrace.schedules.spec import TickInfo
@@ -107,8 +107,8 @@ def test_a_list_narrowed(run: Run, run_json: RunJson) -> None:
     assert names("--queue", "mail") == ["b"]
     assert names("--tenant", "acme") == ["a"]
     assert names("--tenant", "acme", "--queue", "mail") == []
-    assert "no such schedules" in run("schedule", "list", *URL, "--tenant", "none").stderr
-    assert "there are more" in run("schedule", "list", *URL, "--limit", "1").stderr
+    assert "no matching schedules" in run("schedule", "list", *URL, "--tenant", "none").stderr
+    assert "these are the first 1" in run("schedule", "list", *URL, "--limit", "1").stderr
 
 
 def test_an_empty_list_tells_how_to_fill_it(run: Run) -> None:
@@ -149,8 +149,8 @@ def test_show_tells_everything(run: Run) -> None:
         "queue": "mail",
         "runs": "0 of 1,500",
         "limits": "from 2098-01-01 01:00:00 CET  to 2099-01-01 01:00:00 CET",
-        "jitter": "±25% of the distance between slots",
-        "misfire": "all that are at most 1d late",
+        "jitter": "±25% of the interval",
+        "misfire": "all slots up to 1d late",
         "overlap": "allow",
         "delivery": "exactly_once",
         "rank": "3",
@@ -190,7 +190,7 @@ def test_slots_to_come_are_planned_and_neither_fired_nor_covered(run: Run, run_j
 def test_pending_jobs_that_are_cancelled_are_not_made_up_for(run: Run) -> None:
     put(Every("30s", JOB, name="beat", jitter=0), work=True)
     paused = run("schedule", "pause", "beat", "--cancel-pending", *URL)
-    assert "2 jobs of slots that are planned: cancelled; their slots count as fired, and backfill" in paused.stderr
+    assert "2 jobs planned already: cancelled; their slots count as fired, and backfill" in paused.stderr
 
 
 def test_coverage_is_the_share_of_slots_that_were_to_fire() -> None:
@@ -199,7 +199,7 @@ def test_coverage_is_the_share_of_slots_that_were_to_fire() -> None:
     assert coverage(ticks).share == 2 / 6
     assert str(coverage(ticks)) == "33.3%: 2 fired, 4 missed, 1 skipped"
     assert str(coverage([tick(), tick(state="cancelled")])) == "50.0%: 1 fired, 0 missed, 0 skipped, 1 cancelled"
-    assert str(coverage([tick("skipped")])) == "no slot was to fire, 1 skipped"
+    assert str(coverage([tick("skipped")])) == "no slot should have fired, 1 skipped"
 
 
 def tick(outcome: str = "fired", state: str = "", count: int = 1) -> TickInfo:
@@ -223,7 +223,7 @@ def tick(outcome: str = "fired", state: str = "", count: int = 1) -> TickInfo:
     [
         (tick(state="completed"), "completed 1h ago"),
         (tick(state="available"), "due 1h ago"),
-        (tick(state="running"), "runs, due 1h ago"),
+        (tick(state="running"), "running, due 1h ago"),
         (tick(), "fired 1h ago"),
         (tick("skipped"), "skipped 1h ago"),
         (tick("missed", count=1_200), "missed ×1,200 1h ago"),
@@ -282,7 +282,7 @@ def test_next_of_one_that_is_paused_or_over(run: Run) -> None:
     assert (paused.stdout, paused.stderr) == ("", "it is paused: headrace schedule resume p\n")
     few = run("schedule", "next", "few", *URL)
     assert len(few.stdout.splitlines()) == 3
-    assert few.stderr == "then it is over\n"
+    assert few.stderr == "after that, it ends\n"
 
 
 # -- run, pause, resume
@@ -303,7 +303,7 @@ def test_pause_and_resume(run: Run, run_json: RunJson) -> None:
     put(Every("30s", JOB, name="beat", jitter=0), work=True)
     paused = run("schedule", "pause", "beat", *URL)
     assert paused.stdout == "beat  paused\n"
-    assert "2 jobs of slots that are planned: still run, unless paused with --cancel-pending" in paused.stderr
+    assert "2 jobs planned already: still run, unless paused with --cancel-pending" in paused.stderr
     assert "paused" in run("schedule", "list", *URL).stdout
     resumed = run("schedule", "resume", "beat", *URL)
     assert resumed.stdout == "beat  resumed\n"
@@ -369,7 +369,7 @@ def test_instants_as_people_write_them() -> None:
     assert read_instant("1h30m", noon, madrid) == noon - timedelta(minutes=90)
     assert by_clock(noon, madrid) == "2030-07-01 14:00:00 CEST"
     for wrong in ("", "now", "2030-13-01", "-1h"):
-        with pytest.raises(ConfigError, match="expected an instant like"):
+        with pytest.raises(ConfigError, match="expected a time like"):
             read_instant(wrong, noon, madrid)
 
 
@@ -413,7 +413,7 @@ def test_names_are_data(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_gets_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.cli.schedules import Row, print_schedules
+    from headrace.cli.schedule_output import Row, print_schedules
 
     put(Every("1h", JOB, name="[red]h"))
 

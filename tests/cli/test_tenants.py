@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import App, NewJob
-from headrace.cli.tenants import print_tenants
+from headrace.cli.tenant_output import print_tenants
 from headrace.cli.times import now
 from headrace.limits.policies import PolicyInfo, TenantInfo
 from headrace.seam.records import Beat, Claim
@@ -102,7 +102,7 @@ def test_a_long_list_comes_page_by_page(run: Run, run_json: RunJson) -> None:
     for name in ("a", "b c", "d"):
         run("tenant", "limit", "mail", name, "--running", 1, *APP)
     first = run("tenant", "list", "mail", "--limit", 2, *APP)
-    assert "there are more; go on with --after 'b c', or raise --limit" in first.stderr
+    assert "there are more: continue with --after 'b c', or raise --limit" in first.stderr
     rest = run_json("tenant", "list", "mail", "--after", "b c", *APP)
     assert ([one["tenant"] for one in rest["tenants"]], rest["more"]) == (["d"], False)
 
@@ -113,7 +113,7 @@ def test_a_queue_without_limits_does_not_know_its_tenants(
     enqueue("acme")
     listed = run("tenant", "list", "mail", *APP)
     assert listed.stdout == ""
-    assert "the tenants of queue 'mail' take no turns" in listed.stderr
+    assert "queue 'mail' has no rules" in listed.stderr
     assert "headrace queue limit mail --tenant-running 10" in listed.stderr
     data = run_json("tenant", "list", "mail", *APP)
     assert (data["governed"], data["tenants"]) == (False, [])
@@ -145,7 +145,7 @@ def test_what_is_too_much_for_a_line_is_counted(capsys: pytest.CaptureFixture[st
     output = capsys.readouterr()
     assert "1/m (its own), opens in 1m" in output.out
     assert output.out.endswith("a, b, c and 2 more\n")
-    assert output.err == "those that wait are counted up to 10,000\n"
+    assert output.err == "waiting jobs are counted up to 10,000\n"
 
 
 def empty_policy() -> PolicyInfo:

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import App, JobInfo, JobState, Why, WhyCode
 from headrace.cli.__main__ import cli
-from headrace.cli.jobs import remedy
+from headrace.cli.job_output import remedy
 from headrace.seam.records import Beat, Claim
 from tests.cli.conftest import Run
 

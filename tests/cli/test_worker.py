@@ -125,7 +125,7 @@ def test_a_signal_lets_the_running_job_finish(
     worker = start("worker", "jobs", *DEBUG)
     worker.event("started")
     worker.send(number)
-    worker.text("a second signal ends at once")
+    worker.text("a second signal stops the worker at once")
     (project / "open").touch()
     assert worker.event("completed")["job_id"] == gate
     assert worker.ended() == 0
@@ -137,7 +137,7 @@ def test_a_second_signal_forces(start: Start, run_json: RunJson, gate: str, numb
     worker = start("worker", "jobs", *DEBUG)
     worker.event("started")
     worker.send(number)
-    worker.text("a second signal ends at once")
+    worker.text("a second signal stops the worker at once")
     worker.send(number)
     assert worker.ended() == 128 + number
     assert "forced to end" in worker.lines[-1]
@@ -223,7 +223,7 @@ def test_a_queue_is_worked_like_an_app(
     listed = wait_listed(run_json)
     assert [(one["worker"], one["slots"], one["queues"]) for one in listed] == [("greeter", 3, ["greetings"])]
     worker.send(signal.SIGTERM)
-    worker.text("running jobs may finish, 20s at most")
+    worker.text("running jobs may finish within 20s")
     (project / "open").touch()
     assert worker.event("completed")["job_id"] == job
     assert worker.ended() == 0
@@ -246,7 +246,7 @@ def test_a_queue_has_one_name(run: Run, start: Start, queue: tuple[str, str], pr
         assert "queue 'greetings'" in run("enqueue", *options, *queue, code=3).stderr
     worker = start("worker", "greetings:queue", "--queue", "elsewhere")
     assert worker.ended() == 2
-    assert "cannot claim from 'elsewhere'" in worker.lines[-1]
+    assert "cannot claim from queue 'elsewhere'" in worker.lines[-1]
     worker = start("worker", "greetings")
     assert worker.ended() == 2
     assert "it has: queue" in worker.lines[0]
@@ -274,7 +274,7 @@ def test_a_worker_whose_log_nobody_reads_works_on_quietly(run: Run, project: Pat
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(DEADLINE) == 0
         if worker.stderr is not None:
-            assert worker.stderr.read() == "nobody reads the log any more: it ends here, and the work goes on\n"
+            assert worker.stderr.read() == "nobody reads the log any more: logging stops, the work goes on\n"
     finally:
         worker.kill()
         worker.wait()
@@ -315,7 +315,7 @@ def test_a_second_signal_forces_several_processes(start: Start, gate: str, run_j
     supervisor = start("worker", "jobs", "--processes", "2", *DEBUG)
     supervisor.event("started")
     supervisor.send(signal.SIGINT)
-    supervisor.text("a second signal ends at once")
+    supervisor.text("a second signal stops the worker at once")
     supervisor.send(signal.SIGINT)
     assert supervisor.ended() == 130
     assert state(run_json, gate) == "running"

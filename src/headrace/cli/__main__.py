@@ -1,23 +1,23 @@
-"""``headrace``: one command, lazily made of many."""
+"""``headrace``: the command line. A command is imported only when it is used."""
 
 from __future__ import annotations
 
 import click
 
-from headrace.cli.lazy import ENV_PREFIX, Root
+from headrace.cli.commands import ENV_PREFIX, Root
 
 _COMMANDS = {
     "worker": "Run the jobs of an app or queue.",
-    "dev": "Run the jobs of an app while you write it: reload, and every event in plain words.",
-    "enqueue": "Store a job.",
-    "job": "Look at jobs, run them again, cancel them.",
-    "queue": "Look at queues, limit, pause, resume and purge them.",
-    "tenant": "Look at the tenants of a queue, limit, pause and resume them.",
-    "dead": "Look at dead letters, requeue and purge them.",
-    "schedule": "Look at schedules, run, pause, resume, make up for and delete them.",
-    "migrate": "Bring a store up to date, and say who may use it.",
+    "dev": "Run a worker while you develop: reload on changes, log every event.",
+    "enqueue": "Enqueue a job.",
+    "job": "Show, retry, reschedule, pause and cancel jobs.",
+    "queue": "Show, limit, pause, resume and purge queues.",
+    "tenant": "Show, limit, pause and resume the tenants of a queue.",
+    "dead": "Show, requeue and purge dead letters.",
+    "schedule": "Show, run, pause, resume, backfill and delete schedules.",
+    "migrate": "Migrate a store's schema and grant access to it.",
     "health": "Check store, workers and backlog; for probes.",
-    "doctor": "Check the whole set-up, and say what to do.",
+    "doctor": "Check the whole set-up and say what to fix.",
     "bench": "Measure a store.",
     "completion": "Print the completion script for a shell.",
 }
@@ -41,7 +41,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         "show_default": True,
     },
     epilog="Settings come from the environment (HEADRACE_URL, HEADRACE_WORKER__CONCURRENCY …), headrace.toml or "
-    "[tool.headrace] in pyproject.toml; 'headrace doctor' shows those in force.",
+    "[tool.headrace] in pyproject.toml; 'headrace doctor' shows the ones in force.",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."

@@ -15,13 +15,13 @@ from typing import Any
 import click
 
 from headrace import App
-from headrace.cli.lazy import Command
+from headrace.cli.bench_measurements import CALLERS, Bench
+from headrace.cli.commands import Command
 from headrace.cli.loading import hide_own_variables, shown_url
-from headrace.cli.measure import CALLERS, Bench
 from headrace.cli.options import json_option
 from headrace.cli.output import print_json, print_table, progress
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.running import run_fast
+from headrace.cli.worker_process import run_fast
 
 _FIGURES = {
     "enqueue_sequential": ("enqueue, one after another", "jobs/s"),
@@ -34,20 +34,18 @@ _FIGURES = {
 
 
 @click.command("bench", cls=Command)
-@click.option(
-    "--url", metavar="URL", help="The store to measure; unless given, a new SQLite file that is removed again."
-)
+@click.option("--url", metavar="URL", help="The store to measure. Default: a temporary SQLite file.")
 @click.option("--jobs", type=click.IntRange(10, 1_000_000), metavar="N", default=10_000, help="Jobs in bulk and drain.")
-@click.option("--rounds", type=click.IntRange(1, 100), metavar="N", default=3, help="The median of so many is shown.")
+@click.option("--rounds", type=click.IntRange(1, 100), metavar="N", default=3, help="Rounds; the median is shown.")
 @json_option
 def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> None:
-    """Measure how fast a store takes, runs and answers jobs that do nothing.
+    """Measure a store with jobs that do nothing: enqueue, drain, pick-up, request and response.
 
-    Works on queues of its own, and deletes them with their jobs afterwards. It plans no schedules of the store, and
-    takes no jobs back. The figures are of this machine, disk and moment.
+    Uses its own queues and deletes them afterwards. Its workers plan no schedules and take back no jobs. The figures
+    hold for this machine, this disk and this moment.
     """
     if url is not None and url.startswith("memory:"):
-        raise Problem(USAGE, "memory:// lives in one process, and the worker here is another one", run="headrace bench")
+        raise Problem(USAGE, "memory:// lives in one process, but the worker runs in another", run="headrace bench")
     hide_own_variables()
     with _store(url) as place:
         report = run_fast(_bench(place, jobs, rounds))
@@ -65,7 +63,7 @@ def bench_command(url: str | None, jobs: int, rounds: int, as_json: bool) -> Non
 
 @contextmanager
 def _store(url: str | None) -> Iterator[str]:
-    """The store to measure. A file of our own lies in the working directory: /tmp is often no real disk."""
+    """The URL to measure. A temporary file lies in the working directory, because /tmp is often in memory."""
     if url is not None:
         yield url
         return

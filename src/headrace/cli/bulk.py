@@ -12,7 +12,7 @@ from headrace.seam.records import Delete, JobId, Selector
 from headrace.types import JobState
 
 CAP = 10_000
-"""Jobs are counted one by one only up to here."""
+"""Beyond this many, matching jobs are not counted exactly."""
 _STEP = 500
 
 
@@ -23,12 +23,12 @@ class Count(Struct, frozen=True):
     exact: bool = True
 
     def of(self, noun: str) -> str:
-        """So many of these."""
+        """The count with its noun."""
         return counted(self.number, noun) if self.exact else f"more than {counted(self.number, noun)}"
 
 
 async def count(client: Client, filters: Filters, states: frozenset[JobState]) -> Count:
-    """By the store's own counters where they can tell, else by looking, up to ``CAP``."""
+    """From the store's counters if they suffice, else by scanning up to ``CAP`` jobs."""
     if filters.only_queue:
         queues = (await client.stats(None if filters.queue is None else [filters.queue])).queues
         fields = {JobState.AVAILABLE: "available", JobState.PAUSED: "jobs_paused", JobState.FAILED: "failed"}
@@ -60,7 +60,7 @@ async def purge(
     yes: bool,
     limit: int | None = None,
 ) -> tuple[Count, int]:
-    """Delete matching jobs, oldest first, after showing how many: never more than were shown."""
+    """Show how many jobs match, ask, and delete them, oldest first; never more than were shown."""
     matching = await count(client, filters, states)
     if not matching.number:
         return matching, 0

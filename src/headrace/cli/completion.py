@@ -1,11 +1,11 @@
-"""``headrace completion``: the script that teaches a shell to complete our commands."""
+"""``headrace completion``: a shell's completion script."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
 
 _SHELLS = ("bash", "zsh", "fish")
 

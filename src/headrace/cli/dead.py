@@ -1,4 +1,4 @@
-"""``headrace dead``: look at dead letters, requeue and purge them."""
+"""``headrace dead``: show, requeue and purge dead letters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from headrace import Client
 from headrace.cli import bulk, options
+from headrace.cli.commands import Group
 from headrace.cli.job import list_jobs, not_found, show_job
-from headrace.cli.lazy import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_json, progress
@@ -22,23 +22,23 @@ from headrace.types import JobState
 _DEAD = frozenset({JobState.FAILED})
 _NOUN = "dead letter"
 _MOST = 10_000
-"""No more are requeued by one command."""
+"""Most that one command requeues."""
 _UNASKED = 100
-"""Up to so many that match are requeued without a question."""
+"""Up to this many matches are requeued without asking."""
 
 
 @click.group("dead", cls=Group)
 def dead_command() -> None:
-    """Look at dead letters, requeue and purge them.
+    """Show, requeue and purge dead letters.
 
-    A dead letter is a job that failed for good: it is kept, with its errors, until it is requeued, purged, or past
-    retention.
+    A dead letter is a job that has failed for good. It is kept with its errors until it is requeued, purged, or removed
+    by retention.
     """
 
 
 @dead_command.command("list")
 @filter_options()
-@limit_option(50, "At most so many, the newest.")
+@limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
 def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
@@ -59,8 +59,8 @@ def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
 @dead_command.command("requeue")
 @click.argument("job_ids", metavar="[ID]...", type=options.job_id, nargs=-1)
 @filter_options()
-@click.option("--all", is_flag=True, help="Any dead letter, up to --limit.")
-@limit_option(1_000, "At most so many, the oldest.", most=_MOST)
+@click.option("--all", is_flag=True, help="All dead letters, up to --limit.")
+@limit_option(1_000, "At most N, oldest first.", most=_MOST)
 @click.option("--rate", type=click.FloatRange(0.1, 10_000), metavar="N", default=100.0, help="Jobs per second.")
 @yes_option
 @json_option
@@ -77,9 +77,9 @@ def requeue_command(
 ) -> None:
     """Run dead letters again.
 
-    Those named, those that match, or with --all any, oldest first; as if they were new. Paced by --rate and capped by
-    --limit, so that a flood of old jobs does not drown the new ones. Asks first with --all, and if more than 100 match.
-    A dead letter whose key another job holds by now stays where it is.
+    Takes ids, filters or --all; oldest first. Requeued jobs start over as if new. --rate and --limit keep old jobs from
+    flooding the queue. Asks first with --all, and if filters match more than 100. If another job holds its key by now,
+    a dead letter stays where it is.
     """
     given = [bool(job_ids), filters != Filters(), all]
     if sum(given) > 1:
@@ -104,10 +104,11 @@ async def _requeue(
     else:
         print(f"{counted(len(requeued), _NOUN)} requeued")
     if refused:
+        shown = ", ".join(str(UUID(bytes=i)) for i in refused[:3])
         raise Problem(
             CONFLICT,
-            f"{len(refused)} stay: {', '.join(str(UUID(bytes=i)) for i in refused[:3])}{' …' * (len(refused) > 3)}",
-            cause="another job holds the key by now, or somebody else was faster",
+            f"{counted(len(refused), _NOUN)} not requeued: {shown}{' …' * (len(refused) > 3)}",
+            cause="another job holds the key by now, or the job has changed meanwhile",
             run=f"headrace job show {UUID(bytes=refused[0])}",
         )
 
@@ -121,19 +122,19 @@ async def _named(client: Client, job_ids: tuple[JobId, ...]) -> list[JobId]:
         if record.state is not JobState.FAILED:
             raise Problem(
                 CONFLICT,
-                f"job {UUID(bytes=job_id)} is no dead letter: it is {record.state.value}; nothing was requeued",
+                f"job {UUID(bytes=job_id)} is not a dead letter: it is {record.state.value}; nothing was requeued",
                 run=f"headrace job show {UUID(bytes=job_id)}",
             )
     return chosen
 
 
 async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> dict[JobId, bool]:
-    """Which of them changed."""
+    """For each of them, whether it was requeued."""
     met: dict[JobId, bool] = {}
     pace = _Pace(rate)
     with progress("requeueing", len(chosen)) as advance:
         for start in range(0, len(chosen), pace.step):
-            await pace.turn()
+            await pace.wait()
             part = chosen[start : start + pace.step]
             altered = await client.alter(Selector(ids=part, states=_DEAD), Requeue())
             met |= dict.fromkeys(part, False) | {one.id: one.changed for one in altered}
@@ -142,7 +143,7 @@ async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> di
 
 
 async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float, *, yes: bool) -> dict[JobId, bool]:
-    """Which of those that match changed, in the order of their ids: one that fails again meanwhile is not met twice."""
+    """For each matching job, whether it was requeued. Goes by rising id: a job that fails again is not met twice."""
     matching = await bulk.count(client, filters, _DEAD)
     most = min(limit, matching.number)
     verb = "matches" if matching.number == 1 else "match"
@@ -154,7 +155,7 @@ async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: fl
     pace = _Pace(rate)
     with progress("requeueing", most) as advance:
         while len(met) < most:
-            await pace.turn()
+            await pace.wait()
             step = min(pace.step, most - len(met))
             altered = await client.alter(replace(filters.selector(_DEAD, step), above=above), Requeue())
             met |= {one.id: one.changed for one in altered}
@@ -166,14 +167,14 @@ async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: fl
 
 
 class _Pace:
-    """Steps of a tenth of a second's worth."""
+    """Splits a rate into steps of a tenth of a second."""
 
     def __init__(self, rate: float) -> None:
         self.step = max(1, int(rate / 10))
         self._seconds = self.step / rate
         self._due = 0.0
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Wait until the next step may be taken."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._due - loop.time()))
@@ -183,7 +184,7 @@ class _Pace:
 @dead_command.command("purge")
 @click.argument("job_ids", metavar="[ID]...", type=options.job_id, nargs=-1)
 @filter_options()
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the oldest.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, oldest first.")
 @yes_option
 @json_option
 @store_options
@@ -192,7 +193,7 @@ def purge_command(
 ) -> None:
     """Delete dead letters for good.
 
-    Those named, or all that match. Asks first, with their number.
+    Takes ids or filters; without either, all of them. Shows the number and asks first.
     """
     if job_ids and filters != Filters():
         raise click.UsageError("expected ids or filters, got both")

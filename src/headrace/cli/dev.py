@@ -1,11 +1,11 @@
-"""``headrace dev``: a worker for the person who writes the app."""
+"""``headrace dev``: a worker for development."""
 
 from __future__ import annotations
 
 import click
 
 from headrace.cli import options
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.logs import configure, log
 from headrace.cli.worker import need_watchfiles, run_worker, supervise, watched
 
@@ -13,14 +13,14 @@ from headrace.cli.worker import need_watchfiles, run_worker, supervise, watched
 @click.command("dev", cls=Command)
 @click.argument("app", envvar=f"{ENV_PREFIX}_APP")
 @click.option("--queue", type=options.name, multiple=True, help="Claim from this queue only; may be repeated.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Jobs at the same time.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Jobs to run at the same time.")
 @click.option("--no-reload", is_flag=True, help="Do not watch the code.")
 @click.pass_context
 def dev_command(ctx: click.Context, app: str, queue: tuple[str, ...], concurrency: int | None, no_reload: bool) -> None:
-    """Run the jobs of APP while you write it.
+    """Run the jobs of APP while you develop it.
 
-    Store and worker in one: an app without a URL keeps its jobs in ./headrace.db. Every event is told in plain words,
-    and the worker starts anew when a .py file below the working directory changes; jobs that run then may finish.
+    Needs no server: an app without a URL keeps its jobs in ./headrace.db. Every event is logged. When a .py file below
+    the working directory changes, the worker restarts; running jobs may finish first.
     """
     if not no_reload:
         need_watchfiles()

@@ -10,19 +10,19 @@ from typing import Any
 import click
 
 from headrace import App
-from headrace.cli import checkup, disk
-from headrace.cli.checkup import Finding
-from headrace.cli.lazy import Command
+from headrace.cli import disk_checks, doctor_checks
+from headrace.cli.commands import Command
+from headrace.cli.doctor_checks import Finding
 from headrace.cli.loading import Store, load_target, shown_url, store_file
 from headrace.cli.options import json_option, store_options
-from headrace.cli.origins import origin
 from headrace.cli.output import print_json, print_level
 from headrace.cli.problems import FAILED, OK, Problem, explain
+from headrace.cli.setting_source import origin
 from headrace.errors import ConfigError, HeadraceError
 from headrace.text import without_secrets
 
 _SELF = re.compile("^headrace doctor(; then |, or )?")
-"""Advice that has been taken."""
+"""Advice to run this very command."""
 
 
 @click.command("doctor", cls=Command)
@@ -30,11 +30,11 @@ _SELF = re.compile("^headrace doctor(; then |, or )?")
 @store_options
 @click.pass_context
 def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
-    """Check versions, settings, store, disk, queues and workers, and say what to do.
+    """Check versions, settings, store, disk, queues and workers, and say what to fix.
 
-    With --app, also whether the app knows the tasks of all waiting jobs. Exit code 1 if anything has failed.
+    With --app, also check that the app has the tasks of all waiting jobs. Exit code 1 if a check fails.
     """
-    findings: list[Finding] = checkup.versions()
+    findings: list[Finding] = doctor_checks.versions()
     settings: dict[str, Any] = {}
     asyncio.run(_examine(store, findings, settings))
     ok = not any(finding.level == "fail" for finding in findings)
@@ -47,21 +47,21 @@ def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
 
 
 async def _examine(store: Store, findings: list[Finding], settings: dict[str, Any]) -> None:
-    """Find out as much as can be found out: a failed check ends only what depends on it."""
+    """Run all checks. A failed one skips only those that depend on it."""
     try:
         client = store.client()
     except (Problem, HeadraceError) as error:
         findings.append(_unusable(error, store))
         return
-    settings |= checkup.effective(client.settings)
-    findings += checkup.settings_in_force(client.settings)
+    settings |= doctor_checks.effective(client.settings)
+    findings += doctor_checks.settings_in_force(client.settings)
     path = store_file(client.settings.url)
     if path is not None:
-        findings += [disk.sqlite_library(), *disk.place(path)]
+        findings += [disk_checks.sqlite_library(), *disk_checks.place(path)]
         if not path.exists():
             url = shown_url(client.settings.url)
             findings.append(
-                Finding("warn", "store", f"there is none at {url} yet", "the first enqueue or worker makes it")
+                Finding("warn", "store", f"no store at {url} yet", "the first enqueue or worker creates it")
             )
             return
     try:
@@ -73,26 +73,26 @@ async def _examine(store: Store, findings: list[Finding], settings: dict[str, An
 async def _examine_store(store: Store, findings: list[Finding], path: Path | None) -> None:
     async with store.opened() as client:
         backend = await client.backend()
-        findings += checkup.store(backend, shown_url(client.settings.url))
-        findings += await checkup.server(backend, client.settings)
+        findings += doctor_checks.store(backend, shown_url(client.settings.url))
+        findings += await doctor_checks.server(backend, client.settings)
         if path is not None:
-            findings += [disk.journal(path), *disk.privacy(path)]
-        findings += checkup.overview(await client.stats())
-        findings += await checkup.leases(backend, await client.store_now())
+            findings += [disk_checks.journal(path), *disk_checks.privacy(path)]
+        findings += doctor_checks.overview(await client.stats())
+        findings += await doctor_checks.leases(backend, await client.store_now())
         if store.app is not None:
             target = load_target(store.app)
-            findings += await checkup.tasks(backend, target) if isinstance(target, App) else []
+            findings += await doctor_checks.tasks(backend, target) if isinstance(target, App) else []
 
 
 def _unusable(error: Problem | HeadraceError, store: Store) -> Finding:
-    """Why there is not even a client."""
+    """Why no client could be made."""
     wrong = error if isinstance(error, ConfigError) else error.__cause__
     if isinstance(wrong, ConfigError) and isinstance(wrong.__cause__, ImportError):
         return Finding("fail", "packages", str(wrong))
     if isinstance(wrong, ConfigError) and (where := origin(wrong, store.url)):
-        told = str(wrong).removeprefix("settings: ")
-        told = told if where in told else f"{told}; it comes from {where}"
-        return Finding("fail", "settings", without_secrets(told), f"correct {where}")
+        text = str(wrong).removeprefix("settings: ")
+        text = text if where in text else f"{text}; it comes from {where}"
+        return Finding("fail", "settings", without_secrets(text), f"correct {where}")
     return _failed(error, "app" if store.app is not None else "settings")
 
 

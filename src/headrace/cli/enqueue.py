@@ -1,4 +1,4 @@
-"""``headrace enqueue``: store a job from the shell."""
+"""``headrace enqueue``: enqueue a job from the shell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from headrace import App, Client, Handle, NewJob, Queue
 from headrace.api.batch import BatchTask
 from headrace.cli import options
-from headrace.cli.jobs import as_json_text
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
+from headrace.cli.job_output import as_json_text
 from headrace.cli.loading import Store, load_target
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_json
@@ -40,10 +40,10 @@ def json(text: str) -> Any:
 def _decoded(text: str, what: str, hint: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except UnicodeError:  # bytes that are no text come as lone surrogates
+    except UnicodeError:  # bytes that are not UTF-8 come as lone surrogates
         why, hint = "it is not UTF-8", r"convert it, or write what is beyond ASCII as \u escapes"
     except RecursionError:
-        why, hint = "it is nested too deeply", "give the job less, such as the name of a file that holds it"
+        why, hint = "it is nested too deeply", "pass less, such as the name of a file that holds it"
     except msgspec.DecodeError as error:
         why = str(error)
     raise click.BadParameter(f"{what}expected JSON, got {text!r:.80} ({why}); {hint}")
@@ -53,13 +53,13 @@ def _decoded(text: str, what: str, hint: str) -> Any:
 @click.argument("task", type=options.name)
 @click.option("--arg", type=argument, metavar="NAME=JSON", multiple=True, help="One argument; may be repeated.")
 @click.option("--args", type=json, help="All arguments, as one JSON object.")
-@click.option("--queue", type=options.name, help="Other than the task's own (without --app: default).")
-@click.option("--delay", type=options.duration, help="Run it so long from now, such as 10m.")
-@click.option("--key", help="Dedup name: while a job has it, no other in the queue gets it.")
-@click.option("--priority", type=int, help="Lower numbers are run first.")
-@click.option("--tenant", type=options.name, help="Whom the work is for.")
-@click.option("--group", type=options.name, help="Those of its queue with which it takes turns, one after the other.")
-@click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
+@click.option("--queue", type=options.name, help="The queue. Default: the task's own (without --app: default).")
+@click.option("--delay", type=options.duration, help="Run it this much later, such as 10m.")
+@click.option("--key", help="Dedup key: no second job of the queue can have it.")
+@click.option("--priority", type=int, help="Lower numbers run first.")
+@click.option("--tenant", type=options.name, help="The tenant that the job belongs to.")
+@click.option("--group", type=options.name, help="The group: its jobs run one after the other.")
+@click.option("--wait", is_flag=True, help="Wait for the result and print it.")
 @click.option("--timeout", type=options.duration, default="30s", help="How long to wait.")
 @json_option
 @store_options
@@ -73,10 +73,10 @@ def enqueue_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Store a job for TASK, and print its id.
+    """Enqueue a job for TASK and print its id.
 
-    With --app the task must be one of the app's (the last part of its name will do), and the arguments must fit its
-    signature; a queue has one task, which is called as the queue is. Without, the job is stored as it is.
+    With --app, TASK must be a task of the app (the last part of its name is enough), and the arguments must fit its
+    signature. The one task of a queue has the queue's name. Without --app, the job is stored unchecked.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if "delay" in given:
@@ -88,7 +88,7 @@ def _merge(whole: Any, single: tuple[tuple[str, Any], ...]) -> Any:
     if not single:
         return {} if whole is None else whole
     if whole is not None and not isinstance(whole, dict):
-        raise click.UsageError("--arg adds to an object: expected --args to be a JSON object, or none")
+        raise click.UsageError("expected --args to be a JSON object, because --arg adds to it")
     return {**(whole or {}), **dict(single)}
 
 
@@ -131,7 +131,7 @@ async def _store(store: Store, client: Client, task: str, payload: Any, options:
 async def _for_queue(queue: Queue[Any, Any], task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:
     client, name = queue.client, queue.name
     if task != name or options.get("queue", name) != name:
-        raise Problem(NOT_FOUND, f"a job of queue {name!r} has that name, and no other", run=f"headrace enqueue {name}")
+        raise Problem(NOT_FOUND, f"queue {name!r} has one task, {name!r}, and no other", run=f"headrace enqueue {name}")
     cell = Encoded(client.packer.seal_value(payload, JsonSerde(), "payload"))
     inserted = await client.enqueue(NewJob(**{"task": name, "queue": name, "args": cell, **options}))
     return Handle(client, inserted, JsonSerde())
@@ -154,7 +154,9 @@ def _full_name(app: App, name: str) -> str:
         return found[0]
     if found:
         raise Problem(
-            NOT_FOUND, f"more than one task is called {name!r}: {', '.join(found)}", run="give the whole name"
+            NOT_FOUND,
+            f"more than one task is called {name!r}: {', '.join(found)}",
+            run="use the full name",
         )
     known = ", ".join(sorted(app.tasks)) or "none"
-    raise Problem(NOT_FOUND, f"the app has no task {name!r}; it has: {known}", cause="a typing error, or another app")
+    raise Problem(NOT_FOUND, f"the app has no task {name!r}; it has: {known}", cause="a typo, or another app")

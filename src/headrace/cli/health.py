@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.cli import options
-from headrace.cli.lazy import Command
+from headrace.cli.commands import Command
 from headrace.cli.loading import Store, shown_url
-from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import counted, print_json, print_level
 from headrace.cli.problems import FAILED, OK, UNAVAILABLE, USAGE, Problem, explain
+from headrace.cli.queue_data import listening, queue_data
 from headrace.cli.times import length, seconds
 from headrace.core.names import worker_name
 from headrace.errors import HeadraceError, Unavailable
@@ -25,18 +25,18 @@ from headrace.seam.records import QueueStats, Stats, WorkerStats
 from headrace.text import without_secrets
 
 
-class Wish(Struct, frozen=True):
-    """What is to be called healthy."""
+class Criteria(Struct, frozen=True):
+    """What counts as healthy."""
 
     queues: tuple[str, ...] = ()
     workers: int = 1
     max_silence: int | None = None
-    """None: a lease of the worker, after which the store lists it no longer."""
+    """None: one lease; after that, the store no longer lists the worker."""
     max_age: int | None = None
     named: re.Pattern[str] | None = None
-    """Only workers of such names, and not whether anybody looks after the queues; None: all."""
+    """Check only workers with such names, and no queues; None: check everything."""
     whose: str = ""
-    """The same for people."""
+    """The same, for messages."""
 
 
 class Report(Struct, frozen=True):
@@ -51,17 +51,15 @@ class Report(Struct, frozen=True):
 
 
 @click.command("health", cls=Command)
-@click.option("--queue", type=options.name, multiple=True, help="Look at this queue only; may be repeated.")
-@click.option("--worker", type=options.name, help="Look at the worker of this name only, and at none of the others.")
+@click.option("--queue", type=options.name, multiple=True, help="Check only this queue; may be repeated.")
+@click.option("--worker", type=options.name, help="Check only the worker with this name.")
+@click.option("--here", is_flag=True, help="Check only the workers of this machine or pod, by the setting worker.name.")
 @click.option(
-    "--here", is_flag=True, help="Look at the workers of this machine or pod only, by the setting worker.name."
+    "--away-ok", is_flag=True, help="Exit with 0, not 75, if the store cannot be reached: for liveness probes."
 )
-@click.option(
-    "--away-ok", is_flag=True, help="Exit code 0, not 75, if the store cannot be reached: for liveness probes."
-)
-@click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least so many must be alive.")
-@click.option("--max-silence", type=options.duration, help="How long a live worker may be silent; default: one lease.")
-@click.option("--max-age", type=options.duration, help="No due job may have waited longer, such as 10m.")
+@click.option("--workers", type=click.IntRange(0), metavar="N", default=1, help="At least N workers must be alive.")
+@click.option("--max-silence", type=options.duration, help="How long a live worker may be silent. Default: one lease.")
+@click.option("--max-age", type=options.duration, help="How long a due job may wait, such as 10m.")
 @json_option
 @store_options
 @click.pass_context
@@ -78,19 +76,19 @@ def health_command(
     max_age: int | None,
     as_json: bool,
 ) -> None:
-    """Check that the store answers, that workers are alive, and that due jobs do not wait without end.
+    """Check that the store answers, that workers are alive, and that queues with due jobs have a worker.
 
-    With --worker or --here only that these workers are alive: for probes, which must not fail for the sake of others.
-    A worker is alive until it was not heard of for a lease.
+    --worker and --here check only that those workers are alive: a probe must not fail because of others. A worker
+    counts as alive until it has been silent for one lease.
 
-    Exit code 0: healthy. 1: not. 75: the store cannot be reached.
+    Exit code 0: healthy. 1: not healthy. 75: the store cannot be reached.
     """
     if worker is not None and here:
-        raise click.UsageError("--worker and --here exclude each other")
+        raise click.UsageError("expected --worker or --here, got both")
     if max_age is not None and not queue and (worker is not None or here):
-        raise click.UsageError("--max-age is about queues: name them with --queue, beside --worker or --here")
-    wish = Wish(queue, workers, max_silence, max_age)
-    report = asyncio.run(_examine(store, wish, worker, here=here))
+        raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
+    criteria = Criteria(queue, workers, max_silence, max_age)
+    report = asyncio.run(_examine(store, criteria, worker, here=here))
     if as_json:
         print_json(report)
     else:
@@ -99,16 +97,16 @@ def health_command(
     ctx.exit(OK if report.ok else FAILED if report.reachable else away)
 
 
-async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) -> Report:
+async def _examine(store: Store, criteria: Criteria, worker: str | None, *, here: bool) -> Report:
     client = store.client()
     url = shown_url(client.settings.url)
     if worker is not None:
-        wish = replace(wish, named=re.compile(re.escape(worker)), whose=f" called {worker}")
+        criteria = replace(criteria, named=re.compile(re.escape(worker)), whose=f" called {worker}")
     elif here:
-        wish = replace(wish, named=_here(client.settings.worker.name), whose=" of this machine")
+        criteria = replace(criteria, named=_here(client.settings.worker.name), whose=" of this machine")
     try:
         async with store.opened() as client:
-            return judge(url, await client.stats(wish.queues or None), wish, await client.store_now())
+            return judge(url, await client.stats(criteria.queues or None), criteria, await client.store_now())
     except (Unavailable, Problem) as error:
         problem = error if isinstance(error, Problem) else explain(error)
         return Report(False, url, False, [without_secrets(problem.what)])
@@ -117,11 +115,11 @@ async def _examine(store: Store, wish: Wish, worker: str | None, *, here: bool) 
 
 
 def _here(strategy: str) -> re.Pattern[str]:
-    """What workers of this machine are called."""
+    """Matches the names of this machine's workers."""
     if strategy == "random":
         raise Problem(
             USAGE,
-            "--here: workers have random names, and cannot be told from those of other machines",
+            "--here: workers have random names, so those of this machine cannot be recognised",
             run="set HEADRACE_WORKER__NAME=pod for the worker and for this command, or name it with --worker",
         )
     if strategy == "host-pid":
@@ -130,25 +128,25 @@ def _here(strategy: str) -> re.Pattern[str]:
     return re.compile(name if strategy in ("hostname", "pod") else f"{name}(-[0-9]+)?")
 
 
-def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
-    """Compare what the store tells with what is wished for."""
-    all_queues = wish.named is None and not wish.queues
-    queues = [queue for queue in stats.queues if all_queues or queue.queue in wish.queues]
+def judge(url: str, stats: Stats, criteria: Criteria, now: int) -> Report:
+    """Compare the store's statistics with what counts as healthy."""
+    all_queues = criteria.named is None and not criteria.queues
+    queues = [queue for queue in stats.queues if all_queues or queue.queue in criteria.queues]
     workers = [
         worker
         for worker in stats.workers
-        if (not wish.queues or set(worker.queues) & set(wish.queues))
-        and (wish.named is None or wish.named.fullmatch(worker.worker))
+        if (not criteria.queues or set(worker.queues) & set(criteria.queues))
+        and (criteria.named is None or criteria.named.fullmatch(worker.worker))
     ]
-    silence = wish.max_silence
+    silence = criteria.max_silence
     alive = [worker for worker in workers if silence is None or now - worker.seen_at <= silence]
     problems = []
-    if len(alive) < wish.workers:
+    if len(alive) < criteria.workers:
         silent = f", and {len(workers) - len(alive)} silent" if len(alive) < len(workers) else ""
-        wanted = f"{counted(wish.workers, 'worker')}{wish.whose}"
+        wanted = f"{counted(criteria.workers, 'worker')}{criteria.whose}"
         problems.append(f"expected at least {wanted} alive, found {len(alive)}{silent}")
     for queue in queues:
-        problems += _queue_problems(queue, alive, wish)
+        problems += _queue_problems(queue, alive, criteria)
     return Report(
         not problems,
         url,
@@ -159,14 +157,16 @@ def judge(url: str, stats: Stats, wish: Wish, now: int) -> Report:
     )
 
 
-def _queue_problems(queue: QueueStats, alive: list[WorkerStats], wish: Wish) -> list[str]:
+def _queue_problems(queue: QueueStats, alive: list[WorkerStats], criteria: Criteria) -> list[str]:
     age = queue.oldest_due_age
     if age is None or queue.paused:
         return []
     if not listening(queue, alive):
         return [f"queue {queue.queue} has due jobs and no worker; the oldest has waited {length(age)}"]
-    if wish.max_age is not None and age > wish.max_age:
-        return [f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(wish.max_age)}"]
+    if criteria.max_age is not None and age > criteria.max_age:
+        return [
+            f"the oldest due job of queue {queue.queue} has waited {length(age)}, more than {length(criteria.max_age)}"
+        ]
     return []
 
 

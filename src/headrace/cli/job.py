@@ -1,4 +1,4 @@
-"""``headrace job``: look at jobs, run them again, at another time or not at all."""
+"""``headrace job``: show, retry, reschedule, pause and cancel jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from headrace import Client, JobInfo, Why
 from headrace.cli import options
-from headrace.cli.jobs import in_full, print_job, print_jobs, remedy, summary
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
+from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
 from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
@@ -21,17 +21,17 @@ from headrace.types import JobState
 
 @click.group("job", cls=Group)
 def job_command() -> None:
-    """Look at jobs, run them again, at another time or not at all."""
+    """Show, retry, reschedule, pause and cancel jobs."""
 
 
 @job_command.command("list")
 @filter_options(states=True)
-@limit_option(50, "At most so many, the newest.")
+@limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
 def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
-    asyncio.run(list_jobs(store, filters, limit, as_json=as_json, empty="no such jobs"))
+    asyncio.run(list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs"))
 
 
 async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool, empty: str) -> None:
@@ -47,7 +47,7 @@ async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool
     else:
         note(empty)
     if more:
-        note(f"there are more; these are the newest {limit}: raise --limit or narrow the filters")
+        note(f"these are the newest {limit}; for more, raise --limit or narrow the filters")
 
 
 @job_command.command("show")
@@ -55,7 +55,7 @@ async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool
 @json_option
 @store_options
 def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
-    """Show all that is known of a job.
+    """Show everything about a job.
 
     Also says, in one sentence, why a waiting job is not running.
     """
@@ -69,7 +69,7 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
         why = await client.why(job_id)
     if state not in (None, job.state):
         raise Problem(
-            NOT_FOUND, f"job {job.id} is no dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
+            NOT_FOUND, f"job {job.id} is not a dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
         )
     if as_json:
         print_json(in_full(job, why))
@@ -88,10 +88,10 @@ def _note_remedy(store: Store, job: JobInfo, why: Why) -> None:
 @json_option
 @store_options
 def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
-    """Tell in one sentence why a job is not running.
+    """Say in one sentence why a job is not running.
 
-    Its queue, tenant or task is paused, its time has not come, another job of its group has the turn, a limit or a rate
-    is reached, no worker listens …: the first reason that holds.
+    Names the first reason that applies: its queue, tenant or task is paused, it is not due yet, another job of its
+    group comes first, a limit or rate is reached, no worker listens …
     """
     asyncio.run(_why(store, job_id, as_json=as_json))
 
@@ -111,10 +111,10 @@ async def _why(store: Store, job_id: JobId, *, as_json: bool) -> None:
 @click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
 @store_options
 def retry_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
-    """Run ended jobs again.
+    """Run ended jobs again, now.
 
-    Now, and as if they were new: attempts start at nought. A job whose key another job holds by now stays as it is
-    (exit code 4).
+    They start over as if new, with no attempt counted. If another job holds its key by now, a job stays as it is (exit
+    code 4).
     """
     asyncio.run(change_jobs(store, job_ids, Requeue()))
 
@@ -129,8 +129,8 @@ def cancel_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
 
 @job_command.command("reschedule")
 @click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
-@click.option("--delay", type=options.duration, help="Due so long from now, such as 10m.")
-@click.option("--at", type=options.instant, metavar="TIME", help="Due then, such as 2030-01-01T06:30+01:00.")
+@click.option("--delay", type=options.duration, help="Make them due this much later, such as 10m.")
+@click.option("--at", type=options.instant, metavar="TIME", help="Make them due then, such as 2030-01-01T06:30+01:00.")
 @store_options
 def reschedule_command(store: Store, job_ids: tuple[JobId, ...], delay: int | None, at: int | None) -> None:
     """Make waiting jobs due at another time; without an option, now."""
@@ -143,7 +143,7 @@ def reschedule_command(store: Store, job_ids: tuple[JobId, ...], delay: int | No
 @click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
 @store_options
 def pause_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
-    """Keep waiting jobs from being run until they are resumed."""
+    """Keep waiting jobs from running until they are resumed."""
     asyncio.run(change_jobs(store, job_ids, Pause()))
 
 
@@ -151,12 +151,12 @@ def pause_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
 @click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
 @store_options
 def resume_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
-    """Let paused jobs go on, at the times that they had."""
+    """Let paused jobs run again, at their original times."""
     asyncio.run(change_jobs(store, job_ids, Resume()))
 
 
 async def change_jobs(store: Store, job_ids: tuple[JobId, ...], change: Change) -> None:
-    """Change the jobs named; what cannot be changed is told once all the others are."""
+    """Change the named jobs; report those that could not be changed at the end."""
     async with store.opened() as client:
         altered = {one.id: one for one in await client.alter(Selector(ids=job_ids), change)}
         problems = [await _outcome(client, change, job_id, altered.get(job_id)) for job_id in dict.fromkeys(job_ids)]
@@ -180,7 +180,7 @@ async def _outcome(client: Client, change: Change, job_id: JobId, altered: Alter
 _DONE: dict[tuple[type[Change], JobState | None], str] = {
     (Requeue, JobState.AVAILABLE): "waits to run again",
     (Cancel, JobState.CANCELLED): "cancelled",
-    (Cancel, JobState.RUNNING): "runs, and has been asked to stop",
+    (Cancel, JobState.RUNNING): "running, and asked to stop",
     (Pause, JobState.PAUSED): "paused",
     (Resume, JobState.AVAILABLE): "resumed",
     (Reschedule, JobState.AVAILABLE): "rescheduled",
@@ -197,7 +197,7 @@ def _refused(change: Change, altered: Altered, job: JobInfo) -> Problem:
         return Problem(
             CONFLICT,
             f"job {job.id} cannot be requeued: another job holds its key {job.key!r} in queue {job.queue!r}",
-            cause="the same work was enqueued anew, or its result is still held",
+            cause="the same work was enqueued again, or its result is still kept",
             run=f"headrace job list --queue {job.queue}",
         )
     return Problem(
@@ -210,6 +210,6 @@ def not_found(job_id: JobId) -> Problem:
     return Problem(
         NOT_FOUND,
         f"there is no job {UUID(bytes=job_id)}",
-        cause="it never was in this store, or its record is past retention",
+        cause="it was never in this store, or retention has removed its record",
         run="headrace job list",
     )

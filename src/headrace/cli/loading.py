@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.output import note
 from headrace.cli.problems import UNAVAILABLE, USAGE, Problem
 from headrace.text import url_without_secrets
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace import App, Client, Queue
 
     Target: TypeAlias = App | Queue[Any, Any]
-    """What a worker can be run for."""
+    """What has a worker."""
 
 
 def load_target(spec: str) -> Target:
@@ -51,12 +51,12 @@ def load_target(spec: str) -> Target:
         )
     kind = "nothing" if found is None else f"{type(found).__name__}, which is neither an App nor a Queue,"
     raise Problem(
-        USAGE, f"{place} has {kind} under the name {attribute!r}", cause="an app is made by: app = headrace.App(…)"
+        USAGE, f"{place} has {kind} under the name {attribute!r}", cause="an app is made with: app = headrace.App(…)"
     )
 
 
 def hide_own_variables() -> None:
-    """Take the variables of the command line out of the environment, where settings would look for theirs."""
+    """Remove the command line's own variables from the environment, so that settings do not read them."""
     for name in [name for name in os.environ if name.startswith(f"{ENV_PREFIX}_")]:
         del os.environ[name]
 
@@ -99,7 +99,7 @@ def _from_file(path: Path) -> ModuleType:
         raise Problem(
             USAGE,
             f"{path} cannot be imported: {name!r} is another module, {module.__file__ or 'built in'}",
-            run="give the file a name that is not taken",
+            run="give the file another name",
         )
     return module
 
@@ -110,7 +110,7 @@ def _importable(directory: Path) -> None:
 
 
 def _broken(what: str, error: Exception) -> Problem:
-    """The import ran, and the code in it raised: where, as far as it is not ours."""
+    """The module's own code raised; says where."""
     steps = traceback.extract_tb(error.__traceback__)
     theirs = [step for step in steps if "importlib" not in step.filename and not step.filename.startswith(_OURS)]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
@@ -128,7 +128,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 class Store(Struct, frozen=True):
-    """Which store is meant: that of an app or queue, that of a URL, or that of the settings."""
+    """The store to use: that of an app or queue, of a URL, or of the settings."""
 
     url: str | None = None
     app: str | None = None
@@ -143,28 +143,28 @@ class Store(Struct, frozen=True):
         return connect(self.url)
 
     def tasks(self) -> list[str]:
-        """The names of the app's tasks; none if it is not told which app that is."""
+        """The names of the app's tasks; empty without an app."""
         return [] if self.app is None else sorted(getattr(load_target(self.app), "tasks", ()))
 
     def queues(self) -> list[str]:
-        """The queues that a worker of the app claims from; none if it is not told which app that is."""
+        """The queues that a worker of the app claims from; none without an app."""
         target = None if self.app is None else load_target(self.app)
         return getattr(target, "queues", None) or [getattr(target, "name", "")]
 
     @asynccontextmanager
     async def opened(self, *, create: bool = False) -> AsyncIterator[Client]:
-        """An open client. Unless ``create``, a store that is not there yet is an error: a typing error in a path must
-        not make an empty store that then looks like the real one."""
+        """An open client. Unless ``create``, a missing store is an error: a typo in a path must not create an empty
+        store that looks like the real one."""
         client = self.client()
         if client.settings.url.startswith("memory:"):
-            note("memory:// lives in one process: what this command sees and stores is gone when it ends")
+            note("memory:// lives in one process: this command starts with an empty store, and loses it when it ends")
         if not create:
             missing = missing_file(client.settings.url)
             if missing is not None:
                 raise Problem(
                     UNAVAILABLE,
                     f"there is no store at {shown_url(client.settings.url)}: no file {missing}",
-                    cause="the first enqueue or worker makes it; or the path is relative to another directory",
+                    cause="the first enqueue or worker creates it; or the path is relative to another directory",
                     run="headrace doctor, or the same command with --url sqlite:///path/to/file.db or --app module:app",
                 )
         async with client:
@@ -178,7 +178,7 @@ def store_file(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> Path | None:
-    """The file that the URL names, if it is a file and is not there."""
+    """The file that the URL names, if it is missing."""
     path = store_file(url)
     return path if path is not None and not path.exists() else None
 

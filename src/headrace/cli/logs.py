@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from headrace.cli.output import clean, hush, note, paint, terminal
+from headrace.cli.output import clean, discard, note, paint, terminal
 from headrace.cli.times import length
 from headrace.core.events import Event, EventKind
 from headrace.text import without_secrets
@@ -17,7 +17,7 @@ FORMATS = ("auto", "text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _LONGEST = 500
 _LEVEL_COLOURS = {"DEBUG": "dim", "INFO": "", "WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
-_LOUD = {
+_EVENT_LEVELS = {
     EventKind.QUEUED: logging.DEBUG,
     EventKind.DEDUPLICATED: logging.DEBUG,
     EventKind.STARTED: logging.DEBUG,
@@ -26,7 +26,7 @@ _LOUD = {
     EventKind.SWEPT: logging.DEBUG,
     EventKind.TICK_FIRED: logging.DEBUG,
     EventKind.REFUSED: logging.DEBUG,
-    EventKind.ALERT: logging.DEBUG,  # whoever raises one logs it as a warning, that jobs are refused among them
+    EventKind.ALERT: logging.DEBUG,  # logged as a warning where it is raised
     EventKind.RETRYING: logging.WARNING,
     EventKind.EXPIRED: logging.WARNING,
     EventKind.STALLED: logging.WARNING,
@@ -55,22 +55,22 @@ def configure(format: str, level: str, stream: IO[str] | None = None) -> None:
 
 
 class _Handler(logging.StreamHandler[IO[str]]):
-    """Writes while somebody reads, and then no more: the jobs are worth more than their log."""
+    """Stops writing when nobody reads: the jobs matter more than their log."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Tell of a failed write, except for one that nobody wanted to read: of that once, and in a word."""
+        """Report a failed write; if the reader has gone, once and briefly."""
         if not isinstance(sys.exception(), BrokenPipeError):
             super().handleError(record)
             return
-        hush(self.stream)
+        discard(self.stream)
         try:
-            note("nobody reads the log any more: it ends here, and the work goes on")
+            note("nobody reads the log any more: logging stops, the work goes on")
         except OSError:
-            hush(sys.stderr)
+            discard(sys.stderr)
 
 
 class _Text(logging.Formatter):
-    """Time, level, message; whatever is in them, one line."""
+    """Time, level and message, always on one line."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def _json() -> logging.Formatter:
     from pythonjsonlogger.json import JsonFormatter
 
     class Json(JsonFormatter):
-        """One object to a line; fields of events beside the message."""
+        """One object per line; an event's fields beside the message."""
 
         def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
             return {
@@ -106,11 +106,11 @@ def _json() -> logging.Formatter:
 
 
 def observer() -> Callable[[Event], None]:
-    """An observer that logs every event of a worker, those of a job that goes well for debugging only: at thousands a
-    second they would take most of its time. Arguments and results are never logged."""
+    """An observer that logs every event of a worker. Jobs that go well are logged at DEBUG only: at thousands a second,
+    that would take most of the worker's time. Arguments and results are never logged."""
 
     def observe(event: Event) -> None:
-        level = _LOUD.get(event.kind, logging.INFO)
+        level = _EVENT_LEVELS.get(event.kind, logging.INFO)
         if log.isEnabledFor(level):
             log.log(level, _sentence(event), extra=_fields(event))
 
@@ -133,7 +133,7 @@ def _sentence(event: Event) -> str:
 def _because(event: Event) -> str:
     text = f"{type(event.error).__name__}: {event.error}" if event.error is not None else event.detail
     if event.kind is EventKind.STALLED:
-        text = f"its worker vanished, and it waits again{f' ({text})' if text else ''}"
+        text = f"its worker died, and the job waits again{f' ({text})' if text else ''}"
     return f": {text[:_LONGEST]}" if text else ""
 
 

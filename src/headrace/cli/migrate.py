@@ -1,4 +1,4 @@
-"""``headrace migrate``: bring a store up to date, and say who may use it."""
+"""``headrace migrate``: migrate a store's schema and grant access to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from headrace.api.connection import migrator
 from headrace.cli import options
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store, shown_url
 from headrace.cli.options import json_option, store_options
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
@@ -25,10 +25,10 @@ _PARTS = click.Choice(["producer", "worker", "janitor", "reader"])
 
 @click.group("migrate", cls=Group)
 def migrate_command() -> None:
-    """Bring a store up to date, and say who may use it.
+    """Migrate a store's schema and grant access to it.
 
-    Only PostgreSQL needs these commands. A worker that owns its schema also migrates it by itself, unless its URL says
-    migrate=no.
+    Only PostgreSQL needs these commands. A program that owns its schema also migrates it when it opens the store,
+    unless its URL says migrate=no.
     """
 
 
@@ -37,9 +37,9 @@ def migrate_command() -> None:
 @store_options
 @click.pass_context
 def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
-    """Tell which steps a store has seen, and which are to come.
+    """Show which steps are applied and which are pending.
 
-    Exit code 1 if there are any to come.
+    Exit code 1 if any is pending.
     """
     ctx.exit(asyncio.run(_status(store, as_json)))
 
@@ -59,7 +59,7 @@ async def _status(store: Store, as_json: bool) -> int:
         rows = [(step.name, exact(step.at, at)) for step in have.applied]
         print_table(("step", "applied"), rows + [(step.name, "pending") for step in have.pending])
         if have.pending:
-            note("to apply what is pending: headrace migrate up")
+            note("to apply the pending steps: headrace migrate up")
     return FAILED if have is not None and have.pending else OK
 
 
@@ -81,9 +81,9 @@ def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[s
 @json_option
 @store_options
 def plan_command(store: Store, as_json: bool) -> None:
-    """Tell what 'up' would do, and which tables it would lock.
+    """Show what 'up' would do and which tables it would lock.
 
-    Nothing is changed.
+    Changes nothing.
     """
     asyncio.run(_plan(store, as_json))
 
@@ -103,18 +103,18 @@ async def _plan(store: Store, as_json: bool) -> None:
 
 
 @migrate_command.command("sql")
-@click.option("--schema", metavar="NAME", help="The schema, unless it is that of the store's URL.")
+@click.option("--schema", metavar="NAME", help="The schema. Default: that of the store's URL.")
 @click.option("--from", "after", type=click.IntRange(0), metavar="N", default=0, help="Only the steps after version N.")
-@click.option("--bare", is_flag=True, help="Without BEGIN and COMMIT, for tools that open a transaction by themselves.")
+@click.option("--bare", is_flag=True, help="Leave out BEGIN and COMMIT, for tools that open their own transaction.")
 @store_options
 def sql_command(store: Store, schema: str | None, after: int, bare: bool) -> None:
     """Print the steps as SQL, for psql or another tool.
 
-    Needs no server. Run it as the role that is to own the store: psql -v ON_ERROR_STOP=1 -f FILE.
+    Needs no server. Run it as the role that will own the store: psql -v ON_ERROR_STOP=1 -f FILE.
     """
     url, found = _migrator(store)
     if found is None:
-        note(f"{url} migrates itself when it is opened; this is for PostgreSQL")
+        note(f"{url} migrates itself when it is opened; this SQL is for PostgreSQL")
     if found is None or schema is not None:
         found = migrator(f"postgresql:///?schema={quote('headrace' if schema is None else schema, safe='')}")
     assert found is not None
@@ -128,13 +128,13 @@ def sql_command(store: Store, schema: str | None, after: int, bare: bool) -> Non
 @migrate_command.command("up")
 @click.option(
     "--lock-timeout", type=options.duration, metavar="LENGTH", default="5s",
-    help="How long a step may wait for a lock, and others behind it; it is tried a few times.",
+    help="How long a step may wait for a lock, with others queued behind it; tried a few times.",
 )  # fmt: skip
 @store_options
 def up_command(store: Store, lock_timeout: int) -> None:
-    """Apply the steps that are missing.
+    """Apply the pending steps.
 
-    Each is a transaction of its own. Workers of this version and of the one before go on meanwhile.
+    Each step is its own transaction. Workers of this version and the previous one keep running meanwhile.
     """
     asyncio.run(_up(store, lock_timeout / 1e6))
 
@@ -153,12 +153,12 @@ async def _up(store: Store, lock_timeout: float) -> None:
 @click.argument("part", type=_PARTS)
 @click.argument("role")
 @click.option("--tenant", type=options.name, multiple=True, help="Only jobs of this tenant; may be repeated.")
-@click.option("--any-tenant", is_flag=True, help="Jobs of any tenant, also where the role was confined to some.")
+@click.option("--any-tenant", is_flag=True, help="Jobs of all tenants; lifts an earlier --tenant.")
 @store_options
 def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], any_tenant: bool) -> None:
     """Let a database role use the store.
 
-    A producer enqueues, looks up and cancels; a worker also runs jobs; a reader looks at everything; a janitor also
+    A producer enqueues, looks up and cancels jobs. A worker also runs them. A reader sees everything. A janitor also
     sweeps, changes and pauses. A role may have several parts. Producers and readers can be confined to tenants.
     """
     if tenant and any_tenant:
@@ -173,9 +173,9 @@ def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], a
 @click.argument("role")
 @store_options
 def revoke_command(store: Store, part: str, role: str) -> None:
-    """Take from a role what was granted to it."""
+    """Take a part away from a role."""
     asyncio.run(_with_roles(store).revoke(part, role))
-    print(f"{clean(role)}  no {part} any more")
+    print(f"{clean(role)}  no longer {part}")
 
 
 def _migrator(store: Store) -> tuple[str, Migrator | None]:
@@ -187,7 +187,7 @@ def _with_roles(store: Store) -> Migrator:
     url, found = _migrator(store)
     if found is None:
         raise Problem(
-            USAGE, f"{url} knows no roles", cause="who may use a file is for the file system to say",
+            USAGE, f"{url} has no roles", cause="the file system decides who may use a file",
             run="the same command with --url postgresql://…",
         )  # fmt: skip
     return found

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct
 
-from headrace.cli.lazy import ENV_PREFIX
+from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.loading import Store
 from headrace.core.durations import micros
 from headrace.core.ids import parse_id
@@ -33,7 +33,7 @@ def duration(text: str) -> int:
 
 
 def instant(text: str) -> int:
-    """An instant; by the clock here, if no time zone is given."""
+    """An instant; in local time if no time zone is given."""
     try:
         return from_datetime(datetime.fromisoformat(text).astimezone())
     except (ValueError, OverflowError):
@@ -70,7 +70,7 @@ def name(text: str) -> str:
 
 
 def tenant(text: str) -> str:
-    """A tenant; the empty name is that of the jobs which have none."""
+    """A tenant; the empty name stands for jobs without one."""
     try:
         return check_name(text, "tenant", empty=True)
     except InvalidJob as error:
@@ -78,7 +78,7 @@ def tenant(text: str) -> str:
 
 
 def rule(name: str, text: str) -> Any:
-    """What ``Policies.set`` takes for a rule; None takes it away."""
+    """What ``Policies.set`` takes for a rule; None removes it."""
     if text.lower() == "none":
         return None
     given: Any = text
@@ -105,7 +105,7 @@ def rule_option(flag: str, metavar: str, help: str) -> Callable[[F], F]:
 
 
 class Filters(Struct, frozen=True):
-    """Which jobs are meant."""
+    """Which jobs to select."""
 
     queue: str | None = None
     task: str | None = None
@@ -115,7 +115,7 @@ class Filters(Struct, frozen=True):
     reason: str | None = None
 
     def selector(self, states: frozenset[JobState] | None = None, limit: int = 1_000) -> Selector:
-        """In the words of the store."""
+        """The same as the store's selector."""
         return Selector(
             queue=self.queue,
             task=self.task,
@@ -128,7 +128,7 @@ class Filters(Struct, frozen=True):
 
     @property
     def only_queue(self) -> bool:
-        """Whether the store's own counters can say how many jobs this is."""
+        """Whether the store's counters know how many jobs match."""
         return self.task is None and self.tenant is None and self.older_than is None and self.reason is None
 
 
@@ -145,7 +145,7 @@ def store_options(command: F) -> F:
         return command(*args, store=Store(url, app), **kwargs)
 
     decorated = click.option(
-        "--app", metavar="MODULE:ATTR", envvar=f"{ENV_PREFIX}_APP", help="The app or queue whose store is meant.",
+        "--app", metavar="MODULE:ATTR", envvar=f"{ENV_PREFIX}_APP", help="The app or queue whose store to use.",
         show_envvar=True,
     )(collected)  # fmt: skip
     return click.option(
@@ -176,7 +176,7 @@ def filter_options(*, states: bool = False) -> Callable[[F], F]:
             click.option("--queue", type=name, help="Only jobs of this queue."),
             click.option("--task", type=name, help="Only jobs of this task."),
             click.option("--tenant", type=name, help="Only jobs of this tenant."),
-            click.option("--older-than", type=duration, help="Only jobs enqueued at least so long ago, such as 2h."),
+            click.option("--older-than", type=duration, help="Only jobs enqueued at least this long ago, such as 2h."),
             click.option("--reason", type=name, help="Only jobs that ended for this reason, such as lost."),
         ]
         if states:

@@ -28,19 +28,19 @@ def clean(text: object) -> str:
 
 
 def terminal(stream: IO[Any]) -> bool:
-    """Whether a person looks at the stream."""
+    """Whether the stream is a terminal."""
     return stream.isatty()
 
 
 def paint(text: str, colour: str, stream: IO[Any]) -> str:
-    """The text in a colour, where colours are welcome."""
+    """The text in a colour; plain if the stream is no terminal or NO_COLOR is set."""
     if not colour or os.environ.get("NO_COLOR") or not terminal(stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> counted(1, "dead letter"), counted(2_000, "dead letter")
     ('1 dead letter', '2,000 dead letters')
@@ -49,14 +49,14 @@ def counted(number: int, noun: str) -> str:
 
 
 def note(text: str) -> None:
-    """A remark for people, to stderr: stdout is for what was asked for."""
+    """Print a remark to stderr; stdout is for the answer itself."""
     print(clean(text), file=sys.stderr)
 
 
-def hush(stream: IO[Any]) -> None:
-    """Let all that is still written to the stream vanish, as its reader is gone; also what is in its buffer, over which
-    the interpreter would stumble at its end."""
-    with suppress(OSError, ValueError):  # it has no descriptor, or none any more
+def discard(stream: IO[Any]) -> None:
+    """Discard all that is still written to the stream, because its reader is gone. That includes its buffer, which the
+    interpreter would fail to flush at exit."""
+    with suppress(OSError, ValueError):  # the stream has no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
@@ -70,7 +70,7 @@ def print_json(data: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows under headings. Numbers stand to the right."""
+    """Rows under headings. Numbers are right-aligned."""
     cells = [[clean(cell) for cell in row] for row in rows]
     right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     if terminal(sys.stdout):
@@ -102,8 +102,8 @@ def _print_rich(columns: Sequence[str], cells: list[list[str]], right: list[bool
 
 
 def fit(columns: Sequence[Sequence[str]], width: int) -> tuple[int, list[int | None]]:
-    """The gap between columns, and how wide they may be, that all of them fit in and lines break between words: dates
-    stay whole. None: that cannot be.
+    """The gap between columns, and their widths, with which the table fits and lines break between words: dates stay
+    whole. Widths are None if that is impossible.
 
     >>> fit([["at", "2030-01-01 12:00:00"], ["what", "a b"]], 17)
     (1, [12, 4])
@@ -122,7 +122,7 @@ def fit(columns: Sequence[Sequence[str]], width: int) -> tuple[int, list[int | N
 
 
 def print_fields(fields: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one pair to a line; empty values are left out."""
+    """Names and values, one pair per line; empty values are left out."""
     shown = [(name, clean(value)) for name, value in fields if value not in (None, "")]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -130,31 +130,31 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
 
 
 def print_level(level: str, text: str, advice: str = "") -> None:
-    """A line of a check-up: ``ok``, ``warn`` or ``fail``, and what to do about it."""
+    """A line of a check: ``ok``, ``warn`` or ``fail``, and what to do about it."""
     print(f"{paint(level.ljust(4), _LEVELS[level], sys.stdout)}  {clean(text)}")
     if advice:
         print(f"      {paint('->', 'dim', sys.stdout)} {clean(advice)}")
 
 
 def print_block(text: str, indent: str = "  ") -> None:
-    """Text of several lines, such as a traceback, with everything escaped but its line ends."""
+    """Text of several lines, such as a traceback; everything but line ends is escaped."""
     for line in text.rstrip("\n").split("\n"):
         print(indent + clean(line))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if the person says so: by ``--yes``, or by an answer on a terminal."""
+    """Continue only with ``--yes``, or a yes on the terminal."""
     if yes:
         return
     if not terminal(sys.stdin):
-        raise Problem(USAGE, f"not done without a yes: {question}", run="the same command with --yes")
+        raise Problem(USAGE, f"confirmation needed: {question}", run="the same command with --yes")
     if not click.confirm(clean(question), err=True):
         raise Problem(FAILED, "nothing was changed")
 
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
-    """A bar on stderr, if that is a terminal: call what is given with the number done since the last call."""
+    """A progress bar on stderr, if that is a terminal. Yields a function that adds to the number done."""
     if not terminal(sys.stderr):
         yield lambda count: None
         return

@@ -19,11 +19,11 @@ OK, FAILED, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = 0, 1, 2, 3, 4, 75
 INTERRUPTED = 130
 
 _SCHEME = re.compile(r"'?(redis|valkey|postgres)[a-z]*(\+[a-z]+)?://")
-"""How a message begins that names a store on a server."""
+"""The beginning of a message that names a store on a server."""
 
 
 class Problem(Exception):
-    """An error as the person gets to see it."""
+    """An error as people see it."""
 
     def __init__(self, code: int, what: str, *, cause: str = "", run: str = "") -> None:
         super().__init__(what)
@@ -53,48 +53,48 @@ def explain(error: Exception) -> Problem:
             return Problem(
                 UNAVAILABLE,
                 text,
-                cause="the memory that the server may use is full, not a disk",
+                cause="the server has reached its maxmemory; this is not about a disk",
                 run="headrace dead purge, or a worker with HEADRACE_RETENTION__COMPLETED__COUNT=1000 for a while, or "
                 "CONFIG SET maxmemory on the server",
             )
         case errors.StoreFull():
             return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
         case errors.Unavailable() if isinstance(error, errors.ConfigError):
-            cause = "the user, the password, the database or an option in the store's URL, or the server's settings"
+            cause = "a wrong user, password, database or option in the store's URL, or the server's settings"
             return Problem(UNAVAILABLE, text, cause="" if store else cause, run="headrace doctor")
         case errors.Unavailable():
-            away = "the store is away, locked by another program, or its directory is not writable"
-            server = "the server does not run, is not reachable from here, or cannot serve for the moment"
+            away = "the store is unreachable, locked by another program, or its directory is not writable"
+            server = "the server is not running, not reachable from here, or cannot serve right now"
             return Problem(UNAVAILABLE, text, cause=server if store else away, run="headrace doctor")
         case errors.SchemaMismatch() if store == "valkey":
             return Problem(
                 FAILED,
                 text,
-                cause="another release made the store, or the keys are those of another program",
+                cause="another release created the store, or the keys belong to another program",
                 run="the same command with the release that made it, or with another ?prefix=NAME in the URL",
             )
         case errors.SchemaMismatch() if store == "postgres":
             return Problem(
                 FAILED,
                 text,
-                cause="the store is not Headrace's, or another version made it",
+                cause="this is not a store of Headrace, or another version created it",
                 run="headrace migrate status; or give the right store with --url",
             )
         case errors.SchemaMismatch():
             return Problem(
                 FAILED,
                 text,
-                cause="the file is not Headrace's, or another version made it",
-                run="the same command with --url sqlite:///path/to/file.db, where the right one is",
+                cause="this is not a file of Headrace, or another version created it",
+                run="the same command with --url sqlite:///path/to/file.db for the right file",
             )
         case errors.Corrupt():
             return Problem(
                 FAILED, text, cause="the store's bytes are damaged", run="headrace doctor; then restore a backup"
             )
         case errors.UnknownTask():
-            return Problem(NOT_FOUND, text, cause="a typing error, or the task is in another app")
+            return Problem(NOT_FOUND, text, cause="a typo, or the task is in another app")
         case errors.InvalidJob() | errors.PayloadTooLarge() | errors.CodecError():
-            return Problem(USAGE, text, cause="what was given does not fit; nothing was stored")
+            return Problem(USAGE, text, cause="invalid input; nothing was stored")
         case errors.ConfigError() if isinstance(error.__cause__, ImportError):
             return Problem(USAGE, text)
         case errors.ConfigError():
@@ -108,11 +108,11 @@ def explain(error: Exception) -> Problem:
             return Problem(
                 UNAVAILABLE,
                 text,
-                cause="more comes in than workers get done, or none of them works",
-                run=f"{_depths(error)} for the depth; headrace health for who works",
+                cause="jobs arrive faster than workers finish them, or no worker runs",
+                run=f"{_depths(error)} for the depth; headrace health for the workers",
             )
         case errors.WaitTimeout():
-            return Problem(FAILED, text, cause="no worker took it yet, or it takes longer", run="headrace health")
+            return Problem(FAILED, text, cause="no worker has taken it yet, or it takes longer", run="headrace health")
         case errors.JobFailed():
             return Problem(FAILED, text, run=f"headrace dead show {error.job_id}")
         case _:
@@ -126,7 +126,7 @@ def _depths(error: QueueFull) -> str:
 
 
 def _store(text: str) -> str:
-    """What kind of server a message is about: ``valkey`` or ``postgres``; empty if of none."""
+    """The kind of server that a message is about: ``valkey`` or ``postgres``; empty if none."""
     found = _SCHEME.match(text)
     if found is None:
         return ""
@@ -134,30 +134,30 @@ def _store(text: str) -> str:
 
 
 def report(error: BaseException, *, debug: bool) -> int:
-    """Tell the person about an error; the exit code for it."""
+    """Print an error; returns its exit code."""
     from headrace.errors import HeadraceError
 
     if debug and not isinstance(error, click.Abort | click.UsageError):
         print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    told = _alone(error)
-    if isinstance(told, click.Abort):
+    shown = _alone(error)
+    if isinstance(shown, click.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(told, HeadraceError):
-        told = explain(told)
-    if isinstance(told, Problem):
-        told.show()
-        return told.code
-    if isinstance(told, click.ClickException):
-        said = told.format_message()
-        told.format_message = lambda: one_line(said)  # type: ignore[method-assign]
-        told.show()
-        return told.exit_code
+    if isinstance(shown, HeadraceError):
+        shown = explain(shown)
+    if isinstance(shown, Problem):
+        shown.show()
+        return shown.code
+    if isinstance(shown, click.ClickException):
+        said = shown.format_message()
+        shown.format_message = lambda: one_line(said)  # type: ignore[method-assign]
+        shown.show()
+        return shown.exit_code
     raise error
 
 
 def _alone(error: BaseException) -> BaseException:
-    """The one error in a group: what runs side by side fails as a group, several of it maybe for the same reason."""
+    """The error behind an exception group: concurrent calls fail as a group, often all for one reason."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = [_alone(one) for one in error.exceptions]

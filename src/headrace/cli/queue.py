@@ -1,4 +1,4 @@
-"""``headrace queue``: look at queues, limit, pause, resume and purge them."""
+"""``headrace queue``: show, limit, pause, resume and purge queues."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 
 from headrace.cli import options
 from headrace.cli.bulk import purge
-from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
-from headrace.cli.lazy import Group
-from headrace.cli.limit import limit_command
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.numbers import listening, queue_data
 from headrace.cli.options import Filters, json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_json, print_table
-from headrace.cli.policies import paused, policies_of
+from headrace.cli.policy_output import paused, policies_of
+from headrace.cli.queue_data import listening, queue_data
+from headrace.cli.queue_limit import limit_command
 from headrace.cli.times import length, now
+from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
 from headrace.types import JobState
 
@@ -26,7 +26,7 @@ _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
 
 @click.group("queue", cls=Group)
 def queue_command() -> None:
-    """Look at queues, limit, pause, resume and purge them."""
+    """Show, limit, pause, resume and purge queues."""
 
 
 queue_command.add_command(limit_command)
@@ -37,7 +37,7 @@ queue_command.add_command(limit_command)
 @json_option
 @store_options
 def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
-    """List queues in numbers: all, or these."""
+    """List queues with their counts: all, or the named ones."""
     asyncio.run(_list(store, names, as_json))
 
 
@@ -51,7 +51,7 @@ async def _list(store: Store, names: tuple[str, ...], as_json: bool) -> None:
         note(f"no job was ever in {' or '.join(map(repr, names))}; 'headrace queue list' shows all queues")
         return
     if not stats.queues:
-        note("no queues yet: the first enqueue makes one")
+        note("no queues yet: the first enqueue creates one")
         return
     at = now()
     rows = [
@@ -75,13 +75,13 @@ async def _list(store: Store, names: tuple[str, ...], as_json: bool) -> None:
 
 @queue_command.command("pause")
 @click.argument("name", type=options.name)
-@click.option("--lasts", type=options.lasts, metavar="D", help="For so long, such as 1h; else until it is resumed.")
+@click.option("--lasts", type=options.lasts, metavar="D", help="How long, such as 1h. Default: until it is resumed.")
 @click.option("--task", type=options.name, help="Only jobs of this task, by its full name.")
 @store_options
 def pause_command(store: Store, name: str, lasts: int | None, task: str | None) -> None:
-    """Let no worker claim from a queue.
+    """Stop workers from claiming jobs of a queue.
 
-    For so long, or until it is resumed. Jobs that run go on, and enqueues are accepted.
+    Running jobs go on, and enqueues are accepted.
     """
     asyncio.run(_pause(store, name, lasts, task))
 
@@ -92,8 +92,8 @@ async def _pause(store: Store, name: str, lasts: int | None, task: str | None) -
         length = None if lasts is None else timedelta(microseconds=lasts)
         await policies_of(client).pause(name, task=task, lasts=length)
     print(f"{_scope(name, task)}  paused {'until it is resumed' if lasts is None else f'for {spell(lasts)}'}")
-    note_unknown(name, stats, "the setting holds all the same")
-    note_unknown_tasks(store, [] if task is None else [task], "the pause holds all the same")
+    note_unknown(name, stats, "the setting is stored anyway")
+    note_unknown_tasks(store, [] if task is None else [task], "the pause is stored anyway")
 
 
 def _scope(name: str, task: str | None) -> str:
@@ -102,7 +102,7 @@ def _scope(name: str, task: str | None) -> str:
 
 @queue_command.command("resume")
 @click.argument("name", type=options.name)
-@click.option("--task", type=options.name, help="Only jobs of this task, which was paused by itself.")
+@click.option("--task", type=options.name, help="Only jobs of this task, if it was paused by itself.")
 @store_options
 def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
@@ -114,15 +114,15 @@ async def _resume(store: Store, name: str, task: str | None) -> None:
         stats = await stats_of(client, name)
         await policies_of(client).resume(name, task=task)
     print(f"{_scope(name, task)}  resumed")
-    note_unknown(name, stats, "the setting holds all the same")
-    note_unknown_tasks(store, [] if task is None else [task], "what is paused under other names stays so")
+    note_unknown(name, stats, "the setting is stored anyway")
+    note_unknown_tasks(store, [] if task is None else [task], "tasks paused under other names stay paused")
 
 
 @queue_command.command("purge")
 @click.argument("name", type=options.name)
 @click.option("--task", type=options.name, help="Only jobs of this task.")
 @click.option("--tenant", type=options.name, help="Only jobs of this tenant.")
-@click.option("--older-than", type=options.duration, help="Only jobs enqueued at least so long ago, such as 2h.")
+@click.option("--older-than", type=options.duration, help="Only jobs enqueued at least this long ago, such as 2h.")
 @yes_option
 @json_option
 @store_options
@@ -131,7 +131,7 @@ def purge_command(
 ) -> None:
     """Delete the waiting jobs of a queue.
 
-    Scheduled and paused ones included; running and ended ones stay. Asks first, with their number.
+    Includes delayed and paused jobs; running and ended ones stay. Shows the number and asks first.
     """
     filters = Filters(name, task, tenant, older_than)
     asyncio.run(_purge(store, filters, yes=yes, as_json=as_json))

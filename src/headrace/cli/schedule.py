@@ -1,4 +1,4 @@
-"""``headrace schedule``: look at schedules, run, pause, resume, make up for and delete them."""
+"""``headrace schedule``: show, run, pause, resume, backfill and delete schedules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 
 from headrace import App, Client
 from headrace.cli import options
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_json
-from headrace.cli.schedules import (
+from headrace.cli.schedule_output import (
     Row,
     coming,
     coverage,
@@ -33,23 +33,23 @@ from headrace.schedules.spec import ScheduleInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COMPLETED = 100
-"""Names that a shell is given to complete one."""
+"""Names offered for completion."""
 _PENDING = 10_000
-"""Ticks that are looked at for jobs that wait."""
+"""Ticks searched for waiting jobs."""
 _AHEAD = 1_000
-"""Ticks that are looked at for slots to come."""
+"""Ticks searched for future slots."""
 
 
 @click.group("schedule", cls=Group)
 def schedule_command() -> None:
-    """Look at schedules, run, pause, resume, make up for and delete them.
+    """Show, run, pause, resume, backfill and delete schedules.
 
-    Workers plan them, about a minute ahead; nothing fires while none runs.
+    Workers plan schedules about a minute ahead. Nothing fires while no worker runs.
     """
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names that begin so. A shell that completes gets no errors."""
+    """Names with this beginning. Completion must not print errors."""
     store = Store(ctx.params.get("url"), ctx.params.get("app"))
     try:
         return asyncio.run(_names(store, incomplete))
@@ -76,14 +76,14 @@ def name_argument(command: F) -> F:
 @schedule_command.command("list")
 @click.option("--tenant", type=options.name, help="Only schedules of this tenant.")
 @click.option("--queue", type=options.name, help="Only schedules whose jobs go to this queue.")
-@limit_option(50, "At most so many, in the order of their names.")
+@limit_option(50, "Show at most N, by name.")
 @json_option
 @store_options
 def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List schedules.
 
-    With when they fire next, by the clocks of their zone and here, what became of the last time, and for how many slots
-    jobs were planned so far, about a minute ahead.
+    Shows when each fires next (in its zone and in local time), what became of its last slot, and how many slots were
+    planned so far.
     """
     asyncio.run(_list(store, tenant, queue, limit, as_json))
 
@@ -100,17 +100,17 @@ async def _list(store: Store, tenant: str | None, queue: str | None, limit: int,
         print_json({"schedules": [row.to_dict() for row in rows], "more": more})
         return
     if not rows:
-        note("no such schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
+        note("no matching schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
         return
     print_schedules(rows, at)
     if more:
-        note(f"there are more; these are the first {limit}: raise --limit, or narrow with --tenant or --queue")
+        note(f"these are the first {limit}; for more, raise --limit, or narrow with --tenant or --queue")
     if not workers:
         note("no worker runs: nothing fires until one does (headrace worker APP)")
 
 
 async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Row | None:
-    """None: it went meanwhile."""
+    """None if it was deleted meanwhile."""
     try:
         instants = await schedules.next(schedule.name, 1)
         last = await schedules.history(schedule.name, 1, before=at)
@@ -121,14 +121,14 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Ro
 
 @schedule_command.command("show")
 @name_argument
-@limit_option(10, "At most so many slots that have come, the latest.", most=10_000)
+@limit_option(10, "Show at most N past slots, latest first.", most=10_000)
 @json_option
 @store_options
 def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
-    """Show all that is known of a schedule.
+    """Show everything about a schedule, and its last slots.
 
-    And what became of its last slots that have come: "waited" is how long after its instant a job was started, "ran"
-    how long it ran. Coverage is the share of these slots that fired and whose jobs were not cancelled.
+    "waited" is how long after its slot a job started, "ran" how long it ran. Coverage is the share of these slots that
+    fired and whose jobs were not cancelled.
     """
     asyncio.run(_show(store, name, limit, as_json))
 
@@ -155,13 +155,13 @@ async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
 
 @schedule_command.command("next")
 @name_argument
-@click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="So many instants.")
+@click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="How many instants to show.")
 @json_option
 @store_options
 def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
-    """Tell when a schedule fires next.
+    """Show when a schedule fires next.
 
-    By the clocks of its time zone and in UTC, jitter included, and where these clocks are put forward or back.
+    In its time zone and in UTC, jitter included. Says where the clocks of the zone go forward or back.
     """
     asyncio.run(_next(store, name, count, as_json))
 
@@ -180,7 +180,7 @@ async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
     if not schedule.enabled:
         note(f"it is paused: headrace schedule resume {name}")
     elif len(listed) < count:
-        note("then it is over")
+        note("after that, it ends")
 
 
 @schedule_command.command("run")
@@ -188,9 +188,9 @@ async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
 @json_option
 @store_options
 def run_command(store: Store, name: str, as_json: bool) -> None:
-    """Run the job of a schedule once, now.
+    """Run the job of a schedule once, now, and print its id.
 
-    Beside its slots, also while it is paused. Prints the job's id.
+    This is in addition to its slots, and works while it is paused.
     """
     asyncio.run(_run(store, name, as_json))
 
@@ -208,14 +208,16 @@ async def _run(store: Store, name: str, as_json: bool) -> None:
 @schedule_command.command("pause")
 @name_argument
 @click.option(
-    "--cancel-pending", is_flag=True, help="Cancel its jobs that have not started, too; backfill makes none anew."
+    "--cancel-pending",
+    is_flag=True,
+    help="Also cancel jobs that have not started; backfill does not restore them.",
 )
 @json_option
 @store_options
 def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
-    """Let a schedule fire no more, until it is resumed.
+    """Stop a schedule from firing until it is resumed.
 
-    Slots are planned about a minute ahead: their jobs still run, unless --cancel-pending.
+    Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
     asyncio.run(_pause(store, name, cancel_pending, as_json))
 
@@ -233,8 +235,8 @@ async def _pause(store: Store, name: str, cancel_pending: bool, as_json: bool) -
     print(f"{clean(name)}  paused")
     if waiting:
         gone = "cancelled; their slots count as fired, and backfill does not bring them back"
-        told = gone if cancel_pending else "still run, unless paused with --cancel-pending"
-        note(f"{counted(waiting, 'job')} of slots that are planned: {told}")
+        fate = gone if cancel_pending else "still run, unless paused with --cancel-pending"
+        note(f"{counted(waiting, 'job')} planned already: {fate}")
 
 
 async def _waiting(schedules: Schedules, name: str) -> int:
@@ -249,7 +251,7 @@ async def _waiting(schedules: Schedules, name: str) -> int:
 def resume_command(store: Store, name: str, as_json: bool) -> None:
     """Let a schedule fire again.
 
-    From its next slot on: what came while it was paused is not made up for, unless you backfill.
+    It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
     asyncio.run(_resume(store, name, as_json))
 
@@ -266,27 +268,27 @@ async def _resume(store: Store, name: str, as_json: bool) -> None:
     if instants:
         note(f"next {by_clock(instants[0], zone_of(schedule))}, {relative(instants[0], now())}")
     else:
-        note("it is over: it has no slot left")
+        note("it has ended: no slot is left")
 
 
 @schedule_command.command("backfill")
 @name_argument
 @click.option(
-    "--since", required=True, metavar="WHEN", help="From here on: 2030-01-31T06:00, or how long ago, such as 6h."
+    "--since", required=True, metavar="WHEN", help="The start: 2030-01-31T06:00, or how long ago, such as 6h."
 )
-@click.option("--until", metavar="WHEN", help="Up to here; now, unless told.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many slots that are.")
+@click.option("--until", metavar="WHEN", help="The end. Default: now.")
+@click.option("--dry-run", is_flag=True, help="Only count the slots.")
 @yes_option
 @json_option
 @store_options
 def backfill_command(
     store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Fire the slots that did not.
+    """Fire past slots that did not fire.
 
-    Those between --since and --until that are not on the ledger: nobody planned them, the schedule was paused, or was
-    not there yet. An instant without an offset is by the clocks of the schedule's zone. Asks first, with the number of
-    slots. Doing it again fires none twice.
+    These are the slots between --since and --until that were missed or skipped, or that passed while the schedule was
+    paused or not there yet. Times without an offset are in the schedule's zone. Shows the number and asks first. Doing
+    it twice fires nothing twice.
     """
     asyncio.run(_backfill(store, name, since, until, dry_run=dry_run, yes=yes, as_json=as_json))
 
@@ -300,8 +302,8 @@ async def _backfill(
         first = _instant("--since", since, schedule)
         last = now() if until is None else _instant("--until", until, schedule)
         if last < first:
-            told = f"{by_clock(last, zone_of(schedule))} is before {by_clock(first, zone_of(schedule))}"
-            raise click.BadParameter(f"expected an instant after --since; {told}", param_hint="--until")
+            order = f"{by_clock(last, zone_of(schedule))} is before {by_clock(first, zone_of(schedule))}"
+            raise click.BadParameter(f"expected an instant after --since; {order}", param_hint="--until")
         slots = await schedules.backfill(name, first, last, dry_run=True)
         clocks = zone_of(schedule)
         where = f"from {by_clock(first, clocks)} to {by_clock(last, clocks)}"
@@ -333,8 +335,8 @@ def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
 def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
     """Delete a schedule.
 
-    Its jobs that have not started are cancelled; one that runs goes on. Asks first. An app that declares the schedule
-    makes it again when its next worker starts.
+    Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
+    worker creates it again.
     """
     asyncio.run(_delete(store, name, yes=yes, as_json=as_json))
 

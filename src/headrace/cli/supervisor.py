@@ -1,4 +1,4 @@
-"""A few worker processes kept running: restarted when they crash, reloaded when the code changes."""
+"""Keeps worker processes running: restarts them when they crash, reloads them when the code changes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger("headrace.supervisor")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _HEALTHY = 30.0
-"""A child that lived for so many seconds has not crashed at the start: the pauses begin anew."""
-_LAST_WORDS = 3.0
+"""A child that lived for this many seconds did not crash at the start: the pauses start over."""
+_KILL_AFTER = 3.0
 """Seconds between a forced end and the kill."""
 
 
 class Supervisor:
     """Runs ``headrace worker`` as child processes, one for each list of arguments.
 
-    A child is in a process group of its own, so that a Ctrl-C in the terminal reaches it once, through here; and its
+    Each child has its own process group, so that a Ctrl-C in the terminal reaches it once, through this process. Its
     stdin is a pipe from here, so that it stops if this process is killed.
     """
 
@@ -39,14 +39,14 @@ class Supervisor:
         self._version = 0
         """How often the code has changed."""
         self._news = asyncio.Event()
-        """Set at the next change, or when the end is asked for."""
+        """Set at the next change, or on a signal to stop."""
         self._stopping = 0
-        """The signal that asked for the end."""
+        """The signal to stop, once it came."""
         self._forced = False
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        """Until all children have ended; the exit code."""
+        """Run until all children have ended; returns the exit code."""
         hide_own_variables()
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
@@ -68,7 +68,7 @@ class Supervisor:
     # -- one child
 
     async def _keep(self, place: int) -> int:
-        """Keep the child at this place running; the exit code of the last one."""
+        """Keep the child at this place running; returns the exit code of the last one."""
         loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE
         proven = False
@@ -82,7 +82,7 @@ class Supervisor:
                 continue
             healthy = loop.time() - began > _HEALTHY
             proven = proven or healthy
-            if code == OK or (code == USAGE and not proven):  # a usage error from the start would only come back
+            if code == OK or (code == USAGE and not proven):  # a usage error at the first start would only repeat
                 return code
             pause = _FIRST_PAUSE if healthy else pause
             log.error("worker %d %s; restarting in %g s", place + 1, ending(code), pause)
@@ -134,7 +134,7 @@ class Supervisor:
         log.warning("%s again: ending at once", name)
         for child in self._running.values():
             _signal(child, signal.SIGTERM)
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self._kill)
+        asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill)
 
     def _kill(self) -> None:
         for child in self._running.values():
@@ -155,7 +155,7 @@ class Supervisor:
             self._ask_to_stop()
 
     async def _until_changed(self, version: int, code: int) -> None:
-        """Return when the code is no longer the one that the child has run."""
+        """Return when the code has changed since the child started."""
         if self._version == version:
             log.log(logging.INFO if code == OK else logging.ERROR, "the worker %s; waiting for a change", ending(code))
             await self._news.wait()

@@ -1,4 +1,4 @@
-"""``headrace tenant``: look at the tenants of a queue, limit, pause and resume them."""
+"""``headrace tenant``: show, limit, pause and resume the tenants of a queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli import options
-from headrace.cli.known import note_unknown, stats_of
-from headrace.cli.lazy import Group
+from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
-from headrace.cli.policies import policies_of
-from headrace.cli.tenants import named, own_limit, print_limit, print_tenants
+from headrace.cli.policy_output import policies_of
+from headrace.cli.tenant_output import named, own_limit, print_limit, print_tenants
 from headrace.cli.times import now
+from headrace.cli.unknown_names import note_unknown, stats_of
 from headrace.core.durations import spell
 from headrace.seam.policy import TenantLimit
 
@@ -27,9 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("tenant", cls=Group)
 def tenant_command() -> None:
-    """Look at the tenants of a queue, limit, pause and resume them.
+    """Show, limit, pause and resume the tenants of a queue.
 
-    In a queue that has rules, tenants take turns, and each may have limits of its own.
+    In a queue with rules, tenants take turns, and each can have its own limits.
     """
 
 
@@ -41,15 +41,15 @@ def pair_arguments(command: F) -> F:
 
 @tenant_command.command("list")
 @click.argument("queue", type=options.name)
-@click.option("--after", type=options.tenant, metavar="TENANT", help="Only names above this one.")
-@limit_option(50, "At most so many, in the order of their names.")
+@click.option("--after", type=options.tenant, metavar="TENANT", help="Only names after this one.")
+@limit_option(50, "Show at most N, by name.")
 @json_option
 @store_options
 def list_command(store: Store, queue: str, after: str | None, limit: int, as_json: bool) -> None:
     """List the tenants of a queue.
 
-    Those that have jobs, limits of their own, or are paused. Jobs that wait for the turn of their group are not among
-    those that wait.
+    Shows tenants that have jobs or their own limits, or are paused. Jobs that wait for their group are not counted as
+    waiting.
     """
     asyncio.run(_list(store, queue, after, limit, as_json=as_json))
 
@@ -72,34 +72,34 @@ async def _list(store: Store, queue: str, after: str | None, limit: int, *, as_j
         note(f"no tenant of queue {queue!r} has jobs, a limit of its own, or is paused")
     elif not note_unknown(queue, stats, "so it has no tenants"):
         note(
-            f"the tenants of queue {queue!r} take no turns, and are not known: it has no limits. Give it one, and they "
-            f"do: headrace queue limit {shlex.quote(queue)} --tenant-running 10"
+            f"queue {queue!r} has no rules, so its tenants are not tracked. To give it one: headrace queue limit "
+            f"{shlex.quote(queue)} --tenant-running 10"
         )
     if more:
-        note(f"there are more; go on with --after {shlex.quote(tenants[-1].tenant)}, or raise --limit")
+        note(f"there are more: continue with --after {shlex.quote(tenants[-1].tenant)}, or raise --limit")
 
 
 @tenant_command.command("limit")
 @pair_arguments
-@rule_option("--running", "N|none", "At most so many of its jobs run at once.")
-@rule_option("--rate", "R|none", "No more are started, such as 10/s, 5/10m or '10/s, burst 20'.")
-@click.option("--none", is_flag=True, help="No limits of its own any more.")
+@rule_option("--running", "N|none", "At most N of its jobs run at once.")
+@rule_option("--rate", "R|none", "How many of its jobs may start: 10/s, 5/10m or '10/s, burst 20'.")
+@click.option("--none", is_flag=True, help="Remove its own limits.")
 @json_option
 @store_options
 def limit_command(
     store: Store, queue: str, tenant: str, running: str | None, rate: str | None, none: bool, as_json: bool
 ) -> None:
-    """Give a tenant limits of its own in a queue.
+    """Give a tenant its own limits in a queue.
 
-    Instead of --tenant-running and --tenant-rate of the queue, which hold for all others. What is not named stays; none
-    takes it away.
+    They replace --tenant-running and --tenant-rate of the queue for this tenant. Limits that are not named stay; 'none'
+    removes one.
     """
     given = {"running": running, "rate": rate}
     if none and any(text is not None for text in given.values()):
         raise click.UsageError("expected --none or limits, got both")
     if not none and all(text is None for text in given.values()):
         raise click.UsageError(
-            "expected --running, --rate, or --none to take both away; 'headrace tenant list' shows what holds"
+            "expected --running, --rate, or --none to remove both; 'headrace tenant list' shows the limits"
         )
     changes = {name: rule(name, text) for name, text in given.items() if text is not None}
     if none:
@@ -114,23 +114,23 @@ async def _limit(store: Store, queue: str, tenant: str, changes: dict[str, Any],
         after, policy = await own_limit(client, queue, tenant), await policies.get(queue)
         stats = await stats_of(client, queue)
     print_limit(after, policy, as_json=as_json)
-    note_unknown(queue, stats, "the limits hold all the same")
+    note_unknown(queue, stats, "the limits are stored anyway")
 
 
 def _as_given(limit: TenantLimit) -> dict[str, Any]:
-    """Limits in the words of those who set them."""
+    """Limits as users write them."""
     rate = limit.rate
     return {"running": limit.running, "rate": rate and f"1/{rate.every}us, burst {rate.burst}"}
 
 
 @tenant_command.command("pause")
 @pair_arguments
-@click.option("--lasts", type=options.lasts, metavar="D", help="For so long, such as 1h; else until it is resumed.")
+@click.option("--lasts", type=options.lasts, metavar="D", help="How long, such as 1h. Default: until it is resumed.")
 @store_options
 def pause_command(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
-    """Let no worker claim jobs of a tenant from a queue.
+    """Stop workers from claiming a tenant's jobs in a queue.
 
-    For so long, or until it is resumed. Jobs that run go on, enqueues are accepted, and the turns go to others.
+    Running jobs go on, enqueues are accepted, and other tenants get its turns.
     """
     asyncio.run(_pause(store, queue, tenant, lasts))
 
@@ -142,7 +142,7 @@ async def _pause(store: Store, queue: str, tenant: str, lasts: int | None) -> No
         await policies_of(client).pause(queue, tenant=tenant, lasts=length)
     how_long = "until it is resumed" if lasts is None else f"for {spell(lasts)}"
     print(f"{named(tenant)}  paused in queue {named(queue)} {how_long}")
-    note_unknown(queue, stats, "the setting holds all the same")
+    note_unknown(queue, stats, "the setting is stored anyway")
 
 
 @tenant_command.command("resume")
@@ -158,4 +158,4 @@ async def _resume(store: Store, queue: str, tenant: str) -> None:
         stats = await stats_of(client, queue)
         await policies_of(client).resume(queue, tenant=tenant)
     print(f"{named(tenant)}  resumed in queue {named(queue)}")
-    note_unknown(queue, stats, "the setting holds all the same")
+    note_unknown(queue, stats, "the setting is stored anyway")

@@ -37,7 +37,7 @@ def exact(instant: datetime | None, at: datetime) -> str:
 
 
 def by_clock(instant: datetime | None, zone: tzinfo | None = None) -> str:
-    """What the clocks of a zone show, to the second; those of this machine unless told.
+    """Local time in a zone, to the second. Default: this machine's zone.
 
     >>> by_clock(datetime(2030, 1, 1, 12, 0, 0, 5, tzinfo=UTC), UTC)
     '2030-01-01 12:00:00 UTC'
@@ -46,8 +46,8 @@ def by_clock(instant: datetime | None, zone: tzinfo | None = None) -> str:
 
 
 def read_instant(text: str, at: datetime, zone: tzinfo) -> datetime:
-    """An instant as people write it: a date, a date and a time (without an offset by the clocks of ``zone``), or how
-    long ago it was. Raises ``ConfigError``.
+    """An instant as people write it: a date, a date and time (in ``zone`` if there is no offset), or how long ago it
+    was. Raises ``ConfigError``.
 
     >>> noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
     >>> read_instant("2030-01-01T06:30", noon, UTC).isoformat(), read_instant("90m", noon, UTC).isoformat()
@@ -60,14 +60,14 @@ def read_instant(text: str, at: datetime, zone: tzinfo) -> datetime:
             return at - timedelta(microseconds=micros(text))
         except (ConfigError, OverflowError):
             raise ConfigError(
-                f"expected an instant like 2030-01-31T06:00 or 2030-01-31T06:00+01:00, or how long ago it was like 6h, "
+                f"expected a time like 2030-01-31T06:00 or 2030-01-31T06:00+01:00, or how long ago it was, like 6h, "
                 f"got {shown(text)}"
             ) from None
     return given if given.utcoffset() is not None else given.replace(tzinfo=zone)
 
 
 def length(span: int | None) -> str:
-    """A length of time without its small change, or a dash for none.
+    """A rounded length of time, or a dash for none.
 
     >>> length(202_698), length(5_400_123_456), length(None)
     ('202ms', '1h30m', '-')
@@ -76,5 +76,5 @@ def length(span: int | None) -> str:
 
 
 def seconds(span: int | None) -> float | None:
-    """For programs."""
+    """In seconds, for programs."""
     return None if span is None else span / 1e6

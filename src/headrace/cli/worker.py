@@ -13,12 +13,12 @@ import click
 
 from headrace.api.stopper import ended_by_sigterm
 from headrace.cli import options
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import load_target
 from headrace.cli.logs import FORMATS, LEVELS, configure, observer
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.running import adjust, flush, help_out, run_fast, work
 from headrace.cli.supervisor import Supervisor
+from headrace.cli.worker_process import adjust, flush, help_out, run_fast, work
 
 log = logging.getLogger("headrace.worker")
 
@@ -26,32 +26,36 @@ log = logging.getLogger("headrace.worker")
 @click.command("worker", cls=Command)
 @click.argument("app", envvar=f"{ENV_PREFIX}_APP")
 @click.option("--queue", type=options.name, multiple=True, help="Claim from this queue only; may be repeated.")
-@click.option("--burst", is_flag=True, help="End when nothing is due any more.")
-@click.option("--reload", is_flag=True, help="Start anew when a .py file below the working directory changes.")
+@click.option("--burst", is_flag=True, help="Stop when nothing is due any more.")
+@click.option("--reload", is_flag=True, help="Restart when a .py file below the working directory changes.")
 @click.option(
-    "--processes", type=click.IntRange(1, 256), metavar="N", default=1, help="How many; a crashed one is restarted."
+    "--processes",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    default=1,
+    help="Processes to run; crashed ones are restarted.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1),
     metavar="N",
-    help="Jobs at the same time.  [env var: HEADRACE_WORKER__CONCURRENCY]",
+    help="Jobs to run at the same time.  [env var: HEADRACE_WORKER__CONCURRENCY]",
 )
-@click.option("--name", type=options.name, help="What the worker is called.  [env var: HEADRACE_WORKER__NAME]")
+@click.option("--name", type=options.name, help="The name of the worker.  [env var: HEADRACE_WORKER__NAME]")
 @click.option("--log-format", type=click.Choice(FORMATS), default="auto", help="auto: text on a terminal, else JSON.")
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default="info", help="debug also tells of every job that goes well."
+    "--log-level", type=click.Choice(LEVELS), default="info", help="debug also logs every job that goes well."
 )
 @click.option("--tethered", is_flag=True, hidden=True, help="Stop when stdin ends.")
-@click.option("--helper", is_flag=True, hidden=True, help="Take jobs on their last chance, and end; stdin is a line.")
+@click.option("--helper", is_flag=True, hidden=True, help="Run last chances, then stop; stdin is a socket.")
 @click.pass_context
 def worker_command(
     ctx: click.Context, /, reload: bool, processes: int, log_format: str, log_level: str, **given: Any
 ) -> None:
-    """Run the jobs of APP until told to stop.
+    """Run the jobs of APP until it is stopped.
 
-    APP is an app or a queue, as module:attr or file.py:attr; the attribute is "app" unless named. SIGTERM and SIGINT
-    let running jobs finish within the grace time (HEADRACE_WORKER__GRACE); a second signal ends at once.
+    APP is an app or a queue, as module:attr or file.py:attr; the attribute defaults to "app". On SIGTERM or SIGINT,
+    running jobs may finish within the grace time (HEADRACE_WORKER__GRACE). A second signal stops the worker at once.
     """
     if reload:
         need_watchfiles()
@@ -74,7 +78,7 @@ def run_worker(
     helper: bool = False,
     logs: Sequence[str] = (),
 ) -> None:
-    """Run a worker in this process; ``logs`` are the options of a helper's own log."""
+    """Run a worker in this process; ``logs`` are the log options for its helper."""
     try:
         with ended_by_sigterm(log.info):
             loaded = load_target(app)
@@ -89,7 +93,7 @@ def run_worker(
 
 
 def need_watchfiles() -> None:
-    """Refuse to reload where that cannot be done."""
+    """Refuse to reload without watchfiles."""
     if find_spec("watchfiles") is None:
         raise Problem(
             USAGE,
@@ -99,7 +103,7 @@ def need_watchfiles() -> None:
 
 
 def supervise(children: list[list[str]], watch: list[Path]) -> int:
-    """Run workers as child processes; the exit code."""
+    """Run workers as child processes; returns the exit code."""
 
     async def main() -> int:
         return await Supervisor(children, watch).run()
@@ -108,7 +112,7 @@ def supervise(children: list[list[str]], watch: list[Path]) -> int:
 
 
 def watched(app: str) -> list[Path]:
-    """The directories whose .py files belong to an app."""
+    """The directories to watch for changes of an app."""
     place = Path(app.partition(":")[0])
     paths = [Path.cwd()]
     if place.suffix == ".py" and not place.resolve().is_relative_to(paths[0]):

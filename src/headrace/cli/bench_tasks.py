@@ -13,9 +13,9 @@ def add_tasks(app: App) -> tuple[Task[[], None], Task[[], int]]:
 
 
 async def nothing() -> None:
-    """Costs only what every job costs."""
+    """Does nothing, so that only the overhead of a job is measured."""
 
 
 async def clock() -> int:
-    """When it was started, by the machine's clock: the same one in every process."""
+    """When the job started, by the machine's monotonic clock, which all processes share."""
     return time.monotonic_ns()

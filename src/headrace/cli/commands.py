@@ -1,4 +1,4 @@
-"""Groups that import a command only when it is used, and commands that can be set up by the environment."""
+"""Base classes of commands: imported on use, options from the environment, errors as exit codes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import click
 from headrace.cli.problems import OK, report
 
 ENV_PREFIX = "HEADRACE_CLI"
-"""Apart from ``HEADRACE_*``, whose names are those of settings; options that *are* settings have no name here."""
+"""Not ``HEADRACE_*``, which names settings. Options that *are* settings have no variable with this prefix."""
 
 
 class Command(click.Command):
-    """A command with ``--debug``, whose help tells the names of its environment variables."""
+    """A command with ``--debug``; its help names its environment variables."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(debug_option())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say how options are set in the environment."""
+        """Explain how to set options in the environment."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         variable = f"{ctx.auto_envvar_prefix}_SOME_OPTION"
@@ -38,20 +38,20 @@ class Group(click.Group):
 
 
 class Root(Group):
-    """The whole command line. Its help needs no command's module; every error ends as a message and an exit code."""
+    """The whole command line. Help imports no command; every error becomes a message and an exit code."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(debug_option())
         self._lazy = lazy
-        """Name of a command → module (the command has the module's last name), and its help in one line."""
+        """Command name → (module, one-line help). The module defines ``NAME_command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of a first encounter, not of the alphabet."""
+        """In the order in which a newcomer needs them."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """Import the command."""
         if cmd_name not in self._lazy:
             return None
         command = getattr(import_module(self._lazy[cmd_name][0]), f"{cmd_name}_command")
@@ -61,19 +61,19 @@ class Root(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a guess at what was meant."""
+        """Like click, with a suggestion for a misspelt command."""
         if args and args[0] not in self._lazy and not args[0].startswith("-"):
             close = get_close_matches(args[0], self._lazy, 1)
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing any."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in self._lazy.items()])
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """Run, and exit with the code that the outcome deserves."""
+        """Run, then exit with the matching code."""
         extra["standalone_mode"] = False
         state: dict[str, bool] = {}
         try:
@@ -84,7 +84,7 @@ class Root(Group):
 
 
 def debug_option() -> click.Option:
-    """``--debug``: with it, errors come with their tracebacks."""
+    """``--debug``: show the tracebacks of errors."""
     return click.Option(
         ["--debug"],
         is_flag=True,

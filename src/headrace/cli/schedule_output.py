@@ -1,4 +1,4 @@
-"""Schedules in print: the list, one in full, what comes next, and what became of it."""
+"""Schedules as text: the list, one in full, what comes next, and what became of past slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.cli.jobs import shorten
+from headrace.cli.job_output import shorten
 from headrace.cli.output import counted, print_fields, print_table
 from headrace.cli.times import by_clock, exact, length, relative
 from headrace.schedules.calendar import zone
@@ -22,17 +22,17 @@ class Coverage(Struct, frozen=True):
     skipped: int
     missed: int
     cancelled: int
-    """Those that fired, and whose jobs were cancelled, are not among those that fired."""
+    """Slots whose jobs were cancelled; not counted as fired."""
 
     @property
     def share(self) -> float | None:
-        """Of those that were to fire; None: there was none."""
+        """Of the slots that should have fired; None if there were none."""
         total = self.fired + self.missed + self.cancelled
         return self.fired / total if total else None
 
     def __str__(self) -> str:
         if self.share is None:
-            return f"no slot was to fire, {self.skipped:,} skipped" if self.skipped else "no slot has come yet"
+            return f"no slot should have fired, {self.skipped:,} skipped" if self.skipped else "no slot has come yet"
         more = f", {self.cancelled:,} cancelled" if self.cancelled else ""
         return f"{self.share:.1%}: {self.fired:,} fired, {self.missed:,} missed, {self.skipped:,} skipped{more}"
 
@@ -46,28 +46,28 @@ def coverage(ticks: Sequence[TickInfo]) -> Coverage:
 
 
 class Planned(Struct, frozen=True):
-    """Slots whose jobs are stored, and whose instants are to come."""
+    """Future slots whose jobs are already stored."""
 
     count: int
     until: datetime | None
     """The last of them."""
     more: bool
-    """Whether there are others before these, which were not looked at."""
+    """Whether there may be more than were read."""
 
 
 def planned(ticks: Sequence[TickInfo], at: datetime, most: int) -> Planned:
-    """Among these ticks, of which there were ``most`` at most."""
+    """Among these ticks, of which at most ``most`` were read."""
     ahead = [tick for tick in ticks if tick.slot >= at]
     return Planned(len(ahead), ahead[0].slot if ahead else None, len(ahead) == most)
 
 
 def zone_of(schedule: ScheduleInfo) -> tzinfo:
-    """The zone by whose clocks it goes; intervals go by none, and are shown in UTC."""
+    """Its time zone; intervals have none and are shown in UTC."""
     return zone(schedule.tz or "UTC")
 
 
 def status(schedule: ScheduleInfo) -> str:
-    """Whether it goes on."""
+    """Whether it still fires."""
     if not schedule.enabled:
         return "paused"
     return "enabled" if schedule.next_slot is not None else "over"
@@ -83,7 +83,7 @@ def fate(tick: TickInfo | None, at: datetime) -> str:
     return f"{_STATES.get(tick.state, tick.state or 'fired')} {when}"
 
 
-_STATES = {"available": "due", "running": "runs, due", "paused": "paused, due"}
+_STATES = {"available": "due", "running": "running, due", "paused": "paused, due"}
 
 
 def _outcome(tick: TickInfo) -> str:
@@ -145,7 +145,7 @@ def print_schedule(
             ("planned", _planned(ahead, clocks)),
             ("runs", _runs(schedule, ahead)),
             ("limits", "  ".join(f"{name} {when}" for name, when in limits.items() if when)),
-            ("jitter", f"±{schedule.jitter:.0%} of the distance between slots" if schedule.jitter else ""),
+            ("jitter", f"±{schedule.jitter:.0%} of the interval" if schedule.jitter else ""),
             ("misfire", _misfire(schedule)),
             ("overlap", schedule.overlap),
             ("delivery", schedule.delivery),
@@ -169,9 +169,9 @@ def _planned(ahead: Planned, clocks: tzinfo) -> str:
 
 
 def _runs(schedule: ScheduleInfo, ahead: Planned) -> str:
-    """How often it has fired, without what is only planned."""
+    """How often it has fired, not counting future slots."""
     most = f" of {schedule.max_runs:,}" if schedule.max_runs else ""
-    return f"{schedule.runs:,}{most}, those ahead included" if ahead.more else f"{schedule.runs - ahead.count:,}{most}"
+    return f"{schedule.runs:,}{most}, including those ahead" if ahead.more else f"{schedule.runs - ahead.count:,}{most}"
 
 
 def _both(instant: datetime, clocks: tzinfo, at: datetime) -> str:
@@ -180,8 +180,8 @@ def _both(instant: datetime, clocks: tzinfo, at: datetime) -> str:
 
 def _misfire(schedule: ScheduleInfo) -> str:
     if schedule.misfire == "all":
-        return f"all that are at most {_spelt(schedule.max_age)} late"
-    return f"{schedule.misfire}, for slots that are {_spelt(schedule.grace)} late"
+        return f"all slots up to {_spelt(schedule.max_age)} late"
+    return f"{schedule.misfire}, for slots more than {_spelt(schedule.grace)} late"
 
 
 def _spelt(seconds: float | None) -> str:
@@ -207,13 +207,13 @@ def print_ticks(ticks: Sequence[TickInfo], clocks: tzinfo, at: datetime) -> None
 
 
 class Coming(Struct, frozen=True):
-    """An instant to come."""
+    """A future instant."""
 
     at: datetime
     local: datetime
-    """By the clocks of the schedule's zone."""
+    """In the schedule's zone."""
     clocks: str
-    """How these were put forward or back since the instant before."""
+    """How the clocks of the zone changed since the instant before."""
 
 
 def coming(instants: Sequence[datetime], clocks: tzinfo, at: datetime) -> list[Coming]:
@@ -239,7 +239,7 @@ def _offset(instant: datetime, clocks: tzinfo) -> timedelta:
 
 
 def print_coming(listed: Sequence[Coming], schedule: ScheduleInfo, at: datetime) -> None:
-    """Instants to come, for people."""
+    """Future instants, for people."""
     moved = any(one.clocks for one in listed)
     clocks = zone_of(schedule)
     print_table(

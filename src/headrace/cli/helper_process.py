@@ -1,4 +1,4 @@
-"""A process beside a worker for jobs on their last chance: started when there is one, gone soon after the last."""
+"""A process beside a worker for jobs on their last chance: started for the first, ended after the last."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headrace.cli.supervisor import ending
 log = logging.getLogger("headrace.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_LAST_WORDS = 5.0
-"""Seconds between the latest end of a graceful stop and the kill."""
+_KILL_AFTER = 5.0
+"""Seconds between the end of a graceful stop and the kill."""
 _LEASES = 4
-"""Leases for which one that was of no use is not called again."""
-_MET, _STOP = b".", b"!"
+"""Leases to wait after a helper that found no job."""
+_FOUND, _STOP = b".", b"!"
 _SUFFIX = "-helper"
 _LONGEST_NAME = 1_000
 
 
 class HelperProcess:
-    """Runs ``headrace worker --helper`` when its worker calls, one at a time.
+    """Runs ``headrace worker --helper`` when its worker asks for it, one at a time.
 
-    The helper's stdin is a line to here. By it the helper is asked to stop, and tells of each job on its last chance
-    before it starts that; it stops, too, if this process is gone. One that ends without having met any such job was of
-    no use, whatever the reason: for some leases, in which the worker has its turn to be chosen, none is called again.
-    After a crash there is a pause, longer each time.
+    The helper's stdin is a socket to this process. Over it the worker asks the helper to stop, and the helper reports
+    each job on its last chance before it starts it. The helper also stops if this process dies. A helper that found no
+    such job was of no use: none is started for a few leases, so that the worker itself can be chosen. After a crash
+    there is a pause, longer each time.
     """
 
     def __init__(self, arguments: Sequence[str], *, lease: float, grace: float) -> None:
@@ -56,8 +56,8 @@ class HelperProcess:
             self._running = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Ask for a graceful stop, and start none again. Not by a signal: a manager of services may signal every
-        process itself, and a second one ends at once."""
+        """Ask for a graceful stop, and start no other. Not by a signal: a service manager may signal every process
+        itself, and a second signal stops a helper at once."""
         if not self._stopping:
             self._stopping = True
             if self._line is not None:
@@ -65,11 +65,11 @@ class HelperProcess:
                     self._line.send(_STOP)
 
     async def close(self) -> None:
-        """Return when no helper is left: one that was asked to stop has the worker's own grace."""
+        """Return when the helper has ended; it has the same grace time as the worker."""
         self.stop()
         if self._running is None:
             return
-        await asyncio.wait([self._running], timeout=self._grace + self._lease + _LAST_WORDS)
+        await asyncio.wait([self._running], timeout=self._grace + self._lease + _KILL_AFTER)
         if self._child is not None:
             with suppress(ProcessLookupError):
                 self._child.kill()
@@ -77,20 +77,20 @@ class HelperProcess:
             await self._running
 
     async def _run(self) -> None:
-        code, met = None, False
+        code, found = None, False
         try:
             ours, theirs = socket.socketpair()
             with ours:
                 ours.setblocking(False)
                 self._line = ours
                 code = await self._run_child(theirs)
-                met = _said(ours)
+                found = _reported(ours)
         except OSError as error:
-            log.error("a helper for jobs on their last chance could not be started: %s", error)
+            log.error("cannot start a helper for jobs on their last chance: %s", error)
         finally:
             self._running = self._line = None
         if not self._stopping:
-            self._judge(code, met=met)
+            self._judge(code, found=found)
 
     async def _run_child(self, line: socket.socket) -> int:
         with line:
@@ -108,39 +108,39 @@ class HelperProcess:
                 start_new_session=True,
             )
         self._child = child
-        log.info("process %d takes jobs on their last chance", child.pid, extra={"pid": child.pid})
+        log.info("process %d runs jobs on their last chance", child.pid, extra={"pid": child.pid})
         try:
             return await child.wait()
         finally:
             self._child = None
 
-    def _judge(self, code: int | None, *, met: bool) -> None:
+    def _judge(self, code: int | None, *, found: bool) -> None:
         now = asyncio.get_running_loop().time()
-        if not met:
+        if not found:
             self._useless_until = now + _LEASES * self._lease
         if code == OK:
             self._pause = _FIRST_PAUSE
             return
         if code is not None:
             what = "the helper for jobs on their last chance"
-            log.error("%s %s; no other is started for %g s", what, ending(code), self._pause)
+            log.error("%s %s; the next one starts in %g s at the earliest", what, ending(code), self._pause)
         self._not_before = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
 def helper_name(worker: str) -> str:
-    """What the helper of a worker is called."""
+    """The name of a worker's helper."""
     return worker.encode()[:_LONGEST_NAME].decode(errors="ignore") + _SUFFIX
 
 
-def tell_met() -> None:
-    """From the helper: a job on its last chance is about to be started."""
-    with suppress(OSError):  # the worker is gone, and this process about to stop
-        os.write(0, _MET)
+def report_job() -> None:
+    """From the helper: it is about to start a job on its last chance."""
+    with suppress(OSError):  # the worker is gone, so this process stops soon
+        os.write(0, _FOUND)
 
 
-def _said(line: socket.socket) -> bool:
-    """Whether the helper has told of a job."""
+def _reported(line: socket.socket) -> bool:
+    """Whether the helper has reported a job."""
     try:
         return bool(line.recv(1))
     except OSError:

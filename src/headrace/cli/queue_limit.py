@@ -9,17 +9,17 @@ import click
 
 from headrace import Client
 from headrace.cli import options
-from headrace.cli.known import note_unknown, note_unknown_tasks, stats_of
-from headrace.cli.lazy import ENV_PREFIX, Command
+from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, rule, rule_option, store_options
 from headrace.cli.output import note, print_json
-from headrace.cli.policies import Load, policies_of, policy_data, print_policy, print_store, task_rates
+from headrace.cli.policy_output import Load, policies_of, policy_data, print_policy, print_store, task_rates
 from headrace.cli.times import now
+from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 
 
 def task_rate(text: str) -> tuple[str, Any]:
-    """``TASK=RATE`` as a pair; the rate is None to take it away."""
+    """``TASK=RATE`` as a pair; a rate of None removes it."""
     task, equals, rate = text.rpartition("=")
     if not (task and equals):
         raise click.BadParameter(f"expected TASK=RATE, such as shop.send=10/s, got {text!r}")
@@ -33,24 +33,24 @@ def task_rate(text: str) -> tuple[str, Any]:
     "whole",
     is_flag=True,
     envvar=f"{ENV_PREFIX}_QUEUE_LIMIT_STORE",
-    help="All queues together, of which --depth is the only rule.",
+    help="The whole store; its only rule is --depth.",
 )
-@rule_option("--running", "N|none", "At most so many of its jobs run at once.")
-@rule_option("--rate", "R|none", "No more are started, such as 100/s, 5/10m or '100/s, burst 20'.")
-@rule_option("--tenant-running", "N|none", "At most so many jobs of each tenant run at once.")
-@rule_option("--tenant-rate", "R|none", "No more of each tenant are started.")
+@rule_option("--running", "N|none", "At most N of its jobs run at once.")
+@rule_option("--rate", "R|none", "How many jobs may start: 100/s, 5/10m or '100/s, burst 20'.")
+@rule_option("--tenant-running", "N|none", "At most N jobs of each tenant run at once.")
+@rule_option("--tenant-rate", "R|none", "How many jobs of each tenant may start.")
 @click.option(
     "--task-rate",
     type=task_rate,
     metavar="TASK=R|none",
     multiple=True,
-    help="No more of this task, by its full name, are started; may be repeated.",
+    help="How many jobs of this task (full name) may start; may be repeated.",
 )
-@rule_option("--holders", "N|none", "At most so many workers have jobs of one tenant at a time.")
-@rule_option("--chunk", "N|none", "Tenants take turns, and get at most so many jobs each time: 10 unless told.")
-@rule_option("--ageing", "D|none", "Waiting so long, such as 10m, makes up for one step of priority.")
-@rule_option("--group-running", "N|none", "At most so many jobs of a group run at once: 1 unless told.")
-@rule_option("--depth", "N|none", "At most so many jobs wait; what is enqueued beyond that is refused.")
+@rule_option("--holders", "N|none", "At most N workers have jobs of one tenant at a time.")
+@rule_option("--chunk", "N|none", "Tenants take turns, with at most N jobs per turn. Default: 10.")
+@rule_option("--ageing", "D|none", "Waiting this long, such as 10m, counts as one step of priority.")
+@rule_option("--group-running", "N|none", "At most N jobs of a group run at once. Default: 1.")
+@rule_option("--depth", "N|none", "At most N jobs wait; further enqueues are refused.")
 @json_option
 @store_options
 def limit_command(
@@ -61,18 +61,18 @@ def limit_command(
     as_json: bool,
     **given: str | None,
 ) -> None:
-    """Show the rules of a queue, or change some.
+    """Show or change the rules of a queue.
 
-    Those that are not named stay; none takes one away. They live in the store: every worker keeps to a change from its
+    Rules that are not named stay; 'none' removes one. Rules live in the store: every worker follows a change from its
     next claim on. With the first rule other than --group-running and --depth, the tenants of the queue take turns.
     """
     rules = {key: rule(key, text) for key, text in given.items() if text is not None}
     if whole:
         if name is not None or task_rate or rules.keys() - {"depth"}:
-            raise click.UsageError("expected --store with --depth or nothing beside it: the store has no other rule")
+            raise click.UsageError("expected --store alone or with --depth: the store has no other rule")
         asyncio.run(_limit_store(store, rules, as_json=as_json))
     elif name is None:
-        raise click.UsageError("expected a queue, or --store for all of them; 'headrace queue list' shows them")
+        raise click.UsageError("expected a queue, or --store for the whole store; 'headrace queue list' shows queues")
     else:
         asyncio.run(_limit(store, name, rules, dict(task_rate), as_json=as_json))
 
@@ -89,18 +89,18 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
         print_json(policy_data(info, load))
         return
     print_policy(info, load, now())
-    note_unknown_tasks(store, [task for task in rates if rates[task] is not None], "its rate holds all the same")
+    note_unknown_tasks(store, [task for task in rates if rates[task] is not None], "its rate is stored anyway")
     bare = not info.governed and info.depth is None and info.group_running == 1
-    unknown = note_unknown(name, stats, "so it has no rules" if bare and not rules else "its rules hold all the same")
+    unknown = note_unknown(name, stats, "so it has no rules" if bare and not rules else "its rules are stored anyway")
     if bare and not unknown:
         note(
-            f"queue {name!r} has no limits: whoever asks gets the first of its jobs, by priority and time, and any "
-            "number may wait. 'headrace queue limit --help' tells what there is"
+            f"queue {name!r} has no rules: workers claim its jobs by priority and due time, and any number may wait. "
+            "'headrace queue limit --help' lists the rules"
         )
 
 
 async def _merged(client: Client, queue: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """The rates of single tasks when these are changed."""
+    """The rates of all tasks after these changes."""
     after = await task_rates(client, queue) | changes
     return {task: rate for task, rate in after.items() if rate is not None}
 

@@ -1,11 +1,11 @@
-"""A queue in numbers, for programs: the same words in every command."""
+"""The counts of a queue as JSON, the same in every command."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.cli.policies import paused_until
+from headrace.cli.policy_output import paused_until
 from headrace.cli.times import seconds
 from headrace.seam.records import QueueStats, WorkerStats
 

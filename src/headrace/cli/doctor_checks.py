@@ -1,4 +1,4 @@
-"""The checks of ``headrace doctor``: each finds something out, says whether it is well, and what to do if not."""
+"""The checks of ``headrace doctor``: each returns findings, with advice where something is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headrace import App, Settings
 from headrace.cli.output import counted
-from headrace.cli.policies import paused
+from headrace.cli.policy_output import paused
 from headrace.cli.times import now
 from headrace.seam.protocol import Backend
 from headrace.seam.records import QueueStats, Selector, Stats, WorkerStats
@@ -23,7 +23,7 @@ _OPTIONAL = {"uvloop": "a faster loop", "watchfiles": "reloading"}
 
 
 class Finding(Struct, frozen=True):
-    """One line: ``ok``, ``warn`` or ``fail``, on one subject."""
+    """One line of the report: ``ok``, ``warn`` or ``fail`` for one check."""
 
     level: str
     check: str
@@ -39,7 +39,7 @@ def versions() -> list[Finding]:
     found.append(Finding("ok", "packages", ", ".join(present)))
     absent = [f"{name} ({purpose})" for name, purpose in _OPTIONAL.items() if not _version(name)]
     if absent:
-        found.append(Finding("ok", "packages", f"not installed, and not needed: {', '.join(absent)}"))
+        found.append(Finding("ok", "packages", f"optional, not installed: {', '.join(absent)}"))
     return found
 
 
@@ -66,15 +66,15 @@ def effective(settings: Settings) -> dict[str, Any]:
 
 
 def settings_in_force(settings: Settings) -> list[Finding]:
-    """Those that somebody has set, and how many are as they come."""
+    """The settings that differ from their defaults."""
     default, now = effective(Settings()), effective(settings)
     changed = [f"{name} = {value}" for name, value in now.items() if value != default[name]]
-    text = ", ".join(changed) or "all as they come"
+    text = ", ".join(changed) or "none changed"
     return [Finding("ok", "settings", f"{text} ({len(now) - len(changed)} at their defaults; --json shows all)")]
 
 
 def store(backend: Backend, url: str) -> list[Finding]:
-    """What the store promises and can do."""
+    """The store's durability and capabilities."""
     limits = backend.limits
     tests_only = url.startswith("memory:")
     can = [f"hints: {_yes(backend.hints)}", f"finish and claim in one trip: {_yes(backend.finish_and_claim)}"]
@@ -86,7 +86,7 @@ def store(backend: Backend, url: str) -> list[Finding]:
 
 
 async def server(backend: Backend, settings: Settings) -> list[Finding]:
-    """What a store on a server finds out about that; others have nothing to say."""
+    """The store's own checks of its server, if it has any."""
     checks = getattr(backend, "checks", None)
     keep = settings.retention
     kept = keep.completed.bytes + keep.cancelled.bytes + keep.failed.bytes
@@ -108,7 +108,7 @@ def overview(stats: Stats) -> list[Finding]:
         for worker in stats.workers
     ]
     if not found:
-        found.append(Finding("warn", "workers", "none is alive", "headrace worker APP"))
+        found.append(Finding("warn", "workers", "no worker is alive", "headrace worker APP"))
     return found + [_queue(queue, stats.workers) for queue in stats.queues]
 
 
@@ -121,24 +121,24 @@ def _queue(queue: QueueStats, workers: list[WorkerStats]) -> Finding:
     if queue.paused:
         return Finding("warn", "queues", f"{text}; {paused(queue, now())}", f"headrace queue resume {name}")
     if queue.oldest_due_age is not None and not any(name in worker.queues for worker in workers):
-        return Finding("warn", "queues", f"{text}; nobody listens", f"headrace worker APP --queue {name}")
+        return Finding("warn", "queues", f"{text}; no worker listens", f"headrace worker APP --queue {name}")
     if queue.failed:
         return Finding("warn", "queues", text, f"headrace dead list --queue {name}")
     return Finding("ok", "queues", text)
 
 
 async def leases(backend: Backend, now: int) -> list[Finding]:
-    """Jobs that say they run, under leases that are over."""
+    """Running jobs whose leases have expired."""
     page = await backend.scan(Selector(states=frozenset({JobState.RUNNING})), None, _LOOKED_AT)
     stale = [job for job in page.records if job.lease_until is not None and job.lease_until < now]
     if not stale:
-        return [Finding("ok", "leases", "none is stale")]
+        return [Finding("ok", "leases", "none has expired")]
     advice = "a worker takes them back within seconds: headrace worker APP"
-    return [Finding("warn", "leases", f"{counted(len(stale), 'job')} whose worker has vanished", advice)]
+    return [Finding("warn", "leases", f"{counted(len(stale), 'job')} whose worker has died", advice)]
 
 
 async def tasks(backend: Backend, app: App) -> list[Finding]:
-    """Waiting jobs whose task the app does not know."""
+    """Waiting jobs whose task the app does not have."""
     page = await backend.scan(Selector(states=frozenset({JobState.AVAILABLE})), None, _LOOKED_AT)
     waiting = {job.task for job in page.records}
     unknown = sorted(waiting - app.tasks.keys())

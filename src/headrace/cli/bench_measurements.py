@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from statistics import median
 
 from headrace import App
-from headrace.cli.benchtasks import add_tasks
+from headrace.cli.bench_tasks import add_tasks
 from headrace.cli.problems import FAILED, Problem
 from headrace.errors import ConfigError
 from headrace.seam.records import Delete, Place, Record, Selector, SweepClause
@@ -64,18 +64,18 @@ class Bench:
         return self._jobs / (time.perf_counter() - began)
 
     async def drain(self) -> float:
-        """Jobs per second through one worker process, from the first end to the last, by the store's clock; ``bulk``
-        has just put them there."""
+        """Jobs per second through one worker process, from the first completion to the last by the store's clock.
+        Drains what ``bulk`` enqueued."""
         async with self._worker(self._queue, "--burst") as worker:
             if await worker.wait():
                 raise Problem(FAILED, f"the worker ended with exit code {worker.returncode}")
         ends = sorted([job.finished_at async for job in self._ended() if job.finished_at is not None])
         if len(ends) < self._jobs:
-            raise Problem(FAILED, f"of {self._jobs} jobs only {len(ends)} are done")
+            raise Problem(FAILED, f"only {len(ends)} of {self._jobs} jobs are done")
         return (len(ends) - 1) * 1e6 / max(1, ends[-1] - ends[0])
 
     async def trips(self) -> tuple[float, float]:
-        """Milliseconds from enqueue to start, and from call to result, with a worker that is idle."""
+        """Milliseconds from enqueue to start, and from call to result, with an idle worker."""
         queue = f"{self._queue}-trips"
         task = self._clock.options(queue=queue)
         async with self._worker(queue):
@@ -89,11 +89,11 @@ class Bench:
         return median(starts), median(answers)
 
     async def clear(self) -> None:
-        """Delete every job that this benchmark has made, and its queues."""
+        """Delete all jobs and queues of this benchmark."""
         for queue in (self._queue, f"{self._queue}-trips"):
             await self._app.client.alter_all(Selector(queue=queue), Delete())
         with suppress(ConfigError):
-            # Without a bound it condemns no job, but the names of queues without jobs go.
+            # Without a bound, this sweep removes only the names of empty queues.
             await (await self._app.client.backend()).sweep(SweepClause(place=Place.COMPLETED))
 
     async def _ended(self) -> AsyncIterator[Record]:
@@ -108,7 +108,7 @@ class Bench:
 
     @asynccontextmanager
     async def _worker(self, queue: str, *options: str) -> AsyncIterator[Process]:
-        command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.benchworker", "--queue", queue]
+        command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.bench_worker", "--queue", queue]
         worker = await asyncio.create_subprocess_exec(
             *command, "--tethered", "--log-level", "error", *options,
             stdin=PIPE, stdout=DEVNULL, start_new_session=True, env=os.environ | {"HEADRACE_URL": self._url},

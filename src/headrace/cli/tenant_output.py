@@ -1,4 +1,4 @@
-"""Tenants in print: the list, and the limits of one."""
+"""Tenants as text: the list, and the limits of one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 
 from headrace import Client, PolicyInfo, TenantInfo
 from headrace.cli.output import clean, note, print_fields, print_json, print_table
-from headrace.cli.policies import pause
+from headrace.cli.policy_output import pause
 from headrace.cli.times import relative
 from headrace.limits.rates import spell_rate
 from headrace.seam.policy import TenantLimit
 
 _WORKERS = 3
-"""No more are named in a line."""
+"""Most that a line names."""
 
 
 def named(name: str) -> str:
@@ -26,7 +26,7 @@ def named(name: str) -> str:
 
 
 def print_tenants(tenants: Sequence[TenantInfo], policy: PolicyInfo, most: int, at: datetime) -> None:
-    """A list of tenants, with what holds for each; ``most`` that wait are counted."""
+    """A list of tenants with their limits; waiting jobs are counted up to ``most``."""
     rows = [
         (
             named(one.tenant),
@@ -41,11 +41,11 @@ def print_tenants(tenants: Sequence[TenantInfo], policy: PolicyInfo, most: int, 
     ]
     print_table(("tenant", "waiting", "running", "limit", "rate", "paused", "workers"), rows)
     if any(one.waiting >= most for one in tenants):
-        note(f"those that wait are counted up to {most:,}")
+        note(f"waiting jobs are counted up to {most:,}")
 
 
 def _bound(own: object, each: object) -> str:
-    """Its own, or what holds for each."""
+    """Its own limit, or that of every tenant."""
     if own is not None:
         return f"{own} (its own)"
     return "" if each is None else f"{each}"
@@ -57,7 +57,7 @@ def _workers(names: Sequence[str]) -> str:
 
 
 async def own_limit(client: Client, queue: str, tenant: str) -> TenantLimit:
-    """What one tenant may do in a queue, instead of what its policy says for each."""
+    """A tenant's own limits in a queue."""
     store = (await client.backend()).policies
     found = [] if store is None else await store.tenants(queue, [tenant], at=client.clock.stamp())
     own = found[0].limit if found else None
@@ -65,7 +65,7 @@ async def own_limit(client: Client, queue: str, tenant: str) -> TenantLimit:
 
 
 def print_limit(limit: TenantLimit, policy: PolicyInfo, *, as_json: bool) -> None:
-    """The limits of one tenant, and where they are from."""
+    """The limits of one tenant, and where they come from."""
     rate = None if limit.rate is None else spell_rate(limit.rate)
     if as_json:
         data = {"queue": limit.queue, "tenant": limit.tenant, "running": limit.running, "rate": rate}

@@ -15,11 +15,11 @@ from headrace.errors import ConfigError
 
 
 def origin(error: ConfigError, url: str | None) -> str:
-    """What holds the setting that the error is about, as far as it can be told; ``url`` is that of ``--url``.
+    """Where the bad setting comes from, or empty if unknown; ``url`` is that of ``--url``.
 
-    Each source is tried by itself: the one that gives the same error has it.
+    Tries each source by itself: the one that raises the same error is it.
     """
-    return next((where for where, told in _errors(url) if told == str(error)), "")
+    return next((where for where, message in _errors(url) if message == str(error)), "")
 
 
 def _errors(url: str | None) -> Iterator[tuple[str, str]]:

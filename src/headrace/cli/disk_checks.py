@@ -1,4 +1,4 @@
-"""The checks of ``headrace doctor`` that concern a store in a file."""
+"""The checks of ``headrace doctor`` for a store in a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from headrace.cli.checkup import Finding
+from headrace.cli.doctor_checks import Finding
 
 _LITTLE, _TOO_LITTLE = 1 << 30, 64 << 20
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs")
@@ -22,8 +22,8 @@ def sqlite_library() -> Finding:
 
     version = apsw.sqlite_lib_version()
     if wal_is_safe(version):
-        return Finding("ok", "sqlite", f"{version} (apsw): its write-ahead log is sound")
-    text = f"{version} (apsw) can lose data when its write-ahead log is reset, so that is not used"
+        return Finding("ok", "sqlite", f"{version} (apsw): its write-ahead log is safe")
+    text = f"{version} (apsw) can lose data when its write-ahead log is reset, so the log is not used"
     return Finding("warn", "sqlite", text, "for speed, not for safety: pip install -U apsw")
 
 
@@ -38,11 +38,11 @@ def journal(path: Path) -> Finding:
         connection.close()
     if mode == "wal":
         return Finding("ok", "journal", "mode wal: readers and the writer do not wait for each other")
-    return Finding("warn", "journal", f"mode {mode}: safe, and slower than wal", "see the lines on SQLite and the disk")
+    return Finding("warn", "journal", f"mode {mode}: safe, and slower than wal", "see the lines on sqlite and disk")
 
 
 def privacy(path: Path) -> list[Finding]:
-    """Whether other users of this machine may look into the store."""
+    """Whether other users of this machine can read the store."""
     from headrace.backends.sqlite.files import open_to_others
 
     if os.name == "nt":
@@ -50,17 +50,17 @@ def privacy(path: Path) -> list[Finding]:
     found = open_to_others(str(path.resolve()))
     if not found:
         return [Finding("ok", "privacy", "only the owner of the files may read them")]
-    text = f"other users may open {', '.join(found)}: who can read them sees all payloads, and can stop all writes"
-    return [Finding("warn", "privacy", text, f"unless that is meant: chmod go= {' '.join(map(shlex.quote, found))}")]
+    text = f"other users can open {', '.join(found)}: they can read all payloads and block all writes"
+    return [Finding("warn", "privacy", text, f"unless this is intended: chmod go= {' '.join(map(shlex.quote, found))}")]
 
 
 def place(path: Path) -> list[Finding]:
-    """The directory of the file: is it writable, does it last, is there room?"""
+    """The directory of the file: is it writable, is it a real disk, is there space?"""
     directory = path.resolve().parent
     if not directory.is_dir():
         return [Finding("fail", "disk", f"there is no directory {directory}", f"mkdir -p {directory}")]
     if not os.access(directory, os.W_OK):
-        return [Finding("fail", "disk", f"{directory} is not writable for this user", f"chown or chmod {directory}")]
+        return [Finding("fail", "disk", f"{directory} is not writable by this user", f"chown or chmod {directory}")]
     return [*_filesystem(directory), _room(directory)]
 
 
@@ -80,14 +80,14 @@ def _filesystem(directory: Path) -> list[Finding]:
     if kind in _FLEETING:
         return [
             Finding(
-                "warn", "disk", f"{directory} is in memory ({kind})", "nothing there survives a restart of the machine"
+                "warn", "disk", f"{directory} is in memory ({kind})", "nothing in it survives a restart of the machine"
             )
         ]
     return []
 
 
 def _kind(directory: Path) -> str:
-    """The type of the file system, where the platform tells."""
+    """The type of the file system; empty if the platform does not say."""
     mounts = Path("/proc/self/mounts")
     if not mounts.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""What a worker gets done, in a line now and then: a line for every job would cost more than the job."""
+"""Logs what a worker gets done, every ten seconds: a line per job would cost more than the job."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ class Summary:
             self._worker = event.worker
 
     @asynccontextmanager
-    async def told(self) -> AsyncIterator[None]:
-        """A line for every stretch of time in which something happened; at the end of the block, one for all of it."""
+    async def logged(self) -> AsyncIterator[None]:
+        """Log a line for each period in which something happened, and a total at the end of the block."""
         began = asyncio.get_running_loop().time()
-        telling = asyncio.create_task(self._tell_now_and_then(), name="headrace-summary")
+        logging_task = asyncio.create_task(self._log_regularly(), name="headrace-summary")
         try:
             yield
         finally:
-            telling.cancel()
+            logging_task.cancel()
             if self._worker:
-                self._tell("total", self._counts, asyncio.get_running_loop().time() - began)
+                self._log("total", self._counts, asyncio.get_running_loop().time() - began)
 
-    async def _tell_now_and_then(self) -> None:
+    async def _log_regularly(self) -> None:
         loop = asyncio.get_running_loop()
         before, then = Counter[str](), loop.time()
         while True:
             await asyncio.sleep(self._every)
             if self._counts != before:
-                self._tell("summary", self._counts - before, loop.time() - then)
+                self._log("summary", self._counts - before, loop.time() - then)
             before, then = self._counts.copy(), loop.time()
 
-    def _tell(self, what: str, counts: Counter[str], seconds: float) -> None:
+    def _log(self, what: str, counts: Counter[str], seconds: float) -> None:
         numbers = {name: counts[name] for name in _ENDS.values()} | {"running": len(self._running)}
         words = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number or name == "completed")
-        when = ("in the last " if what == "summary" else "in all, in ") + length(round(seconds * 1e6))
+        when = ("in the last " if what == "summary" else "in total, over ") + length(round(seconds * 1e6))
         fields = {"event": what, "worker": self._worker, "seconds": round(seconds, 3), **numbers}
         log.info("%s %s: %s", self._worker, when, words, extra=fields)

@@ -1,4 +1,4 @@
-"""The rules of a queue in print, and what they hold back just now."""
+"""The rules of a queue as text and JSON, with its current load."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def policies_of(client: Client) -> Policies:
 
 
 async def task_rates(client: Client, queue: str) -> dict[str, Rate]:
-    """The rates of the single tasks of a queue, as they can be given back."""
+    """The rates of a queue's tasks, in the form that ``Policies.set`` takes."""
     store = (await client.backend()).policies
     found = [] if store is None else await store.find([queue], client.clock.stamp())
     return found[0].policy.task_rates if found else {}
 
 
 class Load(Struct, frozen=True):
-    """How much there is of what rules bound."""
+    """How many jobs run and wait."""
 
     running: int = 0
     waiting: int = 0
@@ -63,7 +63,7 @@ def print_policy(info: PolicyInfo, load: Load, at: datetime) -> None:
     fields: list[tuple[str, object]] = [
         ("queue", info.queue),
         ("paused", pause(load.paused_until, at) if load.paused else ""),
-        ("tenants", f"take turns, {_jobs(info.chunk or CHUNK)} each time" if info.governed else ""),
+        ("tenants", f"take turns, {_jobs(info.chunk or CHUNK)} per turn" if info.governed else ""),
         ("running", f"{info.running:,} at most, {load.running:,} now" if info.running is not None else ""),
         ("rate", info.rate),
         ("each tenant", "; ".join(filter(None, each))),
@@ -103,20 +103,20 @@ def _jobs(number: int) -> str:
 def _holders(number: int | None) -> str:
     if number is None:
         return ""
-    return f"{'1 worker has' if number == 1 else f'{number:,} workers have'} jobs of one tenant at a time"
+    return f"at most {'1 worker has' if number == 1 else f'{number:,} workers have'} jobs of one tenant"
 
 
 def _ageing(seconds: float | None) -> str:
-    return "" if seconds is None else f"waiting for {length(round(seconds * 1e6))} makes up for one step of priority"
+    return "" if seconds is None else f"waiting {length(round(seconds * 1e6))} counts as one step of priority"
 
 
 def paused_until(queue: QueueStats) -> datetime | None:
-    """When the pause of a queue ends by itself."""
+    """When the pause of a queue ends; None if it must be resumed."""
     return None if queue.paused_until is None else to_datetime(queue.paused_until)
 
 
 def paused(queue: QueueStats, at: datetime) -> str:
-    """Whether a queue is paused, and how long that lasts if it ends by itself."""
+    """Whether a queue is paused, and until when."""
     until = paused_until(queue)
     if not queue.paused:
         return ""

@@ -1,4 +1,4 @@
-"""Running a worker in this process, and stopping it as the person or the platform wishes."""
+"""Run a worker in this process, and stop it on a signal or when its parent dies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import msgspec
 
 from headrace import Queue, Settings
 from headrace.api.stopper import Stopper, end_now
-from headrace.cli.checkup import server
-from headrace.cli.helper import HelperProcess, helper_name, tell_met
+from headrace.cli.doctor_checks import server
+from headrace.cli.helper_process import HelperProcess, helper_name, report_job
 from headrace.cli.loading import shown_url
-from headrace.cli.output import hush
+from headrace.cli.output import discard
 from headrace.cli.problems import USAGE, Problem
-from headrace.cli.summary import Summary
+from headrace.cli.worker_summary import Summary
 from headrace.core.durations import micros, spell
 from headrace.core.names import worker_name
 from headrace.errors import Unavailable
@@ -57,8 +57,7 @@ class WorkerStopper(Stopper):
         self._stopping: asyncio.Future[None] | None = None
 
     def tether(self) -> None:
-        """Stop, too, when stdin ends: the process at its other end is gone. So it may be while one that it has forked
-        keeps the line open."""
+        """Also stop when stdin ends or the parent dies; a process that the parent forked may keep stdin open."""
         self._loop.add_reader(0, self._hear_stdin)
         if (parent := pidfd(os.getppid())) is not None:
             self._loop.add_reader(parent, self._gone, parent)
@@ -66,7 +65,7 @@ class WorkerStopper(Stopper):
     def ask(self, why: str) -> None:
         if not self.asked:
             grace = spell(micros(settings(self._target).worker.grace))
-            log.info("%s: running jobs may finish, %s at most; a second signal ends at once", why, grace)
+            log.info("%s: running jobs may finish within %s; a second signal stops the worker at once", why, grace)
         if self._helper is not None:
             self._helper.stop()
         super().ask(why)
@@ -76,7 +75,7 @@ class WorkerStopper(Stopper):
         self._stopping = asyncio.ensure_future(self._target.stop())
 
     async def stopped(self) -> None:
-        """Return when nothing is left of a stop."""
+        """Return when the stop is complete."""
         if self._stopping is not None:
             await self._stopping
 
@@ -90,8 +89,8 @@ class WorkerStopper(Stopper):
 
 
 class HelperStopper(WorkerStopper):
-    """Stops a helper when its worker says so by the line, or is gone. A worker that stops waits for its helper: if it
-    is gone then, it was forced to end, or killed."""
+    """Stops a helper when its worker asks for it or is gone. A worker that stops waits for its helper; if it is gone
+    before that, it was killed, and the helper ends at once."""
 
     def _hear_stdin(self) -> None:
         if os.read(0, 4_096):
@@ -106,12 +105,12 @@ class HelperStopper(WorkerStopper):
 
 
 def settings(target: Target) -> Settings:
-    """Those that a worker of the app or queue goes by: a queue has some of its own."""
+    """The settings for a worker of the app or queue; a queue has its own."""
     return target.settings if isinstance(target, Queue) else target.client.settings
 
 
 def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None:
-    """Let what was said on the command line win over what was said in the code."""
+    """Apply options of the command line over the settings in the code."""
     changes = {key: value for key, value in (("concurrency", concurrency), ("name", name)) if value is not None}
     before = settings(target)
     after = msgspec.structs.replace(before, worker=msgspec.structs.replace(before.worker, **changes))
@@ -122,10 +121,10 @@ def adjust(target: Target, *, concurrency: int | None, name: str | None) -> None
 
 
 async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: bool, again: Sequence[str]) -> None:
-    """Run a worker until it is told to stop; with ``burst``, until nothing is due any more. A helper is given the
-    arguments ``again``."""
+    """Run a worker until it is stopped; with ``burst``, until nothing is due any more. A helper gets the arguments
+    ``again``."""
     if isinstance(target, Queue) and (others := set(queues) - {target.name}):
-        raise Problem(USAGE, f"queue {target.name!r} is one queue: its worker cannot claim from {min(others)!r}")
+        raise Problem(USAGE, f"the worker of queue {target.name!r} cannot claim from queue {min(others)!r}")
     helper = target.client.helper = None if burst else _helper(target, again)
     with WorkerStopper(target, helper) as stopper:
         async with target.client:
@@ -135,7 +134,7 @@ async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: 
             if not stopper.asked:
                 summary = Summary()
                 target.client.observers.add(summary.observe)
-                async with summary.told():
+                async with summary.logged():
                     try:
                         await _work(target, queues, burst=burst)
                     finally:
@@ -145,7 +144,7 @@ async def work(target: Target, queues: Sequence[str], *, burst: bool, tethered: 
 
 
 def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
-    """For a worker that has jobs beside one on its last chance, and a store that other processes see."""
+    """None for a worker with one slot, and for a store that other processes do not see."""
     worker = settings(target).worker
     if worker.concurrency == 1 or target.client.settings.url.startswith("memory:"):
         return None
@@ -155,9 +154,9 @@ def _helper(target: Target, arguments: Sequence[str]) -> HelperProcess | None:
 
 
 async def help_out(target: Target, queues: Sequence[str]) -> None:
-    """Take jobs on their last chance until there are none, or the worker that has called for it is gone."""
+    """Run jobs on their last chance until none is left, or until the worker is gone."""
     target.client.guest = True
-    target.client.lone = tell_met
+    target.client.lone = report_job
     with HelperStopper(target) as stopper:
         async with target.client:
             stopper.tether()
@@ -186,7 +185,7 @@ async def _introduce(target: Target, queues: Sequence[str]) -> None:
 
 
 async def _durability(target: Target) -> tuple[int, str]:
-    """What survives what, and how loud that is to be said: a server may have been set up to keep nothing."""
+    """What the store survives, and the log level for it: a server may be set up to keep nothing."""
     backend = await target.client.backend()
     try:
         found = [one for one in await server(backend, settings(target)) if one.check == "persistence"]
@@ -200,9 +199,9 @@ async def _durability(target: Target) -> tuple[int, str]:
 
 
 def flush() -> None:
-    """Let nothing that was logged get lost."""
+    """Flush the log and stdout."""
     logging.shutdown()
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        hush(sys.stdout)
+        discard(sys.stdout)

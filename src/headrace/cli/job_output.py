@@ -1,4 +1,4 @@
-"""Jobs in print: the list, one in full, and what to do about one that is not running."""
+"""Jobs as text and JSON: the list, one in full, and what to do about one that is not running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summary(job: JobInfo) -> dict[str, Any]:
 
 
 def in_full(job: JobInfo, why: Why) -> dict[str, Any]:
-    """All that is known of a job, for programs; every instant in the same form."""
+    """Everything about a job, for programs; all instants in one format."""
     data = job.to_dict()
     for failure in data["failures"]:
         failure["at"] = msgspec.to_builtins(to_datetime(failure["at"]))
@@ -48,7 +48,7 @@ def _moment(job: JobInfo, at: datetime) -> str:
     if job.state.terminal:
         return f"ended {relative(job.finished_at, at)}"
     if job.state is JobState.RUNNING:
-        return f"runs, enqueued {relative(job.enqueued_at, at)}"
+        return f"running, enqueued {relative(job.enqueued_at, at)}"
     return f"due {relative(job.run_at, at)}"
 
 
@@ -90,7 +90,7 @@ def print_job(job: JobInfo, why: Why) -> None:
 def _losses(job: JobInfo) -> str:
     if not job.lost:
         return ""
-    return f"its worker vanished while it held the job, {'once' if job.lost == 1 else f'{job.lost} times in a row'}"
+    return f"its worker died while running it, {'once' if job.lost == 1 else f'{job.lost} times in a row'}"
 
 
 def as_json_text(value: Any) -> str:
@@ -99,14 +99,14 @@ def as_json_text(value: Any) -> str:
 
 
 def shorten(value: Any) -> str:
-    """The same, cut where it gets long."""
+    """The same, cut if it is long."""
     text = as_json_text(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters; --json shows all)"
 
 
 def remedy(job: JobInfo, why: Why, app: str | None = None, served: Sequence[str] = ()) -> str:
-    """The command that changes, or tells more of, what keeps the job from running; empty if there is none. ``served``:
-    the queues that a worker of the app claims from by itself."""
+    """The command that removes, or explains, what keeps the job from running; empty if there is none. ``served``: the
+    queues that a worker of the app claims from by default."""
     queue, tenant, task = (shlex.quote(name) for name in (job.queue, job.tenant, job.task))
     match why.code:
         case WhyCode.QUEUE_PAUSED:
