@@ -171,7 +171,9 @@ def test_a_full_queue_is_told_with_what_to_do(run: Run, run_json: RunJson, scope
     run("queue", "limit", *scope, "--depth", 1, *APP)
     refused = run("enqueue", "send", *APP, code=75)
     assert refused.stdout == ""
-    full = {"mail": "queue 'mail' is full (1 wait, 1 may)", "--store": "the store takes no more (of all"}[scope[0]]
+    full = {"mail": "queue 'mail' is full (1 of 1 jobs wait)", "--store": "the store is full (1 of 1 jobs wait"}[
+        scope[0]
+    ]
     assert f"error: the job was not stored: {full}" in refused.stderr
     assert f"run: headrace queue limit {scope[0]} for the depth" in refused.stderr
     assert len(run_json("job", "list", *APP)["jobs"]) == 1

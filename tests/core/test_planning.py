@@ -559,5 +559,5 @@ def test_a_stored_definition_says_nothing_that_none_may(more: dict[str, object],
     assert unpack(msgspec.msgpack.encode(usual)) == Definition(
         rule=EveryRule(SECOND, START), template=Template("t", {})
     )
-    with pytest.raises(ConfigError, match=f"^{told}: expected|^{told}: with"):
+    with pytest.raises(ConfigError, match=f"^{told}: "):
         unpack(msgspec.msgpack.encode(usual | more))

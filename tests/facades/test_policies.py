@@ -194,7 +194,7 @@ async def test_tasks_that_the_app_does_not_have_are_warned_of_once(
     assert caplog.messages == []
     await app.policies.pause("mail", task="send")
     await app.policies.set("mail", task_rates={"send": "1/s", "shop.send": "1/s"})
-    assert caplog.messages == ["this app has no task 'send' (did you mean 'shop.send'?); the pause holds all the same"]
+    assert caplog.messages == ["this app has no task 'send' (did you mean 'shop.send'?); it is paused all the same"]
     assert (await app.policies.get("mail")).task_rates.keys() == {"send", "shop.send"}
 
 

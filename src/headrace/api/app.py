@@ -115,8 +115,7 @@ class App:
     def batch(
         self, function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None, /, **options: Unpack[BatchOptions]
     ) -> Any:
-        """Register an async handler of many jobs at once: as many as are there, ``size`` at most, which is 100 by
-        default."""
+        """Register an async handler of many jobs at once: as many as there are, at most ``size`` (100 by default)."""
         known(options, BatchOptions, "@app.batch: ")
 
         def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
@@ -132,12 +131,12 @@ class App:
         self.tasks[task.name] = task
 
     def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Unpack[EveryOptions]) -> str:
-        """Declare a schedule: the job of a task, or one with arguments as by ``task.job(…)``, at equal intervals. Every
-        worker that starts puts it in the store, where it is kept once; options as for ``Every``. Its name."""
+        """Declare a schedule at equal intervals: of a task, or of a job with arguments from ``task.job(…)``. Every
+        worker that starts puts it in the store, where it is kept once. Options as for ``Every``. Returns its name."""
         return self._declare(Every, interval, job, options)
 
     def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Unpack[CronOptions]) -> str:
-        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, ``tz`` among them."""
+        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, including ``tz``."""
         return self._declare(Cron, expression, job, options)
 
     def _declare(self, kind: Any, when: object, job: object, options: Mapping[str, Any]) -> str:
@@ -165,7 +164,7 @@ class App:
 
     def middleware(self, middleware: Middleware) -> Middleware:
         """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost. Each job of a
-        batch passes through it by itself."""
+        batch passes through it separately."""
         if not callable(middleware):
             raise ConfigError(f"middleware: expected async def (job, next), got {shown(middleware)}")
         self._middleware.append(middleware)
@@ -189,8 +188,8 @@ class App:
             await self.close()
 
     async def close(self) -> None:
-        """Stop the worker that runs on this loop, wait for it, and disconnect. ``async with app`` ends with it, unless
-        the worker was there before the block. The app opens itself again when it is used again."""
+        """Stop the worker on this loop, wait for it, and disconnect. ``async with app`` ends with this, unless the
+        worker ran before the block. The app opens itself again when it is used."""
         if self.client.home not in (None, asyncio.get_running_loop()):
             return
         self.stop()
@@ -227,12 +226,12 @@ class App:
     @overload
     def bind(self, connection: AsyncConnection) -> AsyncBound: ...
     def bind(self, connection: SyncConnection | AsyncConnection) -> Bound | AsyncBound:
-        """Enqueue, and complete jobs, in transactions of your own on PostgreSQL: with a connection of psycopg, asyncpg
-        or Django, or a Connection or Session of SQLAlchemy, asynchronous or not. The app need not be open."""
+        """Enqueue and complete jobs in your own transactions on PostgreSQL: with a connection of psycopg, asyncpg or
+        Django, or a Connection or Session of SQLAlchemy, async or not. The app need not be open."""
         return Binding(self.client, self.tasks).join(connection)
 
     async def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """All that is known of a job. Raises ``JobNotFound``."""
+        """Everything that is known about a job. Raises ``JobNotFound``."""
         return await self.client.get(job_id)
 
     async def why(self, job_id: AnyId | JobKey) -> Why:
@@ -241,26 +240,26 @@ class App:
 
     @awaited("SyncApp(app).cancel(id)")
     async def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
+        asked), or the one in which it had ended. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
 
     @awaited("SyncApp(app).reschedule(id)")
     async def reschedule(
         self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
     ) -> JobState:
-        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
-        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
+        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
         return await self.client.reschedule(job_id, delay=delay, at=at)
 
     @awaited("SyncApp(app).pause_job(id)")
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from being run until it is resumed: the state it is in now. Raises ``JobNotFound``."""
+        """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
         return await self.client.pause_job(job_id)
 
     @awaited("SyncApp(app).resume_job(id)")
     async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a paused job go on, at the time that it had. The state that it is in now. Raises ``JobNotFound``."""
+        """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
         return await self.client.resume_job(job_id)
 
     # -- working
@@ -282,7 +281,7 @@ class App:
         return self._worker
 
     def handlers(self, threads: ThreadExecutor, processes: ProcessExecutor) -> dict[str, Handler]:
-        """All tasks made ready to run."""
+        """All tasks, ready to run."""
         middleware = tuple(self._middleware)
         return {
             name: task.handler(middleware)
@@ -292,13 +291,13 @@ class App:
         }
 
     def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> Coroutine[Any, Any, None]:
-        """Run a worker until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call
-        on, though the worker begins when it is awaited."""
+        """Run a worker until ``stop``; with ``burst``, until nothing more is due. A ``stop`` counts from this call on,
+        even before the worker is awaited."""
         return self._work(queues, burst, self._stops)
 
     async def _work(self, queues: Sequence[str] | None, burst: bool, stops: int) -> None:
         if self._working is not None:
-            raise ConfigError("a worker of this app runs already in this process")
+            raise ConfigError("a worker of this app already runs in this process")
         if isinstance(queues, str):
             raise ConfigError(f"queues: expected a list of names, got the text {shown(queues)}")
         if self._stops != stops:
@@ -334,7 +333,7 @@ class App:
             self._worker.stop()
 
     def run(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
-        """Run a worker until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        """Run a worker until SIGINT or SIGTERM: the first stops it gracefully, a second one at once."""
         no_loop("app.run()", "await app.work()")
         asyncio.run(self._run(queues, burst))
 
@@ -369,7 +368,7 @@ def _name_of(function: Callable[..., Any], given: str | None) -> str:
 
 
 def main_module() -> str:
-    """The name under which others import what was started as a script; none for what was typed in."""
+    """The name under which others import the running script; empty in an interactive session."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:

@@ -1,4 +1,4 @@
-"""Calls that are awaited, refused where no event loop runs: nothing would come of them, and nobody would be told."""
+"""Refuses calls of async functions where no event loop runs: they would do nothing, silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Awaited = Callable[P, Coroutine[Any, Any, R]]
 
 
 def awaited(instead: str = "") -> Callable[[Awaited[P, R]], Awaited[P, R]]:
-    """Let an async function raise when it is called where no loop runs. ``instead`` says what to call there."""
+    """Make an async function raise when it is called where no loop runs. ``instead`` says what to call there."""
 
     def decorate(function: Awaited[P, R]) -> Awaited[P, R]:
         advice = "await it in an async function" + (f", or call {instead} here" if instead else "")
@@ -36,7 +36,7 @@ def awaited(instead: str = "") -> Callable[[Awaited[P, R]], Awaited[P, R]]:
 
 
 def marked(function: Awaited[P, R]) -> Awaited[P, R]:
-    """The plain function, which returns a coroutine, known as a coroutine function to mocks and web frameworks."""
+    """The plain function, marked as a coroutine function for mocks and web frameworks."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]

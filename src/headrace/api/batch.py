@@ -106,13 +106,13 @@ class BatchTask(Generic[T]):
 
     @awaited()
     async def call(self, payload: T, **options: Unpack[JobOptions]) -> Any:
-        """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
+        """Have a worker run it, and wait for its result: ``options(wait=…)`` says how long, 30 s by default."""
         task, client = self.options(**options), self._owner.client
         cell = await client.call(task.job(payload), task._wait)
         return await decode(client.packer.envelope, cell, _NOTHING, "result")
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
-        """The task made ready to run in one worker."""
+        """The task, ready to run in one worker."""
         given, settings = self._options, self._owner.client.settings
         return Handler(
             task=self.name,

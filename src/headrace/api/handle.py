@@ -58,11 +58,11 @@ class Handle(Generic[R]):
         return await decode(self._client.packer.envelope, cell, self._serde, "result")
 
     async def info(self) -> JobInfo:
-        """All that is known of the job now."""
+        """Everything that is known about the job now."""
         return await self._client.get(self._inserted.id)
 
     async def cancel(self) -> JobState:
-        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
+        """Cancel the job, or ask it to stop if it runs. Returns its state. Raises ``JobNotFound``."""
         return await self._client.cancel(self._inserted.id)
 
     def __repr__(self) -> str:

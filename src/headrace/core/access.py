@@ -1,4 +1,4 @@
-"""What schedules and limits need of a client, so that they know nothing else of it."""
+"""The part of a client that schedules and limits use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Access(Protocol):
 
 
 class Owner(Protocol):
-    """Whatever has a client; tests may give it another one."""
+    """Something that has a client; tests may replace it."""
 
     @property
     def client(self) -> Access:

@@ -1,4 +1,4 @@
-"""How full queues are, and the store: what is told to those whose jobs were refused."""
+"""How full queues and the store are, for messages about refused jobs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TOLD = 3
 
 
 class Rooms(Struct, frozen=True):
-    """Those that are full, by name; as far as it is known.
+    """The full queues, and the store if it is full, by name, as far as they are known.
 
     >>> rooms = Rooms({"mail": Room("mail", 100, 100)})
     >>> rooms.tell([("mail", None)])
-    "queue 'mail' is full (100 wait, 100 may)"
+    "queue 'mail' is full (100 of 100 jobs wait)"
     """
 
     known: dict[str, Room] = {}
@@ -28,14 +28,14 @@ class Rooms(Struct, frozen=True):
         return STORE in self.known
 
     def full(self, queues: Sequence[str]) -> list[str]:
-        """Those of these queues that are full, and the store; empty: that is not known."""
+        """Which of these queues are full, and the store if it is; empty: not known."""
         return [name for name in (STORE, *queues) if name in self.known]
 
     def tell(self, pairs: Sequence[tuple[str, str | None]]) -> str:
-        """In words, why there was no room for jobs of these queues and those that they overflow to."""
-        store = f"the store takes no more (of all queues together {self.known[STORE]})" if self.store_full else ""
+        """In words, why there was no room for jobs of these queues and of those they overflow to."""
+        store = f"the store is full ({self.known[STORE]} in all queues together)" if self.store_full else ""
         told = [self._tell(*pair, store) for pair in pairs[:_TOLD]]
-        more = f"and so it was with {len(pairs) - _TOLD} other queues" if len(pairs) > _TOLD else ""
+        more = f"{len(pairs) - _TOLD} more queues had no room either" if len(pairs) > _TOLD else ""
         return "; ".join(dict.fromkeys(filter(None, (store, *told, more))))
 
     def _tell(self, queue: str, overflow: str | None, store: str) -> str:
@@ -43,7 +43,7 @@ class Rooms(Struct, frozen=True):
         if not all(name in self.known for name in names):
             if store:
                 return ""
-            rest = "" if overflow is None else f" nor in its overflow {overflow!r}"
-            return f"there was no room in queue {queue!r}{rest}: as many jobs waited there, or in the store, as may"
+            rest = "" if overflow is None else f" or its overflow {overflow!r}"
+            return f"there was no room in queue {queue!r}{rest}: it, or the store, is full"
         told = f"queue {queue!r} is full ({self.known[queue]})"
         return told if overflow is None else f"{told}, and so is its overflow {overflow!r} ({self.known[overflow]})"

@@ -1,4 +1,4 @@
-"""Schedules on a store: made, changed, paused, made up for."""
+"""Schedules in a store: create, change, disable, run, backfill."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from headrace.types import JobState
 log = logging.getLogger("headrace")
 
 _TRIES = 20
-"""How often a change is made anew that another one came before."""
+"""How often a change is repeated if another one came first."""
 _MOST_PLANS = 10_000
-"""Until a schedule has caught up; each deals with many slots."""
+"""Plans that one call may need until a schedule has caught up; each deals with many slots."""
 _PAGE = 100
 _LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
 
 
 class Schedules(Timetable):
-    """The schedules of a store. Workers plan them: nothing fires while none runs, and what then was missed is made up
-    for as each schedule says.
+    """The schedules of a store. Workers plan them: nothing fires while no worker runs, and ``misfire`` says what
+    happens to slots that were missed.
 
     >>> import asyncio
     >>> from headrace import App, Every
@@ -72,8 +72,8 @@ class Schedules(Timetable):
     # -- making and changing
 
     async def put(self, spec: Every | Cron) -> ScheduleInfo:
-        """Make a schedule, or give the one of that name a new definition. What is the same stays as it is: how far it
-        is planned, its runs, its phase, and whether it is enabled."""
+        """Create a schedule, or give the one of that name a new definition. The rest stays: how far it is planned, its
+        runs, its phase, and whether it is enabled."""
         if not isinstance(spec, Every | Cron):
             raise ConfigError(f"expected Every(…) or Cron(…), got {shown(spec)}")
         row = self._owner.client.packer.pack(check_job(spec.job))
@@ -111,7 +111,7 @@ class Schedules(Timetable):
         )
 
     def _next_slot(self, before: Definition, definition: Definition, known: Schedule, now: int) -> int | None:
-        """Where a changed schedule goes on: where it stands, unless it has other slots now."""
+        """Where a changed schedule continues: where it stands, unless its slots are different now."""
 
         def same(*what: str) -> bool:
             return all(getattr(before, one) == getattr(definition, one) for one in what)
@@ -127,9 +127,9 @@ class Schedules(Timetable):
         return {"definition": definition.pack(), "slot": slot, "look_at": when}
 
     async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> ScheduleInfo:
-        """Change single things of a schedule: ``every`` or ``cron`` and ``tz``, or any option of ``Every`` and
-        ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no
-        function sets its pace any more."""
+        """Change parts of a schedule: ``every``, or ``cron`` and ``tz``, or any option of ``Every`` and ``Cron`` except
+        the name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no function sets
+        its pace any more."""
         paced = self._wanted_pace(name, changes)
         ticks = await self._ticks()
         for _ in range(_TRIES):
@@ -156,7 +156,7 @@ class Schedules(Timetable):
         return True
 
     async def enable(self, name: str) -> ScheduleInfo:
-        """Fire again, from the next slot on: what came while it was disabled is not made up for."""
+        """Fire again, from the next slot on. Slots that came while it was disabled do not fire."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now = await self._now(ticks)
@@ -171,8 +171,8 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def disable(self, name: str, *, cancel_pending: bool = False) -> ScheduleInfo:
-        """Fire no more. Jobs of slots that are planned already still run, unless ``cancel_pending``: those that have
-        not started are cancelled. Their slots have fired, and are not made up for."""
+        """Stop firing. Jobs of slots that are planned already still run; with ``cancel_pending``, those that have not
+        started are cancelled. Their slots count as fired and do not fire again."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             _, known = await self._known_and_caught_up(ticks, name)
@@ -191,7 +191,7 @@ class Schedules(Timetable):
         return saved
 
     async def delete(self, name: str) -> None:
-        """The schedule goes, and jobs of its slots that have not started are cancelled. Raises ``ScheduleNotFound``."""
+        """Delete the schedule, and cancel jobs of its slots that have not started. Raises ``ScheduleNotFound``."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             known = await self._known(ticks, name)
@@ -200,7 +200,7 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def delete_tenant(self, tenant: str) -> int:
-        """All schedules of a tenant go, as by ``delete``; how many there were."""
+        """Delete all schedules of a tenant, as ``delete`` does; returns how many there were."""
         check_name(tenant, "tenant")
         ticks = await self._ticks()
         count = 0
@@ -213,7 +213,7 @@ class Schedules(Timetable):
         raise self._contended(f"of tenant {tenant}")
 
     async def _drop(self, ticks: TickStore, known: Schedule) -> bool:
-        """Step by step, so that whoever is cut short can begin again: nothing new, nothing that waits, nothing."""
+        """In steps that can be repeated after an interruption: disable it, cancel waiting jobs, remove it."""
         if not await self._stop(ticks, known):
             return False
         await self._cancel_pending(ticks, known.uid)
@@ -223,7 +223,7 @@ class Schedules(Timetable):
         return dropped
 
     async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
-        """Jobs that wait, of all slots that are on the ledger."""
+        """Cancel the waiting jobs of all slots in the ledger."""
         before: int | None = None
         waiting = frozenset((JobState.AVAILABLE,))
         while page := await ticks.history(uid, before, _LONG_PAGE):
@@ -240,8 +240,8 @@ class Schedules(Timetable):
     # -- out of turn
 
     async def run(self, name: str) -> UUID:
-        """Run its job once, now, beside its slots, whether or not one of them still runs (with ``overlap="queue"``:
-        when that has ended); the id of that job."""
+        """Run its job once, now, in addition to its slots, even if one of them still runs (with ``overlap="queue"``:
+        after that has ended). Returns the job's id."""
         ticks = await self._ticks()
         for later in range(_TRIES):
             now = await self._now(ticks)
@@ -249,7 +249,7 @@ class Schedules(Timetable):
             definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
             slot = now + later
             if definition.following(slot - 1) == slot:
-                continue  # it is one of its own, which has a job to come
+                continue  # a slot of the schedule itself, which gets its own job
             extra = tick(known, definition, slot, now, now)
             done = await self._plan(ticks, Plan(known.name, known.uid, None, [extra]))
             if done and done[0] is not None and extra.row is not None:
@@ -259,8 +259,8 @@ class Schedules(Timetable):
     async def backfill(
         self, name: str, since: datetime, until: datetime | None = None, *, dry_run: bool = False
     ) -> int:
-        """Fire the slots from ``since`` on that did not, up to ``until`` or now; how many that were. Their jobs are due
-        at once, in the order of their slots, however many still run. Calling it again fires none twice. ``dry_run``
+        """Fire the slots from ``since`` up to ``until`` (or now) that did not fire; returns how many. Their jobs are
+        due at once, in the order of their slots, however many still run. A second call fires none twice. ``dry_run``
         only counts them."""
         first, end = aware(since, "since"), None if until is None else aware(until, "until")
         if end is not None and end < first:
@@ -281,23 +281,23 @@ class Schedules(Timetable):
         count = 0
         for start in range(0, len(left_out), _PAGE):
             page = left_out[start : start + _PAGE]
-            # Due now, in their order: a job that is made up for is not late.
+            # Due now, in their order: a job of a backfill is not late.
             due = now - len(left_out) + start
             made_up = [tick(known, definition, slot, due + i, now) for i, slot in enumerate(page)]
             missed, left = split(missed, page, definition)
             plan = Plan(name, known.uid, None, sorted([*made_up, *left], key=lambda one: one.slot))
             outcomes = await self._plan(ticks, plan)
             if outcomes is None:
-                raise ScheduleNotFound(f"schedule {shown(name)} went while it was made up for")
+                raise ScheduleNotFound(f"schedule {shown(name)} was deleted during the backfill")
             count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
         return count
 
     def _check_reach(self, known: Schedule, first: int, now: int) -> None:
-        """What is not on the ledger any more could fire once more."""
+        """Slots that are no longer in the ledger could fire twice."""
         oldest = now - micros(self._owner.client.settings.retention.ticks.age)
         if max(first, known.created_at) < oldest:
             reach = to_datetime(oldest).isoformat(timespec="seconds")
-            raise ConfigError(f"since: expected an instant after {reach}: what fired before is kept no longer")
+            raise ConfigError(f"since: expected an instant after {reach}: the ledger does not reach back further")
 
     async def _dealt_with(
         self, ticks: TickStore, uid: bytes, first: int, last: int
@@ -324,7 +324,7 @@ class Schedules(Timetable):
         return micros(self._owner.client.settings.planner.ahead)
 
     async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
-        """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
+        """The store's clock, and the schedule without overdue slots: its old definition decides about those."""
         for _ in range(_MOST_PLANS):
             now = await self._now(ticks)
             known = await self._find(ticks, name)
@@ -341,7 +341,7 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def _plan(self, ticks: TickStore, plan: Plan) -> Sequence[TickOutcome | None] | None:
-        """Have the store carry out a plan, and tell of what it did; None: nothing."""
+        """Have the store carry out a plan, and report what it did; None: nothing."""
         [outcomes] = await ticks.plan([plan], self._stamp())
         tell_ticks(self._owner.client.observers, plan, outcomes or ())
         return outcomes
@@ -351,7 +351,7 @@ class Schedules(Timetable):
         return now, await self._known(ticks, name) if known is None else known
 
     async def _save(self, ticks: TickStore, wanted: Schedule, known: Schedule | None, now: int) -> bool:
-        """Save, and plan at once what no planner may be awake in time for."""
+        """Save, and plan at once what is due before a planner may wake."""
         expect = 0 if known is None else known.version
         [saved] = await ticks.save([Save(wanted, expect)], self._stamp())
         if saved:
@@ -364,11 +364,11 @@ class Schedules(Timetable):
         return saved
 
     def _contended(self, name: str) -> Unavailable:
-        return Unavailable(f"schedule {shown(name)} is being changed over and over by others; try again")
+        return Unavailable(f"others keep changing schedule {shown(name)}; try again")
 
 
 def _anchor(before: Definition, spec: Every | Cron, known: Schedule, now: int) -> int:
-    """From where an interval is counted that has no start: as before, if it is the same; else from the last slot."""
+    """From where an interval without a start is counted: as before, if it is the same; else from the last slot."""
     rule = before.rule
     if not isinstance(rule, EveryRule):
         return known.last_slot or now
