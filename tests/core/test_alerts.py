@@ -15,7 +15,7 @@ from headrace.backends.memory import MemoryBackend
 from headrace.core.alerts import Alert, Restraint
 from headrace.core.clock import SystemClock
 from headrace.core.events import Observers
-from headrace.schedules.notes import Notes
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.testing.sim.loop import run
 from headrace.types import JobState

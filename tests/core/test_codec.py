@@ -17,7 +17,7 @@ from headrace.core.config import PayloadSettings
 from headrace.core.ids import IdMaker
 from headrace.errors import CodecError, PayloadTooLarge
 from headrace.payloads.codec import JSON, MSGPACK, RAW, Envelope, show
-from headrace.payloads.content import content_id
+from headrace.payloads.content_id import content_id
 from headrace.payloads.pack import Packer
 from headrace.seam.records import Limits
 from tests.core.given import given

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import App, Event, Job, JobState, Queue
-from headrace.core.functions import is_async
+from headrace.core.callables import is_async
 from headrace.errors import ConfigError
 
 

@@ -9,26 +9,26 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from headrace.api.awaited import awaited
 from headrace.api.batch import BatchTask
 from headrace.api.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
 from headrace.api.client import AnyId, Client
 from headrace.api.connection import connect
 from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
+from headrace.api.loop_guard import awaited
 from headrace.api.options import BatchOptions, JobOptions, TaskOptions, known
-from headrace.api.stopper import Stopper, no_loop
+from headrace.api.signals import Stopper, no_loop
 from headrace.api.task import Task
 from headrace.api.why import Why
-from headrace.core.checks import check_jobs
 from headrace.core.config import Settings
 from headrace.core.events import Observer
 from headrace.core.names import check_name
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.limits.policies import Policies
 from headrace.payloads.codec import JsonSerde
-from headrace.schedules.book import Schedules
 from headrace.schedules.planner import Pace
+from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, CronOptions, Every, EveryOptions, check_job, define, template_of
 from headrace.seam.records import JobKey
 from headrace.text import shown

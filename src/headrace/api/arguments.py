@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.inspect import CollectionType, CustomType, DictType, TupleType, Type, type_info
 
 from headrace.api.options import JobOptions
-from headrace.core.functions import written
+from headrace.core.callables import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import ENCODABLE, JsonSerde
 from headrace.types import OUTCOMES

@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
+from headrace.api.loop_guard import awaited
 from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
-from headrace.core.functions import check_handler, is_async, written
+from headrace.core.callables import check_handler, is_async, written
 from headrace.core.names import check_name
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.large import decode
+from headrace.payloads.offload import decode
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob

@@ -9,7 +9,7 @@ from headrace.api.batch import BatchTask
 from headrace.api.client import Client, chunks
 from headrace.api.handle import Handle
 from headrace.api.task import Task
-from headrace.core.checks import check_jobs
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.limits.gate import Admission
 from headrace.payloads.codec import JsonSerde

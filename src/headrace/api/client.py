@@ -13,13 +13,22 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.api.endings import raise_unless_completed
 from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.job_errors import raise_unless_completed
 from headrace.api.waiter import Waiter
 from headrace.api.why import Circumstances, Why, explain
 from headrace.core.batcher import Batcher
-from headrace.core.checks import AnyId as AnyId
-from headrace.core.checks import (
+from headrace.core.clock import Clock, SystemClock
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.ids import IdMaker, seeded_by_system
+from headrace.core.names import check_name
+from headrace.core.patience import Patience
+from headrace.core.slow_calls import timed
+from headrace.core.tasks import Tasks
+from headrace.core.validation import AnyId as AnyId
+from headrace.core.validation import (
     check_change,
     check_jobs,
     check_limit,
@@ -29,15 +38,6 @@ from headrace.core.checks import (
     raw_id,
     repeatable,
 )
-from headrace.core.clock import Clock, SystemClock
-from headrace.core.config import Settings
-from headrace.core.durations import micros
-from headrace.core.events import Event, EventKind, Observers
-from headrace.core.ids import IdMaker, seeded_by_system
-from headrace.core.names import check_name
-from headrace.core.patience import Patience
-from headrace.core.slow import timed
-from headrace.core.tasks import Tasks
 from headrace.errors import (
     ConfigError,
     InvalidJob,

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.api.client import Client
 from headrace.api.info import JobInfo
 from headrace.payloads.codec import Serde
-from headrace.payloads.large import decode
+from headrace.payloads.offload import decode
 from headrace.seam.records import Inserted, InsertStatus
 from headrace.types import Duration, JobState
 

@@ -11,21 +11,21 @@ from typing import Any, Generic, TypeVar, Unpack, get_args
 
 import msgspec
 
-from headrace.api.answers import Completed, Duplicate, JobStatus, Queued, state_word
-from headrace.api.awaited import awaited
 from headrace.api.client import Client
 from headrace.api.connection import connect
-from headrace.api.endings import failed, raise_unless_completed
+from headrace.api.job_errors import failed, raise_unless_completed
+from headrace.api.loop_guard import awaited
 from headrace.api.options import QueueOptions, known, length
-from headrace.api.stopper import Stopper, no_loop
+from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued, state_word
+from headrace.api.signals import Stopper, no_loop
+from headrace.core.callables import check_handler, check_listener, is_async
 from headrace.core.config import Settings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind
-from headrace.core.functions import check_handler, check_listener, is_async
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.payloads.codec import JsonSerde, Serde, check_serde
-from headrace.payloads.large import decode, seal
+from headrace.payloads.offload import decode, seal
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.text import shown

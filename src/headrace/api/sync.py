@@ -20,7 +20,7 @@ from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
 from headrace.api.task import Task
 from headrace.api.why import Why
-from headrace.core.checks import check_jobs
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.seam.records import JobKey, Selector, Stats
 from headrace.text import shown

@@ -9,16 +9,16 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from headrace.api.arguments import Arguments
-from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
+from headrace.api.loop_guard import awaited
 from headrace.api.options import JobOptions, NewJobOptions, TaskOptions, changed, length, shared
+from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
-from headrace.core.functions import check_handler, is_async
 from headrace.core.names import check_name
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.large import LARGE, decode
+from headrace.payloads.offload import LARGE, decode
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome

@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from headrace.core.alerts import Alert, Restraint, moment
-from headrace.core.functions import check_listener
+from headrace.core.callables import check_listener
 from headrace.text import shown
 
 log = logging.getLogger("headrace")

@@ -12,7 +12,7 @@ from headrace.core.clock import Clock
 from headrace.core.config import Keep, RetentionSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.slow import timed
+from headrace.core.slow_calls import timed
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Tidy
 from headrace.seam.records import Place, SweepClause

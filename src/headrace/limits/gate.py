@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.core.backoff import Backoff
 from headrace.errors import QueueFull
-from headrace.limits.room import Rooms
+from headrace.limits.fullness import Rooms
 from headrace.seam.records import Inserted, InsertStatus, Room, Row
 from headrace.types import NewJob
 

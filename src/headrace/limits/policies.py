@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from headrace.core.access import Owner
-from headrace.core.checks import check_limit
 from headrace.core.names import check_name, unknown_task
+from headrace.core.store_access import Owner
+from headrace.core.validation import check_limit
 from headrace.errors import ConfigError, Unavailable
 from headrace.limits.rates import RULES, check_count, check_lasts, check_rules, parse_rate, spell_rate
 from headrace.seam.instants import to_datetime

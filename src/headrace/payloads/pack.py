@@ -15,7 +15,7 @@ from headrace.core.ids import IdMaker
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.payloads.codec import JSON, RAW, Envelope, JsonSerde, Serde
-from headrace.payloads.large import LARGE
+from headrace.payloads.offload import LARGE
 from headrace.seam.instants import from_datetime
 from headrace.seam.records import Cells, Limits, Row
 from headrace.text import shown

@@ -22,8 +22,8 @@ from headrace.core.tasks import Tasks
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.payloads.pack import Packer
-from headrace.schedules.notes import Notes
 from headrace.schedules.planner import Pace, Planner
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Hint, JobId, Renewed
 from headrace.text import shown

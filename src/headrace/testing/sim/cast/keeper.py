@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api.client import Client
 from headrace.core.config import Settings
 from headrace.errors import ScheduleNotFound, Unavailable
-from headrace.schedules.book import Schedules
+from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, Every
 from headrace.seam.instants import to_datetime
 from headrace.testing.sim.cast.planning import PLANNER

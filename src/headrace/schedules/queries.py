@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from headrace.core.access import Access
 from headrace.core.durations import micros
 from headrace.core.names import check_name
+from headrace.core.store_access import Access
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack

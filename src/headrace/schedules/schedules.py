@@ -16,10 +16,10 @@ from headrace.core.durations import micros
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, ScheduleNotFound, Unavailable
 from headrace.schedules.calendar import EveryRule
-from headrace.schedules.missed import Stretch, split
+from headrace.schedules.missed_slots import Stretch, split
 from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
 from headrace.schedules.planner import tell_ticks, warn_if_late
-from headrace.schedules.reading import Timetable, aware, slots
+from headrace.schedules.queries import Timetable, aware, slots
 from headrace.schedules.spec import (
     Cron,
     Every,
