@@ -15,9 +15,9 @@ from headrace.api.client import AnyId, Client
 from headrace.api.connection import connect
 from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
-from headrace.api.loop_guard import awaited
+from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.options import BatchOptions, JobOptions, TaskOptions, known
-from headrace.api.signals import Stopper, no_loop
+from headrace.api.signals import Stopper
 from headrace.api.task import Task
 from headrace.api.why import Why
 from headrace.core.config import Settings
@@ -199,7 +199,7 @@ class App:
         finally:
             await self.client.close()
 
-    @awaited("SyncApp(app).enqueue_many(jobs)")
+    @needs_loop("SyncApp(app).enqueue_many(jobs)")
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
         given = check_jobs(jobs)
@@ -208,7 +208,7 @@ class App:
         answers = await self.client.insert(given)
         return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
-    @awaited()
+    @needs_loop()
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
         found = self.tasks.get(task) if isinstance(task, str) else None
@@ -238,13 +238,13 @@ class App:
         """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
         return await self.client.why(job_id)
 
-    @awaited("SyncApp(app).cancel(id)")
+    @needs_loop("SyncApp(app).cancel(id)")
     async def cancel(self, job_id: AnyId | JobKey) -> JobState:
         """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
         asked), or the one in which it had ended. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
 
-    @awaited("SyncApp(app).reschedule(id)")
+    @needs_loop("SyncApp(app).reschedule(id)")
     async def reschedule(
         self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
     ) -> JobState:
@@ -252,12 +252,12 @@ class App:
         PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
         return await self.client.reschedule(job_id, delay=delay, at=at)
 
-    @awaited("SyncApp(app).pause_job(id)")
+    @needs_loop("SyncApp(app).pause_job(id)")
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
         """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
         return await self.client.pause_job(job_id)
 
-    @awaited("SyncApp(app).resume_job(id)")
+    @needs_loop("SyncApp(app).resume_job(id)")
     async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
         """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
         return await self.client.resume_job(job_id)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type
 
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
-from headrace.api.loop_guard import awaited
+from headrace.api.loop_guard import needs_loop
 from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
 from headrace.core.callables import check_handler, is_async, written
 from headrace.core.names import check_name
@@ -98,13 +98,13 @@ class BatchTask(Generic[T]):
         cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
         return NewJob(task=self.name, args=Encoded(cell), id=packer.new_id(), **self._options)
 
-    @awaited("SyncApp(app).enqueue_many([task.job(…)])")
+    @needs_loop("SyncApp(app).enqueue_many([task.job(…)])")
     async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
-    @awaited()
+    @needs_loop()
     async def call(self, payload: T, **options: Unpack[JobOptions]) -> Any:
         """Have a worker run it, and wait for its result: ``options(wait=…)`` says how long, 30 s by default."""
         task, client = self.options(**options), self._owner.client

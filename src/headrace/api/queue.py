@@ -14,10 +14,10 @@ import msgspec
 from headrace.api.client import Client
 from headrace.api.connection import connect
 from headrace.api.job_errors import failed, raise_unless_completed
-from headrace.api.loop_guard import awaited
+from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.options import QueueOptions, known, length
 from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued, state_word
-from headrace.api.signals import Stopper, no_loop
+from headrace.api.signals import Stopper
 from headrace.core.callables import check_handler, check_listener, is_async
 from headrace.core.config import Settings
 from headrace.core.durations import micros
@@ -232,14 +232,14 @@ class Queue(Generic[P, R]):
 
     # -- producing
 
-    @awaited()
+    @needs_loop()
     async def enqueue(self, id: str, payload: P, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
         job = await self._job(id, payload, options)
         return self._answer(await self.client.enqueue(job))
 
-    @awaited()
+    @needs_loop()
     async def enqueue_and_wait(
         self, id: str, payload: P, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
     ) -> R:
@@ -255,7 +255,7 @@ class Queue(Generic[P, R]):
 
     # -- managing
 
-    @awaited()
+    @needs_loop()
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""

@@ -10,18 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
-from headrace.errors import ConfigError
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def no_loop(what: str, instead: str) -> None:
-    """Refuse a call that runs its own event loop where one runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigError(f"{what} runs its own event loop, but one already runs here; use: {instead}")
 
 
 @contextmanager

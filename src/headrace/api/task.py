@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 from headrace.api.arguments import Arguments
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
-from headrace.api.loop_guard import awaited
+from headrace.api.loop_guard import needs_loop
 from headrace.api.options import JobOptions, NewJobOptions, TaskOptions, changed, length, shared
 from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
@@ -105,14 +105,14 @@ class Task(Generic[P, R]):
         job_id = self._owner.client.packer.new_id()
         return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
 
-    @awaited("SyncApp(app).enqueue(task, …)")
+    @needs_loop("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
         return Handle(client, await client.enqueue(self._made(cell)), self.results)
 
-    @awaited("SyncApp(app).call(task, …)")
+    @needs_loop("SyncApp(app).call(task, …)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s by default."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)

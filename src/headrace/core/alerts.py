@@ -39,7 +39,7 @@ class Alert(StrEnum):
     """A call to the store took more than a second."""
 
 
-class Restraint:
+class Throttle:
     """Decides whether to report an alert: at most once a minute per subject, and at most a hundred subjects."""
 
     def __init__(self) -> None:

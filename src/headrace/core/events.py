@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from headrace.core.alerts import Alert, Restraint, moment
+from headrace.core.alerts import Alert, Throttle, moment
 from headrace.core.callables import check_listener
 from headrace.text import shown
 
@@ -115,7 +115,7 @@ class Observers:
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
-        self._restraint = Restraint()
+        self._throttle = Throttle()
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -138,7 +138,7 @@ class Observers:
 
     def alert(self, name: Alert, subject: str, sentence: str, **more: Any) -> None:
         """Alert observers to ``subject``, and log it; at most once a minute for each subject."""
-        if self._restraint.allows(name, subject, moment()):
+        if self._throttle.allows(name, subject, moment()):
             detail = f"{name.value}: {sentence}"
             log.warning("%s", detail, extra={"alert": name.value})
             if self:

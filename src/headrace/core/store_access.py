@@ -12,7 +12,7 @@ from headrace.seam.protocol import Backend
 from headrace.seam.records import Altered, Change, Limits, Selector
 
 
-class Access(Protocol):
+class StoreAccess(Protocol):
     """A way to a store, opened on first use."""
 
     settings: Settings
@@ -34,5 +34,5 @@ class Owner(Protocol):
     """Something that has a client; tests may replace it."""
 
     @property
-    def client(self) -> Access:
+    def client(self) -> StoreAccess:
         """The way to the store."""

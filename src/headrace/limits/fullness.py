@@ -13,11 +13,11 @@ _TOLD = 3
 """Queues that one message names."""
 
 
-class Rooms(Struct, frozen=True):
+class Fullness(Struct, frozen=True):
     """The full queues, and the store if it is full, by name, as far as they are known.
 
-    >>> rooms = Rooms({"mail": Room("mail", 100, 100)})
-    >>> rooms.tell([("mail", None)])
+    >>> fullness = Fullness({"mail": Room("mail", 100, 100)})
+    >>> fullness.describe([("mail", None)])
     "queue 'mail' is full (100 of 100 jobs wait)"
     """
 
@@ -31,14 +31,14 @@ class Rooms(Struct, frozen=True):
         """Which of these queues are full, and the store if it is; empty: not known."""
         return [name for name in (STORE, *queues) if name in self.known]
 
-    def tell(self, pairs: Sequence[tuple[str, str | None]]) -> str:
+    def describe(self, pairs: Sequence[tuple[str, str | None]]) -> str:
         """In words, why there was no room for jobs of these queues and of those they overflow to."""
         store = f"the store is full ({self.known[STORE]} in all queues together)" if self.store_full else ""
-        told = [self._tell(*pair, store) for pair in pairs[:_TOLD]]
+        told = [self._describe(*pair, store) for pair in pairs[:_TOLD]]
         more = f"{len(pairs) - _TOLD} more queues had no room either" if len(pairs) > _TOLD else ""
         return "; ".join(dict.fromkeys(filter(None, (store, *told, more))))
 
-    def _tell(self, queue: str, overflow: str | None, store: str) -> str:
+    def _describe(self, queue: str, overflow: str | None, store: str) -> str:
         names = [queue] if overflow is None else [queue, overflow]
         if not all(name in self.known for name in names):
             if store:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.core.backoff import Backoff
 from headrace.errors import QueueFull
-from headrace.limits.fullness import Rooms
+from headrace.limits.fullness import Fullness
 from headrace.seam.records import Inserted, InsertStatus, Room, Row
 from headrace.types import NewJob
 
@@ -76,7 +76,7 @@ class Admission:
         """The error that lists which jobs are stored: some of these, all ``before`` them, and none ``after`` them.
         ``why``: the reason why nobody waits for room any more, if there is another one."""
         places = self.refused
-        rooms = Rooms({room.queue: room for name in self.full if (room := self._rooms.get(name))})
+        fullness = Fullness({room.queue: room for name in self.full if (room := self._rooms.get(name))})
         first = self._jobs[places[0]]
         refused = [*(self._home[i] for i in places), *after]
         admitted = [*before, *(row for i, row in enumerate(self._home) if i not in places)]
@@ -84,18 +84,18 @@ class Admission:
         which = f"{len(refused)} of {total} jobs were" if total > 1 else "the job was"
         pairs = list(dict.fromkeys((self._jobs[i].queue, self._jobs[i].overflow) for i in places))
         return QueueFull(
-            f"{which} not stored: {rooms.tell(pairs)}. " + (why or _advice(first, rooms)),
+            f"{which} not stored: {fullness.describe(pairs)}. " + (why or _advice(first, fullness)),
             queue=first.queue,
-            full=rooms.full(self.full),
+            full=fullness.full(self.full),
             admitted=[UUID(bytes=row.id) for row in admitted],
             refused=[UUID(bytes=row.id) for row in refused],
         )
 
 
-def _advice(job: NewJob, rooms: Rooms) -> str:
+def _advice(job: NewJob, fullness: Fullness) -> str:
     """What the user could do, except for what the job asks for already."""
     wishes = [] if job.when_full == "block" else ["when_full='block'"]
-    wishes += [] if job.overflow is not None or rooms.store_full else ["overflow=…"]
+    wishes += [] if job.overflow is not None or fullness.store_full else ["overflow=…"]
     said = f", enqueue with {' or '.join(wishes)}" if wishes else ""
     return f"Try again later{said}, start workers, or raise the depth"
 

@@ -241,10 +241,10 @@ def show(kind: int, body: bytes) -> Any:
     return _decoding(msgspec.msgpack.decode, body) if kind == MSGPACK else body
 
 
-def told(error: Exception) -> str:
+def worded(error: Exception) -> str:
     """What is wrong with a value, worded for a message of ours.
 
-    >>> told(CodecError("Expected `int`, got `null` - at `$.count`"))
+    >>> worded(CodecError("Expected `int`, got `null` - at `$.count`"))
     'expected int, got None, at $.count'
     """
     said = str(error).replace("`null`", "None").replace("`", "").replace(" - at ", ", at ")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from headrace.core.durations import micros
 from headrace.core.names import check_name
-from headrace.core.store_access import Access
+from headrace.core.store_access import StoreAccess
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack
@@ -79,21 +79,21 @@ class ScheduleHealth(Struct, frozen=True, kw_only=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
-class Desk(Access, Protocol):
-    """A way to a store, and what makes jobs for it."""
+class ScheduleAccess(StoreAccess, Protocol):
+    """Access to a store, and the packer that makes jobs for it."""
 
     packer: Packer
 
 
 class Owner(Protocol):
-    """Whatever has a desk."""
+    """Something that has a client; tests may replace it."""
 
     @property
-    def client(self) -> Desk:
-        """The desk."""
+    def client(self) -> ScheduleAccess:
+        """The way to the store."""
 
 
-class Timetable:
+class ScheduleQueries:
     """Reads the schedules of a store. Nothing here changes them."""
 
     def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:

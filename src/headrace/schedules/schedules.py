@@ -19,7 +19,7 @@ from headrace.schedules.calendar import EveryRule
 from headrace.schedules.missed_slots import Stretch, split
 from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
 from headrace.schedules.planner import tell_ticks, warn_if_late
-from headrace.schedules.queries import Timetable, aware, slots
+from headrace.schedules.queries import ScheduleQueries, aware, slots
 from headrace.schedules.spec import (
     Cron,
     Every,
@@ -49,7 +49,7 @@ _LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
 
 
-class Schedules(Timetable):
+class Schedules(ScheduleQueries):
     """The schedules of a store. Workers plan them: nothing fires while no worker runs, and ``misfire`` says what
     happens to slots that were missed.
 
