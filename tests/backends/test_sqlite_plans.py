@@ -251,7 +251,7 @@ async def _steps_beside(path: Path, priorities: int, tenants: int, queues: int, 
         return steps
 
     try:
-        assert await backend.policies.save(Policy(queue="g", chunk=5), T0)
+        assert await backend.policies.save(Policy(queue="g", tenant_batch=5), T0)
         for base, queue in ((0, "q"), (10_000, "g"), (20_000, "r")):
             for start in range(base, base + 3_000, 1_000):
                 await backend.insert([

@@ -65,14 +65,14 @@ def test_all_rules_are_set_at_once_and_shown(run: Run) -> None:
     run("enqueue", "send", *APP)
     each = ("--tenant-running", 5, "--tenant-rate", "2/3m")
     tasks = ("--task-rate", "send=10/s", "--task-rate", "a=b=1/m")
-    turns = ("--holders", 2, "--chunk", 20, "--ageing", "10m", "--group-running", 3)
+    turns = ("--tenant-workers", 2, "--tenant-batch", 20, "--ageing", "10m", "--group-running", 3)
     expected = {
         "queue": "mail",
         "tenants": "take turns, 20 jobs each time",
         "running": "1,500 at most, 0 now",
         "rate": "100/s, burst 20",
         "each tenant": "5 at once; 2/3m",
-        "holders": "2 workers have jobs of one tenant at a time",
+        "workers": "2 workers have jobs of one tenant at a time",
         "task a=b": "1/m",
         "task send": "10/s",
         "ageing": "waiting for 10m makes up for one step of priority",
@@ -86,7 +86,7 @@ def test_all_rules_are_set_at_once_and_shown(run: Run) -> None:
 
 def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson) -> None:
     run(*LIMIT, "--running", 5, "--rate", "1/s", "--depth", 7, "--ageing", 90, "--task-rate", "send=2/3m")
-    run(*LIMIT, "--running", "none", "--rate", "NONE", "--task-rate", "other=1/s", "--holders", 1)
+    run(*LIMIT, "--running", "none", "--rate", "NONE", "--task-rate", "other=1/s", "--tenant-workers", 1)
     info = run_json(*LIMIT)
     assert info == {
         "queue": "mail",
@@ -95,8 +95,8 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
         "tenant_running": None,
         "tenant_rate": None,
         "task_rates": {"send": "2/3m", "other": "1/s"},
-        "holders": 1,
-        "chunk": None,
+        "tenant_workers": 1,
+        "tenant_batch": None,
         "ageing": 90.0,
         "group_running": 1,
         "depth": 7,
@@ -116,11 +116,11 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
         (("--running", "0"), ["'--running'", "at least 1", "got 0"]),
         (("--running", "-3"), ["'--running'", "at least 1", "got '-3'"]),
         (("--tenant-running", "1.5"), ["'--tenant-running'", "got '1.5'"]),
-        (("--holders", "all"), ["'--holders'", "got 'all'"]),
+        (("--tenant-workers", "all"), ["'--tenant-workers'", "got 'all'"]),
         (("--depth", "-1"), ["'--depth'", "at least 0"]),
         (("--depth", "99999999999"), ["'--depth'", "got 99999999999"]),
         (("--depth", "9" * 5_000), ["'--depth'", "got '999"]),
-        (("--chunk", "0"), ["'--chunk'"]),
+        (("--tenant-batch", "0"), ["'--tenant-batch'"]),
         (("--group-running", "0"), ["'--group-running'"]),
         (("--rate", "fast"), ["'--rate'", "'100/s'", "got 'fast'"]),
         (("--rate", "10/sec"), ["'--rate'", "'100/s'", "got '10/sec'"]),

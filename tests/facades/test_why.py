@@ -168,7 +168,7 @@ async def test_a_rate_is_reached(case: Case) -> None:
 
 
 async def test_somebody_else_has_the_token(case: Case) -> None:
-    await case.policies.set("mail", holders=1)
+    await case.policies.set("mail", tenant_workers=1)
     await case.job(tenant="acme")
     job = await case.job(tenant="acme")
     await case.worker()

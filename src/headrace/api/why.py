@@ -178,7 +178,7 @@ def _limits(seen: Circumstances) -> Iterator[Why]:
         yield Why(WhyCode.TENANT_LIMIT, f"tenant {job.tenant!r} is at its limit of running jobs: {most}")
     if tenant.opens_at is not None:
         yield Why(WhyCode.TENANT_RATE, f"tenant {job.tenant!r} is at its rate limit{_opens(tenant.opens_at, seen.now)}")
-    if policy.holders is not None and len(tenant.workers) >= policy.holders:
+    if policy.tenant_workers is not None and len(tenant.workers) >= policy.tenant_workers:
         which = ", ".join(tenant.workers[:3]) + (" and others" if len(tenant.workers) > 3 else "")
         yield Why(WhyCode.TOKEN, f"only {which} may have jobs of tenant {job.tenant!r} now")
 

@@ -46,8 +46,8 @@ def task_rate(text: str) -> tuple[str, Any]:
     multiple=True,
     help="No more of this task, by its full name, are started; may be repeated.",
 )
-@rule_option("--holders", "N|none", "At most so many workers have jobs of one tenant at a time.")
-@rule_option("--chunk", "N|none", "Tenants take turns, and get at most so many jobs each time: 10 unless told.")
+@rule_option("--tenant-workers", "N|none", "At most so many workers have jobs of one tenant at a time.")
+@rule_option("--tenant-batch", "N|none", "Tenants take turns, and get at most so many jobs each time: 10 unless told.")
 @rule_option("--ageing", "D|none", "Waiting so long, such as 10m, makes up for one step of priority.")
 @rule_option("--group-running", "N|none", "At most so many jobs of a group run at once: 1 unless told.")
 @rule_option("--depth", "N|none", "At most so many jobs wait; what is enqueued beyond that is refused.")

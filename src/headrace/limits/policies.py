@@ -37,7 +37,7 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     ...     async with App("memory://") as app:
     ...         return await app.policies.set("mail", running=50, rate="100/s", tenant_running=5)
     >>> info = asyncio.run(main())
-    >>> info.running, info.rate, info.tenant_running, info.holders
+    >>> info.running, info.rate, info.tenant_running, info.tenant_workers
     (50, '100/s', 5, None)
     """
 
@@ -48,8 +48,8 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     tenant_running: int | None
     tenant_rate: str | None
     task_rates: dict[str, str]
-    holders: int | None
-    chunk: int | None
+    tenant_workers: int | None
+    tenant_batch: int | None
     ageing: float | None
     """In seconds."""
     group_running: int
@@ -112,8 +112,8 @@ class Rules(TypedDict, total=False):
     tenant_running: int | None
     tenant_rate: str | None
     task_rates: Mapping[str, str] | None
-    holders: int | None
-    chunk: int | None
+    tenant_workers: int | None
+    tenant_batch: int | None
     ageing: Duration | None
     group_running: int | None
     depth: int | None
@@ -127,7 +127,7 @@ class Policies:
     >>> from headrace import App
     >>> async def main() -> None:
     ...     async with App("memory://") as app:
-    ...         await app.policies.set("mail", rate="100/s", holders=2, chunk=20, depth=100_000)
+    ...         await app.policies.set("mail", rate="100/s", tenant_workers=2, tenant_batch=20, depth=100_000)
     ...         await app.policies.limit_tenant("mail", "acme", running=20)
     ...         await app.policies.pause("mail", tenant="trial", lasts="1h")
     ...         for tenant in await app.policies.tenants("mail"):
@@ -148,10 +148,10 @@ class Policies:
 
         ``running``: how many jobs run at once. ``rate``: how many start (``"100/s"``, ``"5/10m"``, ``"100/s, burst
         20"``). ``tenant_running`` and ``tenant_rate``: the same for each tenant. ``task_rates``: the rates of tasks, by
-        their full names; all of them are replaced. ``holders``: how many workers have jobs of one tenant at once.
-        ``chunk``: how many jobs a tenant gets when it is its turn, 10 by default. ``ageing``: how long a wait makes up
-        for one step of priority. ``group_running``: how many jobs of a group run at once. ``depth``: how many jobs may
-        wait.
+        their full names; all of them are replaced. ``tenant_workers``: how many workers have jobs of one tenant at
+        once. ``tenant_batch``: how many jobs a tenant gets when it is its turn, 10 by default. ``ageing``: how long a
+        wait makes up for one step of priority. ``group_running``: how many jobs of a group run at once. ``depth``: how
+        many jobs may wait.
         """
         checked = check_rules(rules)
         self._doubt(checked.get("task_rates", ()), "its rate is set all the same")

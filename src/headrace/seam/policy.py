@@ -6,13 +6,13 @@ in :mod:`headrace.seam.records`.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headrace.seam.records import JobId
 
 STORE = ""
 """The name under which the store itself has a policy; of that, only ``depth`` counts."""
-CHUNK = 10
+TENANT_BATCH = 10
 """What a tenant gets when it is its turn, where the policy does not say."""
 FOREVER = 2**53 - 1
 """An instant that never comes: the pause of who is to be resumed by hand."""
@@ -42,7 +42,7 @@ class Rate(Struct, frozen=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The rules of one queue. None: no such rule."""
+    """The rules of one queue. None: no such rule. ``name=`` is what a stored policy says."""
 
     queue: str
     version: int = 0
@@ -56,11 +56,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The same for every single tenant that has no limit of its own."""
     task_rates: dict[str, Rate] = {}
     """The same for single tasks."""
-    holders: int | None = None
-    """At most so many holders have jobs of one tenant at once: its tokens. A token goes with the last of these jobs,
+    tenant_workers: int | None = field(default=None, name="holders")
+    """At most this many workers have jobs of one tenant at once: its tokens. A token goes with the last of these jobs,
     and so with their leases."""
-    chunk: int | None = None
-    """A tenant whose turn it is gets so many jobs at most; None: ``CHUNK``, if another rule governs the queue."""
+    tenant_batch: int | None = field(default=None, name="chunk")
+    """How many jobs a tenant gets at most when it is its turn; None: ``TENANT_BATCH``, if another rule governs."""
     ageing: int | None = None
     """Waiting so long makes up for one step of priority; None: priority always comes first."""
     group_running: int = 1
@@ -72,7 +72,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     def governs(self) -> bool:
         """Whether there is a rule by which the jobs of a queue are given out."""
         rules = (
-            self.running, self.rate, self.tenant_running, self.tenant_rate, self.holders, self.chunk, self.ageing,
+            self.running, self.rate, self.tenant_running, self.tenant_rate, self.tenant_workers, self.tenant_batch,
+            self.ageing,
         )  # fmt: skip
         return bool(self.task_rates) or any(rule is not None for rule in rules)
 

@@ -409,13 +409,13 @@ class Backend(Protocol):
 
         1. Tenants asleep whose time has come wake up, *since* that time, with the queue's *round* as their count, or
            their own if that is higher.
-        2. While there is room, the awake tenant with the lowest ``(count, since, name)`` that ``holders`` leaves to
-           this holder is visited: one that the holder has jobs of already, or that fewer than ``holders`` have. Its
-           count becomes the round, unless that is higher.
-        3. The visit takes at most ``chunk`` jobs, and what there is room for: of the claim, of ``running`` and ``rate``
-           of the queue, and of those of the tenant. They are the first claimable ones of the tenant by ``(priority,
-           run_at, id)`` (with ``ageing``: by ``(run_at + priority * ageing, id)``), leaving out tasks that are paused
-           or whose rate lets no more through. The count rises by what was taken.
+        2. While there is room, the awake tenant with the lowest ``(count, since, name)`` that ``tenant_workers`` leaves
+           to this holder is visited: one that the holder has jobs of already, or that fewer than ``tenant_workers``
+           have. Its count becomes the round, unless that is higher.
+        3. The visit takes at most ``tenant_batch`` jobs, and what there is room for: of the claim, of ``running`` and
+           ``rate`` of the queue, and of those of the tenant. They are the first claimable ones of the tenant by
+           ``(priority, run_at, id)`` (with ``ageing``: by ``(run_at + priority * ageing, id)``), leaving out tasks that
+           are paused or whose rate lets no more through. The count rises by what was taken.
         4. A tenant whose ``running`` is reached is *full*: it wakes when a job of it stops running, and for no other
            reason. One that is paused, whose rate lets nothing through, or that has nothing more of what a visit could
            have taken, falls asleep: until the pause ends or the rate opens; until the first job that is left is due and
@@ -423,14 +423,14 @@ class Backend(Protocol):
            asleep when it is due. A change of the policy, or of the pause of a task, wakes all of the queue at once; a
            change of one tenant's limit or pause wakes that tenant, and touches no other.
 
-        So nobody waits behind a tenant or a task that may not run, a heavy tenant is at most ``chunk`` jobs ahead of a
-        light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells when the
-        first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who listen to
-        ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant, or
-        ``holders``. What is not due waits apart here too: a visit promotes what has become due of its tenant, a bounded
-        number, and a tenant of which something due is left does not fall asleep. A great
-        many jobs that waited when the queue became governed may be brought into turns bit by bit, by the claims that
-        follow, in their order.
+        So nobody waits behind a tenant or a task that may not run, a heavy tenant is at most ``tenant_batch`` jobs
+        ahead of a light one, and who comes anew gets neither more nor less than those who are there. ``next_in`` tells
+        when the first of the tenants asleep wakes, or the queue's rate opens. A job that stops running gives those who
+        listen to ``queue:NAME`` a hint where they may wait for that: under ``running``, a running limit of its tenant,
+        or ``tenant_workers``. What is not due waits apart here too: a visit promotes what has become due of its tenant,
+        a bounded number, and a tenant of which something due is left does not fall asleep. A great many jobs that
+        waited when the queue became governed may be brought into turns bit by bit, by the claims that follow, in their
+        order.
 
         A claim from several queues takes first from the one that is named first: each governed queue, and all others
         together, are given their even share of the room in this order (what is left, by the number of those to come,

@@ -9,9 +9,10 @@ from collections.abc import Collection
 class Leads:
     """Pairs of tenants, and the lead of the one over the other since both have been ready for every claim.
 
-    Whoever is ready has a count of at least the round and at most ``chunk`` above it. So, over any time, of two who are
-    ready throughout nobody gets more than two chunks more than the other: one that he may have been behind when it
-    began, and one for his turn. Only who was kept from his jobs by ``holders`` may be behind by more, and catches up.
+    The count of a ready tenant is at least the round and at most ``tenant_batch`` above it. So of two tenants that
+    are ready throughout, neither gets more than two batches more than the other: one that it may have been behind at
+    first, and one for its turn. Only a tenant kept from its jobs by ``tenant_workers`` may fall further behind, and it
+    catches up.
     """
 
     def __init__(self) -> None:
