@@ -100,7 +100,7 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
         "ageing": 90.0,
         "group_running": 1,
         "depth": 7,
-        "governed": True,
+        "fair": True,
         "paused_tasks": {},
         "paused": False,
         "paused_until": None,
@@ -136,7 +136,7 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
 def test_rules_that_cannot_be(run: Run, run_json: RunJson, arguments: tuple[str, ...], words: list[str]) -> None:
     error = run(*LIMIT, *arguments, code=2).stderr
     assert all(word in error for word in words), error
-    assert run_json(*LIMIT)["governed"] is False
+    assert run_json(*LIMIT)["fair"] is False
 
 
 def test_options_come_from_the_environment_too(run: Run, run_json: RunJson) -> None:

@@ -27,7 +27,7 @@ def mailing(store: Store, **given: Any) -> tuple[App, Any, Gate, list[str]]:
 
 async def test_rules_are_changed_one_by_one(store: Store) -> None:
     app = store.app()
-    assert (await app.policies.get("mail")).governed is False
+    assert (await app.policies.get("mail")).fair is False
     await app.policies.set("mail", running=5, rate="100/s", depth=1_000)
     info = await app.policies.set("mail", tenant_running=2, task_rates={"send": "1/2s"}, ageing="10m", rate=None)
     assert info == PolicyInfo(
@@ -42,7 +42,7 @@ async def test_rules_are_changed_one_by_one(store: Store) -> None:
         ageing=600.0,
         group_running=1,
         depth=1_000,
-        governed=True,
+        fair=True,
         paused_tasks={},
     )
     await app.policies.set("other", depth=5)

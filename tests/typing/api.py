@@ -303,7 +303,7 @@ def limited(info: PolicyInfo, tenant: TenantInfo, full: QueueFull) -> None:
     assert_type(info.task_rates, dict[str, str])
     assert_type(info.ageing, float | None)
     assert_type(info.tenant_batch, int | None)
-    assert_type(info.governed, bool)
+    assert_type(info.fair, bool)
     assert_type(info.paused_tasks, dict[str, datetime | None])
     assert_type(info.to_dict(), dict[str, Any])
     assert_type(tenant.waiting, int)

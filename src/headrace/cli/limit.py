@@ -90,7 +90,7 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
         return
     print_policy(info, load, now())
     note_unknown_tasks(store, [task for task in rates if rates[task] is not None], "its rate holds all the same")
-    bare = not info.governed and info.depth is None and info.group_running == 1
+    bare = not info.fair and info.depth is None and info.group_running == 1
     unknown = note_unknown(name, stats, "so it has no rules" if bare and not rules else "its rules hold all the same")
     if bare and not unknown:
         note(

@@ -63,7 +63,7 @@ def print_policy(info: PolicyInfo, load: Load, at: datetime) -> None:
     fields: list[tuple[str, object]] = [
         ("queue", info.queue),
         ("paused", pause(load.paused_until, at) if load.paused else ""),
-        ("tenants", f"take turns, {_jobs(info.tenant_batch or TENANT_BATCH)} each time" if info.governed else ""),
+        ("tenants", f"take turns, {_jobs(info.tenant_batch or TENANT_BATCH)} each time" if info.fair else ""),
         ("running", f"{info.running:,} at most, {load.running:,} now" if info.running is not None else ""),
         ("rate", info.rate),
         ("each tenant", "; ".join(filter(None, each))),

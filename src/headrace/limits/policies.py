@@ -54,7 +54,7 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     """In seconds."""
     group_running: int
     depth: int | None
-    governed: bool
+    fair: bool
     """Whether its tenants take turns."""
     paused_tasks: dict[str, datetime | None]
     """Until when; None: until they are resumed."""
@@ -256,7 +256,7 @@ def _policy_info(state: PolicyState) -> PolicyInfo:
         "ageing": None if policy.ageing is None else policy.ageing / 1e6,
     }
     paused = {task: _moment(until) for task, until in state.paused_tasks.items()}
-    return PolicyInfo(queue=policy.queue, governed=state.governed, paused_tasks=paused, **rules)
+    return PolicyInfo(queue=policy.queue, fair=state.governed, paused_tasks=paused, **rules)
 
 
 def _tenant_info(state: TenantState) -> TenantInfo:
