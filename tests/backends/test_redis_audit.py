@@ -269,7 +269,7 @@ class Anybody:
                 queue=choice(QUEUES),
                 definition=choice((b"", b"def")),
                 tenant=choice(TENANTS),
-                rank=choice((0, 0, -3)),
+                plan_priority=choice((0, 0, -3)),
                 bucket=choice((0, 1, 1023)),
                 enabled=choice((True, True, False)),
                 slot=choice((None, T0)),

@@ -308,7 +308,7 @@ async def _tick_steps(path: Path, *, number: int, ticks_of_each: int) -> dict[st
         kept = [
             schedule(
                 n,
-                rank=n % 3,
+                plan_priority=n % 3,
                 bucket=crc32(b"%d" % n) % BUCKETS,
                 look_at=T0 + (n % 2) * MINUTE,
                 tenant=f"t{n % 2}",

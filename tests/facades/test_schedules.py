@@ -75,7 +75,7 @@ async def test_a_schedule_is_stored_as_it_was_said(store: Store) -> None:
     timed = Timed(store)
     job = timed.ping.options(queue="north", tenant="acme", priority=3).job("hello")
     end = timed.start + timedelta(days=9)
-    options: dict[str, Any] = {"jitter": 0.2, "misfire": "all", "max_age": "6h", "overlap": "skip", "rank": -5}
+    options: dict[str, Any] = {"jitter": 0.2, "misfire": "all", "max_age": "6h", "overlap": "skip", "plan_priority": -5}
     made = await timed.schedules.put(
         Cron("0 6 * * MON-FRI", job, name="morning", tz="Europe/Madrid", end=end, max_runs=7, grace="2m", **options)
     )
@@ -364,8 +364,8 @@ async def test_a_pace_can_be_given_up(store: Store) -> None:
 async def test_update_changes_single_things(store: Store) -> None:
     timed = Timed(store)
     await timed.put(every="1h", max_runs=9)
-    changed = await timed.schedules.update("ping", jitter=0.5, overlap="cancel", rank=7)
-    assert (changed.rule, changed.max_runs, changed.jitter, changed.overlap, changed.rank) == (
+    changed = await timed.schedules.update("ping", jitter=0.5, overlap="cancel", plan_priority=7)
+    assert (changed.rule, changed.max_runs, changed.jitter, changed.overlap, changed.plan_priority) == (
         "every 1h", 9, 0.5, "cancel", 7,
     )  # fmt: skip
     assert changed.next_slot == timed.after(3_600)[0]
@@ -415,10 +415,10 @@ async def test_an_update_that_is_wrong_changes_nothing(
 async def test_many_changes_at_once_all_take_effect(store: Store) -> None:
     timed = Timed(store)
     await timed.put(every="1h")
-    changes: list[dict[str, Any]] = [{"rank": 3}, {"jitter": 0.3}, {"max_runs": 3}, {"overlap": "skip"}]
+    changes: list[dict[str, Any]] = [{"plan_priority": 3}, {"jitter": 0.3}, {"max_runs": 3}, {"overlap": "skip"}]
     await within(asyncio.gather(*(timed.schedules.update("ping", **change) for change in changes)))
     now = await timed.schedules.get("ping")
-    assert (now.rank, now.jitter, now.max_runs, now.overlap) == (3, 0.3, 3, "skip")
+    assert (now.plan_priority, now.jitter, now.max_runs, now.overlap) == (3, 0.3, 3, "skip")
 
 
 # -- pausing
@@ -789,7 +789,7 @@ JOB = NewJob(task="ping", args={})
         (lambda: Every("30s", JOB, grace="soon"), ["grace", "'soon'"]),
         (lambda: Every("30s", JOB, max_runs=0), ["max_runs"]),
         (lambda: Every("30s", JOB, max_runs=True), ["max_runs"]),
-        (lambda: Every("30s", JOB, rank=70_000), ["rank", "70000"]),
+        (lambda: Every("30s", JOB, plan_priority=70_000), ["plan_priority", "70000"]),
         (lambda: Every("30s", JOB, start=datetime(2030, 1, 1)), ["start", "with a time zone"]),
         (lambda: Every("30s", JOB, end="2030"), ["end", "with a time zone"]),  # type: ignore[arg-type]
         (

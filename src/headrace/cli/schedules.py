@@ -149,7 +149,7 @@ def print_schedule(
             ("misfire", _misfire(schedule)),
             ("overlap", schedule.overlap),
             ("delivery", schedule.delivery),
-            ("rank", schedule.rank or ""),
+            ("plan_priority", schedule.plan_priority or ""),
             ("pace", "set by a function" if schedule.paced else ""),
             ("made", exact(schedule.created_at, at)),
             ("changed", exact(schedule.updated_at, at)),

@@ -107,7 +107,11 @@ class Schedules(ScheduleQueries):
             definition = replace(definition, paced=paced or before.paced)
             slot = self._next_slot(before, definition, known, now)
         return replace(
-            schedule, queue=row.queue, tenant=row.tenant, rank=spec.rank, **self._planned(schedule, definition, slot)
+            schedule,
+            queue=row.queue,
+            tenant=row.tenant,
+            plan_priority=spec.plan_priority,
+            **self._planned(schedule, definition, slot),
         )
 
     def _next_slot(self, before: Definition, definition: Definition, known: Schedule, now: int) -> int | None:
@@ -135,11 +139,11 @@ class Schedules(ScheduleQueries):
         for _ in range(_TRIES):
             now, known = await self._known_and_caught_up(ticks, name)
             before = unpack(known.definition)
-            spec = changed(spec_of(before, known.rank), changes)
+            spec = changed(spec_of(before, known.plan_priority), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
             definition = replace(definition, paced=before.paced if paced is None else paced)
             slot = self._next_slot(before, definition, known, now)
-            wanted = replace(known, rank=spec.rank, **self._planned(known, definition, slot))
+            wanted = replace(known, plan_priority=spec.plan_priority, **self._planned(known, definition, slot))
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)

@@ -65,8 +65,8 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     """Only slots from ``start`` to ``end``; intervals are counted from ``start``."""
     max_runs: int | None = None
     """The schedule ends after this many slots have fired."""
-    rank: int = 0
-    """When many schedules are behind, those of lower rank are planned first."""
+    plan_priority: int = 0
+    """When many schedules are behind, those with a lower number are planned first."""
 
 
 class SharedOptions(TypedDict, total=False):
@@ -81,7 +81,7 @@ class SharedOptions(TypedDict, total=False):
     start: datetime | None
     end: datetime | None
     max_runs: int | None
-    rank: int
+    plan_priority: int
 
 
 class EveryOptions(SharedOptions, total=False):
@@ -185,7 +185,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     start: datetime | None
     end: datetime | None
     max_runs: int | None
-    rank: int
+    plan_priority: int
     paced: bool
     """Whether a function sets its pace (``app.pace``): workers without it leave the schedule to others."""
     created_at: datetime
@@ -247,8 +247,9 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
     if start is not None and end is not None and end < start:
         raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
-    if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
-        raise ConfigError(f"rank: expected a whole number from -32768 to 32767, got {shown(spec.rank)}")
+    first = spec.plan_priority
+    if not isinstance(first, int) or isinstance(first, bool) or not -32_768 <= first <= 32_767:
+        raise ConfigError(f"plan_priority: expected a whole number from -32768 to 32767, got {shown(first)}")
     return Definition(
         rule=rule,
         template=template,
@@ -327,7 +328,7 @@ def _whole(given: object, what: str) -> int | None:
     return given
 
 
-def spec_of(definition: Definition, rank: int) -> Every | Cron:
+def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
     """What a user would have written; of its job, only the task."""
     rule = definition.rule
     options: dict[str, Any] = {
@@ -340,7 +341,7 @@ def spec_of(definition: Definition, rank: int) -> Every | Cron:
         "start": _moment(definition.start),
         "end": _moment(definition.end),
         "max_runs": definition.max_runs,
-        "rank": rank,
+        "plan_priority": plan_priority,
     }
     job = NewJob(task=definition.template.task)
     if isinstance(rule, CronRule):
@@ -420,7 +421,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         start=_moment(definition.start),
         end=_moment(definition.end),
         max_runs=definition.max_runs,
-        rank=schedule.rank,
+        plan_priority=schedule.plan_priority,
         paced=definition.paced,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
@@ -453,7 +454,7 @@ def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
         start=None,
         end=None,
         max_runs=None,
-        rank=schedule.rank,
+        plan_priority=schedule.plan_priority,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )

@@ -188,8 +188,8 @@ class TickStore(Protocol):
         ...
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
-        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(rank, look_at, name)``. The cost depends
-        on ``limit`` and the number of ranks in use, not on how many schedules there are. Nothing changes."""
+        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(plan_priority, look_at, name)``. The cost
+        depends on ``limit`` and the number of priorities in use, not on the number of schedules. Nothing changes."""
         ...
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
