@@ -399,8 +399,8 @@ def test_a_function_may_set_the_pace() -> None:
 
         app.every("10m", note, name="s", jitter=0)
 
-        @app.pace("s")
-        def pace(name: str) -> str | None:
+        @app.dynamic_interval("s")
+        def interval(name: str) -> str | None:
             asked.append(name)
             return ("1m", "2m", None)[len(asked) % 3]
 
@@ -421,8 +421,8 @@ def test_a_pace_that_raises_is_told_and_the_rule_goes_on() -> None:
         app.observe(lambda event: errors.append(event.detail) if event.kind is EventKind.ERROR else None)
         app.every("1m", app.task(quiet), name="s", jitter=0)
 
-        @app.pace("s")
-        def pace(name: str) -> str:
+        @app.dynamic_interval("s")
+        def interval(name: str) -> str:
             raise ValueError("no idea")
 
         async with working(app):
@@ -432,7 +432,7 @@ def test_a_pace_that_raises_is_told_and_the_rule_goes_on() -> None:
         return errors, info.runs
 
     errors, runs = simulate(main)
-    assert set(errors) == {"pace of schedule s"}
+    assert set(errors) == {"interval of schedule s"}
     assert runs >= 5
 
 

@@ -227,8 +227,8 @@ assert_type(app.every("30s", nightly.job("north"), name="north", jitter=0), str)
 assert_type(app.cron("@daily", nightly.job(), tz="Europe/Madrid"), str)
 
 
-@app.pace("north")
-def pace(name: str) -> str | None:
+@app.dynamic_interval("north")
+def interval(name: str) -> str | None:
     return "5s"
 
 

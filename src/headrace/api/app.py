@@ -27,7 +27,7 @@ from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.limits.policies import Policies
 from headrace.payloads.codec import JsonSerde
-from headrace.schedules.planner import Pace
+from headrace.schedules.planner import IntervalFunction
 from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, CronOptions, Every, EveryOptions, check_job, define, template_of
 from headrace.seam.records import JobKey
@@ -71,8 +71,8 @@ class App:
         self.client = url if isinstance(url, Client) else connect(url, **overrides)
         self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
         self._declared: dict[str, Every | Cron] = {}
-        self._paces: dict[str, Pace] = {}
-        self.schedules = Schedules(self, self._paces)
+        self._intervals: dict[str, IntervalFunction] = {}
+        self.schedules = Schedules(self, self._intervals)
         self.policies = Policies(self, self.tasks)
         self._middleware = list(middleware)
         self._worker: Worker | None = None
@@ -149,15 +149,17 @@ class App:
         self._declared[name] = spec
         return name
 
-    def pace(self, name: str) -> Callable[[Pace], Pace]:
+    def dynamic_interval(self, name: str) -> Callable[[IntervalFunction], IntervalFunction]:
         """Let a function say how long it is until the next slot of an interval schedule: ``def (name) -> Duration``, or
-        None for the interval itself. It is called by workers of this app when they plan the schedule, and must be
+        None for the schedule's own interval. Workers of this app call it when they plan the schedule; it must be
         quick."""
 
-        def register(function: Pace) -> Pace:
+        def register(function: IntervalFunction) -> IntervalFunction:
             if not callable(function):
-                raise ConfigError(f"pace: expected a function of the schedule's name, got {shown(function)}")
-            self._paces[check_name(name, "name")] = function
+                raise ConfigError(
+                    f"dynamic_interval: expected a function of the schedule's name, got {shown(function)}"
+                )
+            self._intervals[check_name(name, "name")] = function
             return function
 
         return register
@@ -309,7 +311,9 @@ class App:
             for spec in self._declared.values():
                 await self.schedules.put(spec)
             handlers = self.handlers(threads, processes)
-            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
+            self._worker = self.client.worker(
+                handlers, queues or self.queues, intervals=self._intervals, strays=threads.strays
+            )
             if self._stops != stops:
                 self._worker.stop()
             await self._worker.run(burst=burst)

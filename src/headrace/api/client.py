@@ -48,7 +48,7 @@ from headrace.errors import (
 from headrace.limits.gate import Admission, Gate
 from headrace.limits.rates import check_lasts
 from headrace.payloads.pack import Packer
-from headrace.schedules.planner import Pace
+from headrace.schedules.planner import IntervalFunction
 from headrace.seam.protocol import Backend, Transactions
 from headrace.seam.records import (
     Altered,
@@ -529,7 +529,7 @@ class Client:
         handlers: Mapping[str, Handler],
         queues: Sequence[str],
         settings: Settings | None = None,
-        paces: Mapping[str, Pace] | None = None,
+        intervals: Mapping[str, IntervalFunction] | None = None,
         strays: Strays | None = None,
     ) -> Worker:
         """A worker on this store; the client must be open."""
@@ -545,7 +545,7 @@ class Client:
             rng=self._rng,
             observers=self.observers,
             heartbeat_thread=self._heartbeat_thread,
-            paces=paces,
+            intervals=intervals,
             guest=self.guest,
             strays=strays,
             helper=self.helper,

@@ -150,7 +150,7 @@ def print_schedule(
             ("overlap", schedule.overlap),
             ("delivery", schedule.delivery),
             ("plan_priority", schedule.plan_priority or ""),
-            ("pace", "set by a function" if schedule.paced else ""),
+            ("interval", "set by a function" if schedule.dynamic_interval else ""),
             ("made", exact(schedule.created_at, at)),
             ("changed", exact(schedule.updated_at, at)),
             ("coverage", f"{coverage(ticks)}"),

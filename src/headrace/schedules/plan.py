@@ -96,7 +96,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int | None = None
     end: int | None = None
     max_runs: int | None = None
-    paced: bool = False
+    dynamic_interval: bool = msgspec.field(default=False, name="paced")  # the name in stores
     """Whether a function says when the next slot comes: only workers that have it plan the schedule."""
 
     def __post_init__(self) -> None:
@@ -178,7 +178,7 @@ def look_at(schedule: Schedule, definition: Definition, slot: int | None, ahead:
     function says when the next slot comes."""
     if slot is None:
         return None
-    exact = definition.overlap is not Overlap.ALLOW or definition.paced
+    exact = definition.overlap is not Overlap.ALLOW or definition.dynamic_interval
     return _look_at(run_at(schedule.uid, slot, definition), 0 if exact else ahead)
 
 
@@ -222,11 +222,11 @@ def _group(schedule: Schedule) -> str:
 
 
 def make_plan(
-    schedule: Schedule, definition: Definition, now: int, ahead: int, pace: Callable[[], int | None] | None = None
+    schedule: Schedule, definition: Definition, now: int, ahead: int, interval: Callable[[], int | None] | None = None
 ) -> Plan:
-    """What to do now, and where the schedule stands afterwards. ``pace`` is asked, when a slot fires, how long it is
-    until the next; None: as the rule says. Such a schedule is not planned ahead."""
-    return _Planning(schedule, definition, now, ahead, pace).plan()
+    """What to do now, and where the schedule stands afterwards. When a slot fires, ``interval`` says how long until the
+    next; None: as the rule says. Such a schedule is not planned ahead."""
+    return _Planning(schedule, definition, now, ahead, interval).plan()
 
 
 class _Planning:
@@ -238,18 +238,18 @@ class _Planning:
         definition: Definition,
         now: int,
         ahead: int,
-        pace: Callable[[], int | None] | None,
+        interval: Callable[[], int | None] | None,
     ) -> None:
         self._schedule = schedule
         self._definition = definition
         self._now = now
-        exact = definition.overlap is not Overlap.ALLOW or pace is not None
+        exact = definition.overlap is not Overlap.ALLOW or interval is not None
         self._ahead = 0 if exact else ahead
         self._slot = schedule.slot
         self._left = _MOST_FIRED
         if definition.max_runs is not None:
             self._left = min(self._left, definition.max_runs - schedule.runs)
-        self._pace = pace
+        self._interval = interval
         late = max(definition.grace, definition.max_age if definition.misfire is Misfire.ALL else 0)
         self._deadline = now - late
         self._horizon = now + self._ahead
@@ -265,8 +265,8 @@ class _Planning:
         return Plan(schedule.name, schedule.uid, schedule.version, ticks, self._slot, when)
 
     def _due(self, slot: int) -> int:
-        paced = self._pace is not None and self._before is not None and self._before < slot
-        return run_at(self._schedule.uid, slot, self._definition, slot - (self._before or 0) if paced else None)
+        dynamic = self._interval is not None and self._before is not None and self._before < slot
+        return run_at(self._schedule.uid, slot, self._definition, slot - (self._before or 0) if dynamic else None)
 
     def _following(self, slot: int) -> int | None:
         if self._next is None or self._next[0] != slot:
@@ -322,7 +322,7 @@ class _Planning:
         """The ticks of slots whose time comes, and of late slots that are not missed."""
         while self._left > 0 and (slot := self._slot) is not None and (due := self._due(slot)) <= self._horizon:
             yield self._tick(slot, due)
-            interval = None if self._pace is None else self._pace()
+            interval = None if self._interval is None else self._interval()
             if interval is None:
                 self._advance()
             else:

@@ -26,7 +26,7 @@ from headrace.types import Duration
 
 log = logging.getLogger("headrace")
 
-Pace = Callable[[str], Duration | None]
+IntervalFunction = Callable[[str], Duration | None]
 """How long until the next slot of the schedule of that name; None: as its rule says."""
 
 _KINDS = {
@@ -68,7 +68,7 @@ class Planner:
         rng: Random,
         observers: Observers,
         settings: PlannerSettings,
-        paces: Mapping[str, Pace] | None = None,
+        intervals: Mapping[str, IntervalFunction] | None = None,
     ) -> None:
         self._ticks = ticks
         self._clock = clock
@@ -79,7 +79,7 @@ class Planner:
         self._patience = 2 * self._beat
         self._ahead = micros(settings.ahead)
         self._look = Look(settings.batch, settings.shard, settings.shards)
-        self._paces = paces or {}
+        self._intervals = intervals or {}
         self._left: set[str] = set()
         """Schedules already logged as left to others."""
         self._help_at = 0.0
@@ -205,20 +205,24 @@ class Planner:
         return saved
 
     def _marked(self, schedule: Schedule) -> Save | None:
-        """The schedule, marked as paced, if this worker has a function for it and the store does not say so yet."""
-        definition = _read(schedule) if schedule.name in self._paces else None
-        if definition is None or definition.paced:
+        """The schedule, marked as dynamic, if this worker has a function for it and the store does not say so yet."""
+        definition = _read(schedule) if schedule.name in self._intervals else None
+        if definition is None or definition.dynamic_interval:
             return None
-        return Save(replace(schedule, definition=replace(definition, paced=True).pack()), schedule.version)
+        return Save(replace(schedule, definition=replace(definition, dynamic_interval=True).pack()), schedule.version)
 
     def _is_for_others(self, schedule: Schedule, now: int) -> bool:
         """Whether the schedule needs a function that this worker does not have, and the workers that have it are not
         late."""
-        if schedule.name in self._paces or (definition := _read(schedule)) is None or not definition.paced:
+        if (
+            schedule.name in self._intervals
+            or (definition := _read(schedule)) is None
+            or not definition.dynamic_interval
+        ):
             return False
         if schedule.name not in self._left:
             self._left.add(schedule.name)
-            log.info("schedule %s is left to workers that have the function that sets its pace", shown(schedule.name))
+            log.info("schedule %s is left to workers that have the function for its interval", shown(schedule.name))
         return schedule.slot is not None and now - schedule.slot <= self._patience
 
     async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
@@ -249,10 +253,10 @@ class Planner:
         definition: Definition | None = None
         try:
             definition = unpack(schedule.definition)
-            if definition.paced and schedule.name not in self._paces:
+            if definition.dynamic_interval and schedule.name not in self._intervals:
                 return self._left_by_others(schedule, now)
-            pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
-            return make_plan(schedule, definition, now, self._ahead, pace)
+            interval = None if schedule.name not in self._intervals else partial(self._ask_interval, schedule.name)
+            return make_plan(schedule, definition, now, self._ahead, interval)
         except Exception as error:
             if definition is None and isinstance(error, ConfigError):
                 raise
@@ -263,19 +267,19 @@ class Planner:
         """Put it off for a moment, out of the way of other schedules: a worker that has the function may come."""
         if schedule.slot is not None:
             which = f"schedule {shown(schedule.name)}: the slot of {to_datetime(schedule.slot).isoformat()}"
-            why = "a function sets its pace, and no running worker has that function"
+            why = "a function sets its interval, and no running worker has that function"
             self._observers.alert(Alert.SCHEDULE_LATE, schedule.name, f"{which} waits: {why}", queue=schedule.queue)
         return _put_off(schedule, now, self._beat)
 
-    def _interval(self, name: str) -> int | None:
+    def _ask_interval(self, name: str) -> int | None:
         try:
-            given = self._paces[name](name)
+            given = self._intervals[name](name)
             return None if given is None else max(micros(given, f"schedule {name}: next interval"), 1_000_000)
         except Exception as error:
             log.exception(
-                "the function that sets the pace of schedule %s raised; its interval is used instead", shown(name)
+                "the function for the interval of schedule %s raised; its fixed interval is used instead", shown(name)
             )
-            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"interval of schedule {name}"))
             return None
 
     def _overdue(self, schedules: Sequence[Schedule], now: int) -> int:

@@ -96,9 +96,9 @@ class Owner(Protocol):
 class ScheduleQueries:
     """Reads the schedules of a store. Nothing here changes them."""
 
-    def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:
+    def __init__(self, owner: Owner, dynamic: Collection[str] = ()) -> None:
         self._owner = owner
-        self._paced = paced
+        self._dynamic = dynamic
         """The schedules for which this process has a function that says when the next slot comes."""
 
     async def get(self, name: str) -> ScheduleInfo:
@@ -213,7 +213,7 @@ class ScheduleQueries:
         late = now - run_at(known.uid, slot, definition)
         if late > 0 and late > min(definition.grace, 2 * definition.rule.gap(slot)):
             return "overdue"
-        if definition.paced:
+        if definition.dynamic_interval:
             return ""
         # Slots since it last fired or was changed; it did not fire for them.
         passed = slots(definition, definition.first(max(known.last_slot or 0, known.updated_at)), min(slot, now) - 1)

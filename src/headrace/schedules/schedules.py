@@ -89,9 +89,9 @@ class Schedules(ScheduleQueries):
         raise self._contended(name)
 
     def _wanted(self, spec: Every | Cron, row: Row, name: str, known: Schedule | None, now: int) -> Schedule:
-        paced = name in self._paced
+        dynamic = name in self._dynamic
         if known is None:
-            definition = replace(define(spec, template_of(row), now), paced=paced)
+            definition = replace(define(spec, template_of(row), now), dynamic_interval=dynamic)
             schedule = Schedule(
                 name=name,
                 uid=self._owner.client.packer.new_id(),
@@ -104,7 +104,7 @@ class Schedules(ScheduleQueries):
         else:
             before, schedule = unpack(known.definition), known
             definition = define(spec, template_of(row), _anchor(before, spec, known, now))
-            definition = replace(definition, paced=paced or before.paced)
+            definition = replace(definition, dynamic_interval=dynamic or before.dynamic_interval)
             slot = self._next_slot(before, definition, known, now)
         return replace(
             schedule,
@@ -122,7 +122,7 @@ class Schedules(ScheduleQueries):
 
         if not same("rule", "start") or (known.slot is None and not same("end", "max_runs")):
             return definition.first(max(now, known.last_slot or now))
-        if known.slot is None or definition.paced:
+        if known.slot is None or definition.dynamic_interval:
             return None if known.slot is None or known.slot > (definition.end or known.slot) else known.slot
         return definition.following(known.slot - 1)
 
@@ -132,31 +132,31 @@ class Schedules(ScheduleQueries):
 
     async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> ScheduleInfo:
         """Change parts of a schedule: ``every``, or ``cron`` and ``tz``, or any option of ``Every`` and ``Cron`` except
-        the name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no function sets
-        its pace any more."""
-        paced = self._wanted_pace(name, changes)
+        the name. Slots that are planned already stay; an interval keeps its phase. ``dynamic_interval=False``: no
+        function sets its interval any more."""
+        dynamic = self._wanted_dynamic(name, changes)
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now, known = await self._known_and_caught_up(ticks, name)
             before = unpack(known.definition)
             spec = changed(spec_of(before, known.plan_priority), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
-            definition = replace(definition, paced=before.paced if paced is None else paced)
+            definition = replace(definition, dynamic_interval=before.dynamic_interval if dynamic is None else dynamic)
             slot = self._next_slot(before, definition, known, now)
             wanted = replace(known, plan_priority=spec.plan_priority, **self._planned(known, definition, slot))
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
 
-    def _wanted_pace(self, name: str, changes: ScheduleChanges) -> bool | None:
-        """Whether the schedule is paced from now on; None: as before. Raises ``ConfigError``."""
-        paced = changes.pop("paced", None)
-        if paced is not None and not isinstance(paced, bool):
-            raise ConfigError(f"paced: expected True or False, got {shown(paced)}")
-        if name not in self._paced:
-            return paced
-        if paced is False:
-            raise ConfigError(f"paced: this app has a function for the pace of schedule {shown(name)}; remove it first")
+    def _wanted_dynamic(self, name: str, changes: ScheduleChanges) -> bool | None:
+        """Whether a function sets the interval from now on; None: as before. Raises ``ConfigError``."""
+        dynamic = changes.pop("dynamic_interval", None)
+        if dynamic is not None and not isinstance(dynamic, bool):
+            raise ConfigError(f"dynamic_interval: expected True or False, got {shown(dynamic)}")
+        if name not in self._dynamic:
+            return dynamic
+        if dynamic is False:
+            raise ConfigError(f"dynamic_interval: this app has a function for schedule {shown(name)}; remove it first")
         return True
 
     async def enable(self, name: str) -> ScheduleInfo:
@@ -335,7 +335,7 @@ class Schedules(ScheduleQueries):
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known
             definition = unpack(known.definition)
-            if definition.paced or name in self._paced:
+            if definition.dynamic_interval or name in self._dynamic:
                 return now, known
             plan = make_plan(known, definition, now, self._ahead)
             if not plan.ticks:
@@ -363,7 +363,7 @@ class Schedules(ScheduleQueries):
             log.info("schedule %s: %s", shown(wanted.name), what)
         due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
         definition = unpack(wanted.definition)
-        if saved and due and not definition.paced:
+        if saved and due and not definition.dynamic_interval:
             await self._plan(ticks, make_plan(replace(wanted, version=expect + 1), definition, now, self._ahead))
         return saved
 

@@ -102,7 +102,7 @@ class ScheduleChanges(SharedOptions, total=False):
     every: Duration
     cron: str
     tz: str
-    paced: bool
+    dynamic_interval: bool
 
 
 class Every(ScheduleOptions, frozen=True):
@@ -186,8 +186,8 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     end: datetime | None
     max_runs: int | None
     plan_priority: int
-    paced: bool
-    """Whether a function sets its pace (``app.pace``): workers without it leave the schedule to others."""
+    dynamic_interval: bool
+    """Whether a function sets its interval (``app.dynamic_interval``). Workers without it leave it to others."""
     created_at: datetime
     updated_at: datetime
 
@@ -422,7 +422,7 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         end=_moment(definition.end),
         max_runs=definition.max_runs,
         plan_priority=schedule.plan_priority,
-        paced=definition.paced,
+        dynamic_interval=definition.dynamic_interval,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )
@@ -449,7 +449,7 @@ def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
         max_age=0.0,
         grace=0.0,
         overlap="",
-        paced=False,
+        dynamic_interval=False,
         delivery="",
         start=None,
         end=None,

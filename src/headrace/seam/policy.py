@@ -42,7 +42,7 @@ class Rate(Struct, frozen=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The rules of one queue. None: no such rule. ``name=`` is what a stored policy says."""
+    """The rules of one queue. None: no such rule. ``name=`` is the name in stores."""
 
     queue: str
     version: int = 0
