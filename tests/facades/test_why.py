@@ -174,7 +174,7 @@ async def test_somebody_else_has_the_token(case: Case) -> None:
     await case.worker()
     await case.claim()
     expected = "only worker-h may have jobs of tenant 'acme' now"
-    assert await case.why(job) == (WhyCode.TOKEN, expected)
+    assert await case.why(job) == (WhyCode.TENANT_WORKERS, expected)
 
 
 async def test_there_is_no_such_job(case: Case) -> None:

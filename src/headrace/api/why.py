@@ -43,7 +43,7 @@ class WhyCode(StrEnum):
     TENANT_LIMIT = "tenant_limit"
     TENANT_RATE = "tenant_rate"
     TASK_RATE = "task_rate"
-    TOKEN = "token"
+    TENANT_WORKERS = "tenant_workers"
     """As many workers as the policy allows have jobs of its tenant."""
     NO_WORKER = "no_worker"
     WORKERS_BUSY = "workers_busy"
@@ -180,7 +180,7 @@ def _limits(seen: Circumstances) -> Iterator[Why]:
         yield Why(WhyCode.TENANT_RATE, f"tenant {job.tenant!r} is at its rate limit{_opens(tenant.opens_at, seen.now)}")
     if policy.tenant_workers is not None and len(tenant.workers) >= policy.tenant_workers:
         which = ", ".join(tenant.workers[:3]) + (" and others" if len(tenant.workers) > 3 else "")
-        yield Why(WhyCode.TOKEN, f"only {which} may have jobs of tenant {job.tenant!r} now")
+        yield Why(WhyCode.TENANT_WORKERS, f"only {which} may have jobs of tenant {job.tenant!r} now")
 
 
 def _workers(seen: Circumstances) -> Iterator[Why]:
