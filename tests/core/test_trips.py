@@ -1,4 +1,4 @@
-"""A lane whose outcomes the store refuses: what it drops, and what it keeps."""
+"""Trips whose outcomes the store refuses: what is dropped, and what is kept."""
 
 from __future__ import annotations
 

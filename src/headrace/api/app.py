@@ -151,8 +151,7 @@ class App:
 
     def dynamic_interval(self, name: str) -> Callable[[IntervalFunction], IntervalFunction]:
         """Let a function say how long it is until the next slot of an interval schedule: ``def (name) -> Duration``, or
-        None for the schedule's own interval. Workers of this app call it when they plan the schedule; it must be
-        quick."""
+        None for the schedule's own interval. This app's workers call it when they plan; it must be quick."""
 
         def register(function: IntervalFunction) -> IntervalFunction:
             if not callable(function):

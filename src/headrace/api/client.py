@@ -145,8 +145,7 @@ class Client:
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that has the client open, or is about to: the only one where it can be used. Callable from any
-        thread."""
+        """The loop that has the client open, or is about to; it can be used only there. Callable from any thread."""
         found = self._home
         return None if found is None or found[0] != os.getpid() or found[1].is_closed() else found[1]
 
@@ -399,8 +398,7 @@ class Client:
         return explain(seen)
 
     async def store_now(self) -> int:
-        """The store's clock, by which leases end and jobs are due; this process's clock if the store does not show its
-        own."""
+        """The store's clock, by which leases end and jobs are due; this process's, if it cannot be read."""
         ticks = self._backend.ticks
         try:
             return self.clock.now() if ticks is None else (await ticks.due(Look(1), self.clock.stamp())).now
@@ -446,13 +444,11 @@ class Client:
         return await self._alter_one(job_id, Reschedule(0 if delay is None else micros(delay, "delay")))
 
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep an AVAILABLE job from running until it is resumed. Returns its state: PAUSED, or the one in which it
-        stays. Raises ``JobNotFound``."""
+        """Keep an AVAILABLE job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
         return await self._alter_one(job_id, Pause())
 
     async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a PAUSED job go on, due when it was before. Returns its state: AVAILABLE, or the one in which it stays.
-        Raises ``JobNotFound``."""
+        """Let a PAUSED job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
         return await self._alter_one(job_id, Resume())
 
     async def _alter_one(self, job_id: AnyId | JobKey, change: Change) -> JobState:

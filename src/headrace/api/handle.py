@@ -51,8 +51,7 @@ class Handle(Generic[R]):
         return self._inserted.state
 
     async def result(self, wait: Duration | None = "30s") -> R:
-        """Wait for the result; with 0, look once. Raises ``WaitTimeout``, or the ``JobError`` that says why there is
-        none."""
+        """Wait for the result; with 0, look once. Raises ``WaitTimeout``, or a ``JobError`` if there is none."""
         done = self._inserted.status is InsertStatus.DONE
         cell = self._inserted.result if done else (await self._client.wait(self._inserted.id, wait)).result
         return await decode(self._client.packer.envelope, cell, self._serde, "result")

@@ -64,8 +64,7 @@ class Stopper:
 
 
 def end_now(number: int) -> None:
-    """No clean-up, no waiting: other workers take unfinished jobs back when their leases end, and child processes end
-    with this one."""
+    """No clean-up, no waiting: unfinished jobs are taken back when their leases end; child processes end with this."""
     with suppress(OSError):
         os.write(2, b"forced to end: unfinished jobs are taken back when their leases run out\n")
     os._exit(128 + number)

@@ -124,8 +124,7 @@ class SyncApp:
                 work.close()
 
     def _do(self, client: Client, call: Callable[[], Coroutine[Any, Any, R]], instead: str) -> R:
-        """Run the coroutine of ``call`` where the client is at home, and wait for it. ``instead``: what to await where
-        a loop runs."""
+        """Run the coroutine of ``call`` at the client's home, and wait for it. ``instead``: what to await on a loop."""
 
         async def work() -> R:
             return await call()

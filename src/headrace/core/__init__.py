@@ -1,2 +1,1 @@
-"""What every room shares: settings, names, ids, time, events, batching. The core reaches stores only through the
-seam."""
+"""What every room shares: settings, names, ids, time, events, batching. Stores are reached through the seam only."""

@@ -147,8 +147,7 @@ class Batcher(Generic[T, R]):
         return waiting[:count], waiting[count:]
 
     async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
-        """Send the batch and hand out the answers. Raises ``Unavailable``: items without an answer may then be sent
-        again."""
+        """Send the batch and hand out the answers. After ``Unavailable``, items without an answer may be sent again."""
         try:
             answered = list(zip(batch, await self._send([item for item, _, _ in batch]), strict=True))
         except StoreFull as error:
@@ -178,8 +177,7 @@ class Batcher(Generic[T, R]):
             self._aside[part].append(entry)
 
     async def _persist(self, part: Hashable, error: Unavailable) -> None:
-        """Repeat the items of one part until they get through, their patience ends, or nobody waits for them any
-        more."""
+        """Repeat the items of one part until they get through, their patience ends, or nobody waits for them."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         pause = backoff.pause()

@@ -37,8 +37,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_lost: int = 2
     """A job lost more often than this in a row becomes a dead letter. On its last chance it runs alone."""
     grace: Length = "10s"
-    """How long running jobs may continue after a stop is requested; then they are cancelled and go back to the
-    queue."""
+    """How long running jobs may go on after a stop is requested; then they are cancelled and requeued."""
     name: str = "host-pid"
     """The worker's name: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
     executor: str = "thread"

@@ -87,8 +87,7 @@ class Event(Struct, frozen=True):
     attempt: int = 0
     worker: str = ""
     seconds: float = 0.0
-    """STARTED: how long the job was due. COMPLETED, RETRYING, FAILED: how long it ran. ALERT ``store_slow``: how long
-    the call took."""
+    """STARTED: since it was due. COMPLETED, RETRYING, FAILED: that it ran. ALERT ``store_slow``: that the call took."""
     result: Any = None
     error: BaseException | None = None
     detail: str = ""

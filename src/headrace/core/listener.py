@@ -22,8 +22,7 @@ async def listen(
     rng: Random,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Pass on hints until cancelled. ``ready`` is called after every (re)connection: what was missed meanwhile can only
-    be found by looking."""
+    """Pass on hints until cancelled. ``ready`` is called after every (re)connection, to look for what was missed."""
     backoff = Backoff(rng)
     while True:
         try:

@@ -78,8 +78,7 @@ class Retention:
         self._observers.alert(Alert.KEYS_FREED, "", sentence)
 
     async def sweep(self) -> int:
-        """Run all steps once; returns how much they removed. Raises nothing: a step that failed is reported and runs
-        again."""
+        """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""
         removed = {step.name: await self._attempt(step) for step in self._steps if step.is_due()}
         if any(removed.values()):
             log.info("swept %s", ", ".join(f"{count} from {place}" for place, count in removed.items() if count))

@@ -19,8 +19,7 @@ Send = Callable[[list[Row]], Awaitable[Sequence[Inserted]]]
 
 
 class Admission:
-    """Jobs on their way through the gate. A refused job may overflow to another queue, wait, or be reported as
-    refused."""
+    """Jobs on their way through the gate. A refused job may overflow to another queue, wait, or be given up."""
 
     def __init__(self, jobs: Sequence[NewJob], rows: Sequence[Row], answers: Sequence[Inserted]) -> None:
         self._jobs = jobs

@@ -100,8 +100,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a function says when the next slot comes: only workers that have it plan the schedule."""
 
     def __post_init__(self) -> None:
-        """A definition may come from anywhere, even from a store that others write to, so each is checked. Raises
-        ``ConfigError``."""
+        """Each definition is checked: it may come from a store that others write to. Raises ``ConfigError``."""
         if isinstance(self.rule, EveryRule):
             _within("interval", self.rule.interval, SHORTEST, LONGEST)
             _within("anchor", self.rule.anchor, -LAST, LAST)

@@ -50,8 +50,7 @@ _DESERTED = 3
 _MOST_LEFT = 1_000
 """Schedules left to others that one look reads past, to reach those behind them."""
 _STAGGER = 0.2
-"""Planners that wait for the same instant spread over this many seconds: the first one plans, the others find it
-done."""
+"""Planners that wait for one instant spread over this many seconds: the first one plans, the others find it done."""
 
 
 class Planner:
@@ -93,8 +92,7 @@ class Planner:
         self._woken.set()
 
     async def run(self) -> None:
-        """Plan until cancelled, the first time at once. A worker that is not allowed to plan tries less and less
-        often."""
+        """Plan until cancelled, the first time at once. A worker that is not allowed to tries less and less often."""
         while True:
             self._woken.clear()
             next_in = await self.look()
@@ -113,8 +111,7 @@ class Planner:
                 continue
 
     async def look(self) -> int | None:
-        """Plan what must be planned, as far as the store and its permissions allow; returns microseconds until the next
-        look."""
+        """Plan what must be planned, if the store and its permissions allow it; microseconds until the next look."""
         try:
             next_in = await self.plan_due()
             self._forbidden = 0
@@ -195,8 +192,7 @@ class Planner:
         return bool(plans and await self._plan(sound, plans, now)) or disabled
 
     async def _disable(self, schedule: Schedule, error: ConfigError) -> bool:
-        """Disable a schedule that is not valid: it will not become so by itself. Returns whether this call disabled
-        it."""
+        """Disable a schedule that is not valid: it will not become so by itself. Returns whether this call did."""
         off = Save(replace(schedule, enabled=False), schedule.version)
         [saved] = await self._ticks.save([off], self._clock.stamp())
         if saved:
@@ -212,8 +208,7 @@ class Planner:
         return Save(replace(schedule, definition=replace(definition, dynamic_interval=True).pack()), schedule.version)
 
     def _is_for_others(self, schedule: Schedule, now: int) -> bool:
-        """Whether the schedule needs a function that this worker does not have, and the workers that have it are not
-        late."""
+        """Whether it needs a function that this worker does not have, and the workers that have it are not late."""
         if (
             schedule.name in self._intervals
             or (definition := _read(schedule)) is None
@@ -226,8 +221,7 @@ class Planner:
         return schedule.slot is not None and now - schedule.slot <= self._patience
 
     async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
-        """Have the store carry out plans, and report what it did; returns whether it did any. A plan that it rejects is
-        put off alone."""
+        """Have the store carry out plans; returns whether it did any. A plan that it rejects is put off alone."""
         try:
             answers = await self._ticks.plan(plans, self._clock.stamp())
         except (Unavailable, ConfigError):
@@ -309,8 +303,7 @@ def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome 
 def warn_if_late(
     observers: Observers, schedule: Schedule, plan: Plan, outcomes: Sequence[TickOutcome | None], now: int
 ) -> None:
-    """Alert if a slot was missed, or planned late by more than twice the distance between slots: to the first such
-    slot."""
+    """Alert to the first slot that was missed, or planned late by more than twice the distance between slots."""
     for tick, outcome in zip(plan.ticks, outcomes, strict=False):
         late = now - tick.run_at
         if outcome is TickOutcome.MISSED:

@@ -65,8 +65,7 @@ class ScheduleHealth(Struct, frozen=True, kw_only=True):
     cancelled: int
     """Jobs of slots that fired, by how they ended. The others have not ended, or it is not known."""
     coverage: float | None
-    """Of the slots that fired or were missed, the share that fired without their jobs being cancelled; None: there were
-    none."""
+    """Of the slots that fired or were missed, the share that fired and was not cancelled; None: there were none."""
     failure_rate: float | None
     """Of the jobs that ended, the share that failed; None: there were none."""
     slow: list[TickInfo]
@@ -109,8 +108,7 @@ class ScheduleQueries:
     async def list(
         self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ScheduleInfo]:
-        """Schedules by name: all, or those of a tenant (empty: of none), or of a queue. ``after``: the last name of the
-        page before."""
+        """Schedules by name: all, or those of a tenant (empty: of none) or a queue. ``after``: the last name seen."""
         found = []
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
