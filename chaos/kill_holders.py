@@ -35,7 +35,7 @@ LOAD = 100
 """The heavy tenant has so many times the jobs of any other."""
 LIMIT, HEAVY_LIMIT = 3, 6
 """Jobs of a tenant that may run at once."""
-RULES = {"holders": 1, "tenant_running": LIMIT, "chunk": 10}
+RULES = {"tenant_workers": 1, "tenant_running": LIMIT, "tenant_batch": 10}
 GROUPED = 8
 """One job of so many is in its tenant's group."""
 SINGLE = 10

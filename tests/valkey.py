@@ -128,7 +128,7 @@ async def every_operation_on_ticks(store: Backend) -> None:
     assert hints is not None
     assert ticks is not None
     async with hints.listen(["schedules:all"]) as heard:
-        saves = [Save(schedule(n, tenant="t", bucket=n, rank=n % 2, look_at=T0 + n), 0) for n in range(4)]
+        saves = [Save(schedule(n, tenant="t", bucket=n, plan_priority=n % 2, look_at=T0 + n), 0) for n in range(4)]
         assert await ticks.save(saves, T0) == [True] * 4
         assert (await asyncio.wait_for(anext(heard), 60)).topic == "schedules:all"
     changes = [Save(schedule(0, queue="other", look_at=T0), 1), Save(schedule(3, enabled=False), 1), Drop("s000002", 1)]

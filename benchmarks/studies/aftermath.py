@@ -111,7 +111,7 @@ class Site:
         """All phases."""
         await self._janitor(SystemClock()).sweep()  # what a new store needs once
         if self._burst.governed:
-            await self._app.policies.set(QUEUE, chunk=10)
+            await self._app.policies.set(QUEUE, tenant_batch=10)
         await self._insert_one()
         await self._claim()
         await self._finish()

@@ -80,7 +80,7 @@ async def _fill(url: str, plan: Plan, governed: bool) -> None:
     store = PostgresBackend(url, listen=False)
     await store.open()
     if governed:
-        await store.policies.save(Policy(queue="q", chunk=10))
+        await store.policies.save(Policy(queue="q", tenant_batch=10))
     for start in range(0, plan.jobs, _FILL):
         numbers = range(start, start + _FILL)
         await store.insert([Row(_id(n), "q", "t", {}, tenant=f"t{n % plan.tenants}") for n in numbers])

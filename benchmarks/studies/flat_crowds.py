@@ -143,7 +143,7 @@ async def _drain(url: str, jobs: int, claimers: int, governs: bool) -> float:
         apps = [await stack.enter_async_context(App(url)) for _ in range(claimers)]
         first = await apps[0].client.backend()
         if governs:
-            await apps[0].policies.set(_QUEUE, chunk=_BATCH)
+            await apps[0].policies.set(_QUEUE, tenant_batch=_BATCH)
         new_id = apps[0].client.packer.new_id
         rows = [Row(new_id(), _QUEUE, "nothing", {}, tenant=f"t{number % _TENANTS}") for number in range(jobs)]
         for start in range(0, jobs, 1_000):

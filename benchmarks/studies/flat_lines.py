@@ -51,7 +51,7 @@ def lines(scale: float) -> list[Line]:
 
     priorities, tenants, many = sizes(1, 1_000, 60_000), sizes(1, 10_000, 100_000), sizes(1, 10_000)
     combined = sizes(1, 40_000)
-    rules = {"chunk": 10}
+    rules = {"tenant_batch": 10}
     return [
         Line("priorities, all due", priorities, _priority),
         Line("priorities, few due", priorities, _priority, ("look", "insert", "claim", "finish"), delay=_HOUR),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 QUEUE = "tenants"
 HEAVY = 0
 """The number of the heavy tenant; the others go on from there."""
-RULES = {"chunk": 10}
+RULES = {"tenant_batch": 10}
 """Tenants take turns, and nothing else holds anybody back."""
 
 

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.api.answers import Completed, Duplicate, JobStatus, Queued
     from headrace.api.app import App
     from headrace.api.batch import BatchTask
     from headrace.api.bind import AsyncBound, Bound
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.api.handle import Handle
     from headrace.api.info import JobInfo
     from headrace.api.queue import Queue
+    from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued
     from headrace.api.sync import SyncApp
     from headrace.api.task import Task
     from headrace.api.why import Why, WhyCode
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from headrace.errors import Stop
     from headrace.limits.policies import Policies, PolicyInfo, TenantInfo
     from headrace.payloads.codec import JsonSerde, MsgpackSerde, RawSerde, Serde
-    from headrace.payloads.content import content_id
-    from headrace.schedules.book import Schedules
-    from headrace.schedules.reading import ScheduleHealth
+    from headrace.payloads.content_id import content_id
+    from headrace.schedules.queries import ScheduleHealth
+    from headrace.schedules.schedules import Schedules
     from headrace.schedules.spec import Cron, Every, ScheduleInfo, TickInfo
     from headrace.types import Again, Cancelled, Done, Fail, JobState, NewJob, Outcome, Patch, Paused, Retry, Sections
     from headrace.worker.handler import Ending
@@ -118,11 +118,11 @@ _HOMES = {
     "CancelToken": "headrace.worker.job",
     "Cancelled": "headrace.types",
     "Client": "headrace.api.client",
-    "Completed": "headrace.api.answers",
+    "Completed": "headrace.api.queue_answers",
     "Counters": "headrace.core.counters",
     "Cron": "headrace.schedules.spec",
     "Done": "headrace.types",
-    "Duplicate": "headrace.api.answers",
+    "Duplicate": "headrace.api.queue_answers",
     "Ending": "headrace.worker.handler",
     "Event": "headrace.core.events",
     "EventKind": "headrace.core.events",
@@ -132,7 +132,7 @@ _HOMES = {
     "Job": "headrace.worker.job",
     "JobInfo": "headrace.api.info",
     "JobState": "headrace.types",
-    "JobStatus": "headrace.api.answers",
+    "JobStatus": "headrace.api.queue_answers",
     "JsonSerde": "headrace.payloads.codec",
     "Lease": "headrace.worker.job",
     "Middleware": "headrace.worker.middleware",
@@ -145,13 +145,13 @@ _HOMES = {
     "Policies": "headrace.limits.policies",
     "PolicyInfo": "headrace.limits.policies",
     "Queue": "headrace.api.queue",
-    "Queued": "headrace.api.answers",
+    "Queued": "headrace.api.queue_answers",
     "RawSerde": "headrace.payloads.codec",
     "Retry": "headrace.types",
     "RetryPolicy": "headrace.worker.retry",
-    "ScheduleHealth": "headrace.schedules.reading",
+    "ScheduleHealth": "headrace.schedules.queries",
     "ScheduleInfo": "headrace.schedules.spec",
-    "Schedules": "headrace.schedules.book",
+    "Schedules": "headrace.schedules.schedules",
     "Sections": "headrace.types",
     "Serde": "headrace.payloads.codec",
     "Settings": "headrace.core.config",
@@ -163,7 +163,7 @@ _HOMES = {
     "Why": "headrace.api.why",
     "WhyCode": "headrace.api.why",
     "connect": "headrace.api.connection",
-    "content_id": "headrace.payloads.content",
+    "content_id": "headrace.payloads.content_id",
     "persistent": "headrace.worker.retry",
     "exponential": "headrace.worker.retry",
     "forever": "headrace.worker.retry",

@@ -7,19 +7,20 @@
     │  └─ UnknownTask            no handler of that name here
     ├─ InvalidJob                a job that cannot be accepted as it is
     ├─ ScheduleNotFound          no schedule of that name
-    ├─ QueueFull                 as many jobs wait as the queue takes
-    ├─ BackendError              the store
+    ├─ QueueFull                 the queue, or the store, is full
+    ├─ BackendError              the store refused or failed
+
     │  ├─ Unavailable            not now; the core retries it
     │  │  └─ StoreFull           no room left, on the disk or in the server's memory
-    │  ├─ Rejected               what it was given, now and later
+    │  ├─ Rejected               will never be accepted
     │  ├─ SchemaMismatch         made by another version, or not ours
-    │  └─ Corrupt                its bytes do not add up
-    ├─ LeaseLost                 the job is another worker's by now
+    │  └─ Corrupt                the store's own check failed
+    ├─ LeaseLost                 another worker has the job by now
     ├─ PayloadError              the bytes of a job or a result
     │  ├─ PayloadMissing
     │  ├─ PayloadTooLarge
     │  └─ CodecError
-    └─ JobError                  told to those who wait for a job
+    └─ JobError                  raised to those who wait for a job
        ├─ JobFailed
        │  └─ RetriesExhausted
        ├─ JobCancelled
@@ -91,8 +92,9 @@ class ScheduleNotFound(HeadraceError, LookupError):
 
 
 class QueueFull(HeadraceError):
-    """As many jobs wait in the queue, or in the store, as its policy allows. Of several jobs, some may have been
-    stored: ``admitted`` and ``refused`` tell, by id and in order.
+    """The queue, or the store, is full: as many jobs wait as its policy allows.
+
+    Of several jobs, some may have been stored: ``admitted`` and ``refused`` list them by id, in order.
 
     >>> from uuid import UUID
     >>> QueueFull(queue="mail", refused=[UUID(int=7)]).to_dict()["refused"]
@@ -112,7 +114,7 @@ class QueueFull(HeadraceError):
         self.queue = queue
         """Of the first job that was refused."""
         self.full = list(full)
-        """The queues that are full, and ``""`` if the store is; empty where that was not found out."""
+        """The queues that are full, and ``""`` if the store is; empty if that is not known."""
         self.admitted = list(admitted)
         self.refused = list(refused)
 
@@ -126,15 +128,15 @@ class BackendError(HeadraceError):
 
 
 class Unavailable(BackendError):
-    """The store cannot be reached or cannot serve just now; trying again may help."""
+    """The store cannot be reached or cannot serve right now; trying again may help."""
 
 
 class StoreFull(Unavailable):
-    """The store has no room left; nothing was written. Free some space: work goes on by itself."""
+    """The store has no room left; nothing was written. Free some space; work then goes on by itself."""
 
 
 class Rejected(BackendError):
-    """The store does not take what it was given, and will not take it later; nothing of it was stored."""
+    """The store rejected what it was given, and always will; nothing of it was stored."""
 
 
 class SchemaMismatch(BackendError):
@@ -146,7 +148,7 @@ class Corrupt(BackendError):
 
 
 class LeaseLost(HeadraceError):
-    """The job is not held under this run's lease any more: another worker has it, or it has ended. Roll back.
+    """The job is no longer held under this run's lease: another worker has it, or it has ended. Roll back.
 
     >>> LeaseLost().code
     'lease_lost'
@@ -158,7 +160,7 @@ class PayloadError(HeadraceError):
 
 
 class PayloadMissing(PayloadError):
-    """A section that was asked for is not there."""
+    """The job has no such section."""
 
 
 class PayloadTooLarge(PayloadError, ValueError):
@@ -170,11 +172,11 @@ class CodecError(PayloadError, ValueError):
 
 
 class JobError(HeadraceError):
-    """The job did not give the answer that was waited for."""
+    """The job gave no result."""
 
 
 class JobFailed(JobError):
-    """The job failed for good and lies with the dead letters."""
+    """The job failed for good and is a dead letter."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class WaitTimeout(JobError, TimeoutError):
 
 
 class JobNotFound(JobError, LookupError):
-    """The store knows no such job: it never existed here, or its record is past retention."""
+    """There is no such job: it never existed, or its record is past retention."""
 
 
 class Stop(Exception):

@@ -1,4 +1,4 @@
-"""Anything at all, as it may stand in a message."""
+"""Values as text that is safe in a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"""([?&]?)((?<![^=?&'"(,;])[^=?&'"(,;]++)=""")
 _SECRET = re.compile(r"(?i)(pass(word|wd|wrd|phrase)?|pwd|auth|token|secret|api[_-]?key)$")
 _KEY = re.compile(r"(?i)key$")
 _AFTER = "'\"),;.:]}"
-"""What may stand after a URL that is part of a sentence."""
+"""What may follow a URL in a sentence."""
 
 
 def shown(value: object) -> str:
@@ -32,8 +32,8 @@ def shown(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The text on one line, with nothing in it that could move a cursor, turn the direction of what follows, or forge
-    a line.
+    r"""The text on one line, without characters that could move a cursor, change the direction of the text, or forge a
+    line.
 
     >>> one_line("a\x1b[2Jb\n\u200fc")
     'a\\x1b[2Jb\\n\\u200fc'
@@ -42,8 +42,8 @@ def one_line(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The text without what URLs in it, and options of theirs, keep secret: users, passwords, tokens and keys, whatever
-    characters they are made of. A URL ends where a blank is.
+    """The text with secrets in URLs and their options masked: users, passwords, tokens and keys, whatever characters
+    they are made of. A URL ends at a blank.
 
     >>> without_secrets("at redis://ada:secret@db:6379/0?sentinel_password=x it said")
     'at redis://***@db:6379/0?sentinel_password=*** it said'
@@ -52,7 +52,7 @@ def without_secrets(text: str) -> str:
 
 
 def url_without_secrets(url: str) -> str:
-    """A URL without what it keeps secret, blanks in that included; of one that was mistyped, all that may be.
+    """A URL with its secrets masked, even with blanks in them; in a mistyped URL, everything that may be secret.
 
     >>> url_without_secrets("postgresql://ada:my secret@db/jobs"), url_without_secrets("postgresql:ada:secret@db/jobs")
     ('postgresql://***@db/jobs', '***@db/jobs')

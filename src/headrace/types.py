@@ -1,7 +1,7 @@
 """The values that users hand in and get back: a new job, its sections, and the outcomes a handler may return.
 
-Rich types live here, at the edge; the flat records that cross the waist are in :mod:`headrace.seam.records`, and the
-job as its handler sees it is in :mod:`headrace.worker.job`.
+Rich types live here, at the edge; the flat records that cross the seam are in :mod:`headrace.seam.records`, and the job
+as its handler sees it is in :mod:`headrace.worker.job`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     FAILED = "failed"
-    """Given up: lies with the dead letters until it is requeued, purged or swept."""
+    """Given up: kept among the dead letters until it is requeued, purged or swept."""
 
     @property
     def terminal(self) -> bool:
@@ -70,7 +70,7 @@ class Encoded(Struct, frozen=True):
 
 
 NO_SECTIONS = Sections()
-"""Nothing is said about any of them."""
+"""No section is set or cleared."""
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
@@ -85,37 +85,37 @@ class NewJob(Struct, frozen=True, kw_only=True):
     args: Mapping[str, Any] | Encoded | None = None
     """Arguments by name, encoded into the ``parameters`` section."""
     sections: Sections = NO_SECTIONS
-    """Sections as bytes, for those who encode for themselves."""
+    """Sections as bytes, if you encode them yourself."""
     key: str | None = None
-    """Dedup name: held in its queue while the job lives and for ``result_ttl`` after it completed."""
+    """Deduplication: taken in its queue while the job lives, and for ``result_ttl`` after it has completed."""
     tenant: str = ""
     group: str | None = None
-    """Jobs of one group in one queue are run one after the other, in the order in which they are due, retries included;
-    or as many at a time as the queue's policy says."""
+    """Jobs of one group in one queue run one after the other, in the order in which they are due, retries included; or
+    as many at a time as the queue's policy allows."""
     priority: int = 0
-    """Lower numbers are run first."""
+    """Lower numbers run first."""
     run_at: datetime | None = None
     delay: Duration | None = None
     max_attempts: int | None = None
     timeout: Duration | None = None
     expires: Duration | None = None
-    """A job not started within this time of its enqueue is cancelled instead."""
+    """A job that has not started this long after its enqueue is cancelled."""
     result_ttl: Duration | None = None
     headers: Mapping[str, str] | None = None
     """Small notes that travel with the job: trace context, correlation id."""
     on_failed: str = "run"
-    """``"run"``: a key whose job failed may be enqueued anew; ``"return"``: the failed job answers as a duplicate."""
+    """``"run"``: a key whose job failed may be enqueued again; ``"return"``: the failed job answers as a duplicate."""
     overflow: str | None = None
     """The queue that takes the job when its own has no room."""
     when_full: str = "raise"
-    """When no queue has room: ``"raise"`` ``QueueFull``, or ``"block"`` until there is some, for ``patience``."""
+    """When no queue has room: ``"raise"`` ``QueueFull``, or ``"block"`` for up to ``patience`` until there is."""
     id: UUID | bytes | None = None
-    """A UUID, or its 16 bytes; made by the client when left out. ``task.job(…)`` makes it at once, so that enqueueing
-    the same jobs again after an error stores none of them twice."""
+    """A UUID, or its 16 bytes; the client makes one if it is left out. ``task.job(…)`` makes it at once, so that
+    enqueueing the same jobs again after an error stores none twice."""
 
     @property
     def job_id(self) -> UUID | None:
-        """The id as handles and errors tell it, whichever way it was given."""
+        """The id as handles and errors show it, however it was given."""
         return UUID(bytes=self.id) if isinstance(self.id, bytes) else self.id
 
 
@@ -158,8 +158,8 @@ class Done(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """The attempt failed: try again after ``after``, or at ``at``, or when the policy says; past the last attempt the
-    job fails.
+    """The attempt failed: try again after ``after``, or at ``at``, or when the retry policy says. After the last
+    attempt the job fails.
 
     >>> from headrace import App, Retry
     >>> app = App("memory://")
@@ -179,7 +179,7 @@ class Retry(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """Not now, or once more: back to available after ``after``, or at ``at``, without counting an attempt.
+    """Not now, or once more: available again after ``after``, or at ``at``, without counting an attempt.
 
     >>> from headrace import Again, App
     >>> app = App("memory://")
@@ -198,8 +198,8 @@ class Again(Struct, frozen=True):
 
 
 class Paused(Struct, frozen=True):
-    """Not before somebody says so: the job waits, without counting an attempt, until it is resumed
-    (``app.resume_job``, ``headrace job resume``).
+    """The job waits, without counting an attempt, until somebody resumes it (``app.resume_job``, ``headrace job
+    resume``).
 
     >>> from headrace import App, Paused
     >>> app = App("memory://")
@@ -216,7 +216,7 @@ class Paused(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """The job cannot succeed: to the dead letters at once, whatever attempts are left.
+    """The job cannot succeed: it goes to the dead letters at once, even if attempts are left.
 
     >>> from headrace import App, Fail
     >>> app = App("memory://")
@@ -277,4 +277,4 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     """Microseconds since 1970, by the worker's clock."""
     traceback: str = ""
     times: int = 1
-    """How often in a row. Only workers that do not know the task are told of as one; they count as no attempt."""
+    """How often in a row. Only failures for want of a handler are merged like this; they do not count as attempts."""

@@ -54,8 +54,8 @@ class RefusalsSpendTheRate(RuleBreaker):
 class OneHolderTooMany(RuleBreaker):
     class turns(Turns):
         def next_tenant(self, holder: str) -> str | None:
-            policy = self.policy
-            more = policy if policy.holders is None else replace(policy, holders=policy.holders + 1)
+            most = self.policy.tenant_workers
+            more = self.policy if most is None else replace(self.policy, tenant_workers=most + 1)
             with patch.object(self, "policy", more):
                 return super().next_tenant(holder)
 
@@ -91,7 +91,7 @@ class EveryClaimStartsOver(RuleBreaker):
 class ATurnIsAsLongAsTheLine(RuleBreaker):
     class turns(Turns):
         def allowance(self, name: str, now: int) -> int:
-            with patch.object(self, "policy", replace(self.policy, chunk=1_000)):
+            with patch.object(self, "policy", replace(self.policy, tenant_batch=1_000)):
                 return super().allowance(name, now)
 
 

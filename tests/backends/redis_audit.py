@@ -398,7 +398,7 @@ class Audit:
             one, past = unpack_schedule(name, packed, definitions.get(name, b""))
             self._expect(f"other shards of {name!r}", past, ())
             if one.enabled and one.look_at is not None:
-                lines[f"{one.rank}:{one.bucket}".encode()][name] = one.look_at
+                lines[f"{one.plan_priority}:{one.bucket}".encode()][name] = one.look_at
         for line, names in lines.items():
             look_at, first = min((look_at, name) for name, look_at in names.items())
             heads[line.partition(b":")[0]][first] = look_at

@@ -31,7 +31,7 @@ async def _calls(work: Awaitable[object]) -> int:
 
 async def _beside(priorities: int, tenants: int, queues: int, delay: int) -> dict[str, int]:
     store = MemoryBackend()
-    assert await store.policies.save(Policy(queue="g", chunk=5), T0)
+    assert await store.policies.save(Policy(queue="g", tenant_batch=5), T0)
     for base, queue in ((0, "q"), (10_000, "g"), (20_000, "r")):
         await store.insert([
             row(n, queue=f"r{n % queues}" if queue == "r" else queue, tenant=f"t{n % tenants}",

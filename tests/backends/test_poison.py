@@ -206,7 +206,7 @@ def governed(request: pytest.FixtureRequest) -> bool:
 
 async def govern(store: Backend, queue: str = "q") -> None:
     assert store.policies is not None
-    assert await store.policies.save(Policy(queue=queue, chunk=2), T0)
+    assert await store.policies.save(Policy(queue=queue, tenant_batch=2), T0)
 
 
 def numbers(jobs: Any) -> Iterator[int]:

@@ -251,8 +251,8 @@ class Twins:
             tenant_running=draw.choice((None, None, 2)),
             tenant_rate=draw.choice((None, None, Rate(SECOND, 2))),
             task_rates=draw.choice(({}, {}, {"u": Rate(SECOND)}, {"u": Rate(SECOND, 2), "v": Rate(2 * SECOND)})),
-            holders=draw.choice((None, 1, 2)),
-            chunk=draw.choice((1, 2, 10)),
+            tenant_workers=draw.choice((None, 1, 2)),
+            tenant_batch=draw.choice((1, 2, 10)),
             ageing=draw.choice((None, None, SECOND)),
             group_running=1,
             depth=draw.choice((None, None, 12)),
@@ -382,7 +382,7 @@ async def test_counters_that_have_piled_up_are_added_up_by_who_reads_the_depth(s
 
 
 async def test_what_served_turns_and_groups_goes_with_the_jobs(store: PostgresBackend) -> None:
-    assert await store.policies.save(Policy(queue="q", holders=5, chunk=2), T0)
+    assert await store.policies.save(Policy(queue="q", tenant_workers=5, tenant_batch=2), T0)
     rows = [row(n, tenant=f"t{n % 7}", task=f"k{n % 3}", priority=n % 2) for n in range(40)]
     rows += [row(n, tenant=f"t{n % 7}", group=f"g{n % 5}") for n in range(40, 60)]
     await store.insert(rows, T0)
@@ -411,7 +411,7 @@ async def test_a_pause_that_is_over_leaves_nothing_behind(store: PostgresBackend
 async def test_what_waited_before_there_were_rules_comes_into_turns_bit_by_bit(store: PostgresBackend) -> None:
     for start in range(0, 6_000, 1_000):
         await store.insert([row(n, tenant=f"t{n % 2}") for n in range(start, start + 1_000)], T0)
-    assert await store.policies.save(Policy(queue="q", holders=5, chunk=1), T0)
+    assert await store.policies.save(Policy(queue="q", tenant_workers=5, tenant_batch=1), T0)
     seen: set[bytes] = set()
     for _ in range(6):
         jobs = (await store.claim(Claim("w", ("q",), 1_000, LEASE), T0)).jobs
@@ -456,7 +456,7 @@ async def test_a_job_that_is_sent_back_before_it_came_into_turns_is_not_lost(sto
 
 
 async def test_a_count_that_is_too_low_hides_no_job(store: PostgresBackend) -> None:
-    assert await store.policies.save(Policy(queue="q", holders=5, chunk=2), T0)
+    assert await store.policies.save(Policy(queue="q", tenant_workers=5, tenant_batch=2), T0)
     await store.insert([row(n, tenant="a") for n in range(6)], T0)
     await store.policies.tenants("q", at=T0)
     with psycopg.connect(server().url(), autocommit=True) as connection:
@@ -485,7 +485,7 @@ async def test_who_had_a_turn_within_a_batch_wakes_as_in_the_model(store: Postgr
 
 async def test_a_claim_that_sees_the_past_hides_no_tenant_from_the_next(store: PostgresBackend) -> None:
     """Behind a pooler, a transaction may be whatever the database makes of it."""
-    assert await store.policies.save(Policy(queue="q", chunk=10), T0)
+    assert await store.policies.save(Policy(queue="q", tenant_batch=10), T0)
     assert (await store.claim(Claim("w", ("q",), 10, LEASE), T0)).jobs == []
     with psycopg.connect(server().url(), options=f"-c search_path={SCHEMA}") as past:
         past.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

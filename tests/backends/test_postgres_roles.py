@@ -297,7 +297,7 @@ async def find_schedule(store: PostgresBackend, jobs: Jobs) -> None:
 
 
 async def look_for_schedules(store: PostgresBackend, jobs: Jobs) -> None:
-    one = await kept(schedule(jobs.queue, rank=-5, look_at=1))
+    one = await kept(schedule(jobs.queue, plan_priority=-5, look_at=1))
     assert one.name in {found.name for found in (await store.ticks.due(Look(1_000))).schedules}
 
 

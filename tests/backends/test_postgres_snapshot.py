@@ -146,7 +146,7 @@ async def blocks(store: PostgresBackend) -> int:
 @pytest.mark.usefixtures("snapshot")
 async def test_the_way_to_the_next_tenant_does_not_grow(store: Walking) -> None:
     """Each that has come and gone has left entries behind."""
-    assert await store.policies.save(Policy(queue="q", chunk=10))
+    assert await store.policies.save(Policy(queue="q", tenant_batch=10))
     found = []
     for round_ in range(20):
         rows = [

@@ -135,7 +135,7 @@ class Twin:
             given = schedule(
                 number,
                 uid=uid(number + 10 * self._random.randrange(2)),
-                rank=self._random.randrange(-1, 2),
+                plan_priority=self._random.randrange(-1, 2),
                 bucket=number,
                 enabled=self._random.random() < 0.8,
                 look_at=self._random.choice((None, self._now, self._now + 1)),

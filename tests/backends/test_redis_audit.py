@@ -233,8 +233,8 @@ class Anybody:
             tenant_running=choice((None, None, 0, 1)),
             tenant_rate=choice(rates),
             task_rates=choice(({}, {"task": Rate(SECOND, 2)})),
-            holders=choice((None, 1, 2)),
-            chunk=choice((1, 10)),
+            tenant_workers=choice((None, 1, 2)),
+            tenant_batch=choice((1, 10)),
             ageing=choice((None, SECOND)),
             group_running=choice((1, 1, 2, 5)),
             depth=choice((None, 20)),
@@ -265,7 +265,7 @@ class Anybody:
                 queue=choice(QUEUES),
                 definition=choice((b"", b"def")),
                 tenant=choice(TENANTS),
-                rank=choice((0, 0, -3)),
+                plan_priority=choice((0, 0, -3)),
                 bucket=choice((0, 1, 1023)),
                 enabled=choice((True, True, False)),
                 slot=choice((None, T0)),
@@ -342,7 +342,7 @@ async def test_an_index_that_is_not_true_is_noticed(
     await store.ticks.save([Save(schedule(1), 0)], T0)
     await store.ticks.plan([Plan("s000001", uid(1), 1, [NewTick(T0, T0)], T0, T0)], T0)
     await store.insert([*(row(n, group="g") for n in (2, 3)), row(4, priority=5)], T0)
-    await store.policies.save(Policy(queue="r", tenant_running=3, chunk=1), T0)
+    await store.policies.save(Policy(queue="r", tenant_running=3, tenant_batch=1), T0)
     await store.insert([row(n, queue="r") for n in (5, 6, 7)], T0)
     await store.insert([row(n, queue=queue, delay=SECOND) for n, queue in ((18, "q"), (19, "r"))], T0)
     await store.claim(Claim("h", ("r",), 1, MINUTE), T0)

@@ -324,7 +324,7 @@ async def keep_schedules(store: RedisBackend, count: int, *, due: int) -> None:
     """Save schedules, of which the first ``due`` must be looked at."""
     for first in range(0, count, 1_000):
         batch = [
-            Save(schedule(n, look_at=T0 if n < due else T0 + HOUR + n, bucket=n % BUCKETS, rank=n % 2), 0)
+            Save(schedule(n, look_at=T0 if n < due else T0 + HOUR + n, bucket=n % BUCKETS, plan_priority=n % 2), 0)
             for n in range(first, min(count, first + 1_000))
         ]
         assert all(await store.ticks.save(batch, T0))

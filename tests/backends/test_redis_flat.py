@@ -81,7 +81,7 @@ async def test_a_claim_and_an_insert_cost_the_same_beside_any_number_of_prioriti
         await queue.open()
         await stores_blank(queue)
         if governed:
-            await queue.policies.save(Policy(queue="q", chunk=10), T0)
+            await queue.policies.save(Policy(queue="q", tenant_batch=10), T0)
         found.append(await costs(queue, kinds, make, MANY))
         assert problems() == []
         await queue.close()
@@ -134,7 +134,7 @@ async def test_of_many_queues_with_due_jobs_none_is_left(store: RedisBackend) ->
 async def test_of_very_many_governed_queues_a_claim_visits_some_and_the_next_others(store: RedisBackend) -> None:
     names = tuple(f"queue-{n}" for n in range(300))
     for name in names:
-        await store.policies.save(Policy(queue=name, chunk=10), T0)
+        await store.policies.save(Policy(queue=name, tenant_batch=10), T0)
     await put(store, [row(n, queue=name) for n, name in enumerate(names)])
     found: list[int] = []
     at = T0
@@ -164,7 +164,7 @@ async def test_numbers_of_very_many_queues_and_levels_are_asked_for_in_several_s
 
 
 async def test_a_change_for_one_tenant_touches_no_other(store: RedisBackend) -> None:
-    await store.policies.save(Policy(queue="q", chunk=1), T0)
+    await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
     await put(store, [row(n, tenant=f"t{n}") for n in range(3_000)])
     assert await cost(lambda: store.policies.limit(TenantLimit("q", "t7", 1), T0)) < 60
     for paused in (True, False):

@@ -68,7 +68,7 @@ async def work_off(store: RedisBackend, at: int) -> int:
 async def cost_of_a_turn(store: RedisBackend, jobs: int, tenants: int) -> int:
     """Commands that a claim of 50 and the end of these take."""
     server().call("FLUSHALL")
-    await store.policies.save(Policy(queue="q", holders=1_000), T0)
+    await store.policies.save(Policy(queue="q", tenant_workers=1_000), T0)
     await fill(store, jobs, tenants=tenants)
     await fill(store, tenants, tenants=tenants, first=jobs, at=T0 + HOUR)
     await take(store, 1)
@@ -129,7 +129,7 @@ async def test_stats_are_exact_and_cost_the_same_however_many_tenants_there_are(
     for tenants in (20, 20, 2_000):
         server().call("FLUSHALL")
         await store.insert([row(90_000, tenant="early", delay=HOUR), row(90_001, tenant="early")], T0)
-        await store.policies.save(Policy(queue="q", holders=9), T0)
+        await store.policies.save(Policy(queue="q", tenant_workers=9), T0)
         await fill(store, tenants, tenants=tenants, at=T0 + SECOND)
         await store.insert([row(91_000 + n, tenant=f"t{n:05d}", delay=MINUTE) for n in range(10)], T0 + SECOND)
         with commands() as asked:
@@ -156,7 +156,7 @@ async def test_stats_are_exact_and_cost_the_same_however_many_tenants_there_are(
 
 
 async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(store: RedisBackend) -> None:
-    await store.policies.save(Policy(queue="q", holders=9), T0)
+    await store.policies.save(Policy(queue="q", tenant_workers=9), T0)
     await store.policies.pause(QueuePause("q", task="paused"), T0)
     first = row(1, task="t", tenant="x", group="g", expires=SECOND)
     await store.insert([first, row(2, task="paused", tenant="x", group="g")], T0)
@@ -177,7 +177,7 @@ async def test_a_lane_that_is_made_anew_within_a_claim_goes_by_its_own_task(stor
 async def test_very_many_jobs_are_brought_into_turns_in_several_steps(store: RedisBackend) -> None:
     await fill(store, 3_500, tenants=7)
     with commands() as asked:
-        await store.policies.save(Policy(queue="q", holders=9, chunk=1), T0)
+        await store.policies.save(Policy(queue="q", tenant_workers=9, tenant_batch=1), T0)
     assert max(call.read("j") for call in asked.calls()) <= 1_000
     assert problems() == []
     jobs = await take(store, 14)
@@ -254,7 +254,7 @@ async def test_an_interrupted_change_of_turns_is_brought_to_its_end(
 
 
 async def test_tenants_above_the_one_without_a_name_are_all_but_that(store: RedisBackend) -> None:
-    await store.policies.save(Policy(queue="q", holders=9), T0)
+    await store.policies.save(Policy(queue="q", tenant_workers=9), T0)
     await store.insert([row(1), row(2, tenant="a"), row(3, tenant="b")], T0)
     for names in (None, ["", "a", "b"]):
         found = [await store.policies.tenants("q", names, after, at=T0) for after in (None, "", "a", "b")]
@@ -264,7 +264,7 @@ async def test_tenants_above_the_one_without_a_name_are_all_but_that(store: Redi
 # -- what is left behind
 
 
-@pytest.mark.parametrize("rules", [Policy(queue="q", holders=2), Policy(queue="q", tenant_rate=Rate(SECOND, 5))])
+@pytest.mark.parametrize("rules", [Policy(queue="q", tenant_workers=2), Policy(queue="q", tenant_rate=Rate(SECOND, 5))])
 async def test_tenants_and_groups_that_are_gone_leave_nothing_behind(rules: Policy, store: RedisBackend) -> None:
     await store.policies.save(rules, T0)
     await store.policies.limit(TenantLimit("q", "t00001", 1), T0)

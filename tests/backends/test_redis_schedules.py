@@ -235,14 +235,16 @@ async def test_many_who_make_one_schedule_in_many_shards_end_with_one(
 
 
 async def test_found_and_due_in_the_order_of_all(store: ClusterBackend) -> None:
-    wanted = [schedule(n, queue=f"queue {n % 13}", rank=n % 2, look_at=T0 + n // 20, bucket=n) for n in range(60)]
+    wanted = [
+        schedule(n, queue=f"queue {n % 13}", plan_priority=n % 2, look_at=T0 + n // 20, bucket=n) for n in range(60)
+    ]
     await keep(store, *wanted)
     names = [one.name for one in wanted]
     found: list[str] = []
     while page := await store.ticks.find(ALL, found[-1] if found else None, 7):
         found += [one.name for one in page]
     assert found == names
-    in_order = sorted(wanted, key=lambda one: (one.rank, one.look_at, one.name))
+    in_order = sorted(wanted, key=lambda one: (one.plan_priority, one.look_at, one.name))
     looked = await store.ticks.due(Look(25), T0 + 2)
     assert [one.name for one in looked.schedules] == [one.name for one in in_order[:25]]
     assert looked.next_in is None

@@ -106,7 +106,7 @@ async def test_what_is_looked_at_noted_and_removed_goes_on(store: RedisBackend) 
 
 async def test_whoever_listens_hears_of_schedules_that_changed(store: RedisBackend) -> None:
     async with store.hints.listen(["schedules:all"]) as heard:  # type: ignore[union-attr]
-        for change in (Save(schedule(1), 0), Save(schedule(1, rank=1), 1), Drop("s000001", 2)):
+        for change in (Save(schedule(1), 0), Save(schedule(1, plan_priority=1), 1), Drop("s000001", 2)):
             assert await store.ticks.save([change], T0) == [True]
             assert (await asyncio.wait_for(anext(heard), 60)).topic == "schedules:all"
 

@@ -251,7 +251,7 @@ async def _steps_beside(path: Path, priorities: int, tenants: int, queues: int, 
         return steps
 
     try:
-        assert await backend.policies.save(Policy(queue="g", chunk=5), T0)
+        assert await backend.policies.save(Policy(queue="g", tenant_batch=5), T0)
         for base, queue in ((0, "q"), (10_000, "g"), (20_000, "r")):
             for start in range(base, base + 3_000, 1_000):
                 await backend.insert([
@@ -308,7 +308,7 @@ async def _tick_steps(path: Path, *, number: int, ticks_of_each: int) -> dict[st
         kept = [
             schedule(
                 n,
-                rank=n % 3,
+                plan_priority=n % 3,
                 bucket=crc32(b"%d" % n) % BUCKETS,
                 look_at=T0 + (n % 2) * MINUTE,
                 tenant=f"t{n % 2}",

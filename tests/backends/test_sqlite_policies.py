@@ -90,7 +90,11 @@ async def test_nothing_is_left_of_groups_when_their_jobs_are_gone(store: SqliteB
 
 async def test_nothing_is_left_of_tenants_when_their_jobs_are_gone(store: SqliteBackend) -> None:
     rules = Policy(
-        queue="q", holders=3, tenant_rate=Rate(SECOND, 100), task_rates={"slow": Rate(SECOND, 100)}, group_running=2
+        queue="q",
+        tenant_workers=3,
+        tenant_rate=Rate(SECOND, 100),
+        task_rates={"slow": Rate(SECOND, 100)},
+        group_running=2,
     )
     assert await store.policies.save(rules, T0)
     await store.policies.limit(TenantLimit("q", "t1", 5), T0)
@@ -155,7 +159,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_many_waiting_jobs_are_brought_into_turns_bit_by_bit(store: SqliteBackend) -> None:
     await put(store, [row(n, delay=HOUR) for n in range(100, 150)])
     await put(store, [row(n, tenant="ab"[n % 2], priority=1) for n in range(40)])
-    assert await store.policies.save(Policy(queue="q", running=1_000, chunk=1), T0)
+    assert await store.policies.save(Policy(queue="q", running=1_000, tenant_batch=1), T0)
     assert (await counts(store))["lanes"] == 2
     seen: list[int] = []
     for _ in range(4):
@@ -222,7 +226,7 @@ async def _steps(path: Path, *, waiting: int, held_back: int) -> dict[str, int]:
     store = SqliteBackend(path, durability="normal")
     await store.open()
     try:
-        assert await store.policies.save(Policy(queue="q", tenant_running=2, chunk=2), T0)
+        assert await store.policies.save(Policy(queue="q", tenant_running=2, tenant_batch=2), T0)
         await store.policies.pause(QueuePause("q", task="stopped"), T0)
         for name in ("paused", "late"):
             await store.policies.pause(QueuePause("q", tenant=name), T0)
@@ -263,7 +267,7 @@ async def test_a_claim_from_a_governed_queue_costs_the_same_in_a_big_store(tmp_p
 async def test_a_claim_that_may_have_nothing_needs_no_lock(store: SqliteBackend) -> None:
     """A queue at its limit, tenants that are full, asleep or another's: whoever asks again writes nothing."""
     assert await store.policies.save(Policy(queue="q", running=1), T0)
-    assert await store.policies.save(Policy(queue="r", tenant_running=1, holders=1), T0)
+    assert await store.policies.save(Policy(queue="r", tenant_running=1, tenant_workers=1), T0)
     await put(store, [row(1), row(2), row(3, queue="r", tenant="a"), row(4, queue="r", tenant="a")])
     await put(store, [row(5, queue="r", tenant="b", delay=SECOND)])
     assert len(await take(store)) + len(await take(store, queue="r")) == 2

@@ -65,14 +65,14 @@ def test_all_rules_are_set_at_once_and_shown(run: Run) -> None:
     run("enqueue", "send", *APP)
     each = ("--tenant-running", 5, "--tenant-rate", "2/3m")
     tasks = ("--task-rate", "send=10/s", "--task-rate", "a=b=1/m")
-    turns = ("--holders", 2, "--chunk", 20, "--ageing", "10m", "--group-running", 3)
+    turns = ("--tenant-workers", 2, "--tenant-batch", 20, "--ageing", "10m", "--group-running", 3)
     expected = {
         "queue": "mail",
         "tenants": "take turns, 20 jobs per turn",
         "running": "1,500 at most, 0 now",
         "rate": "100/s, burst 20",
         "each tenant": "5 at once; 2/3m",
-        "holders": "at most 2 workers have jobs of one tenant",
+        "workers": "at most 2 workers have jobs of one tenant",
         "task a=b": "1/m",
         "task send": "10/s",
         "ageing": "waiting 10m counts as one step of priority",
@@ -86,7 +86,7 @@ def test_all_rules_are_set_at_once_and_shown(run: Run) -> None:
 
 def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson) -> None:
     run(*LIMIT, "--running", 5, "--rate", "1/s", "--depth", 7, "--ageing", 90, "--task-rate", "send=2/3m")
-    run(*LIMIT, "--running", "none", "--rate", "NONE", "--task-rate", "other=1/s", "--holders", 1)
+    run(*LIMIT, "--running", "none", "--rate", "NONE", "--task-rate", "other=1/s", "--tenant-workers", 1)
     info = run_json(*LIMIT)
     assert info == {
         "queue": "mail",
@@ -95,12 +95,12 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
         "tenant_running": None,
         "tenant_rate": None,
         "task_rates": {"send": "2/3m", "other": "1/s"},
-        "holders": 1,
-        "chunk": None,
+        "tenant_workers": 1,
+        "tenant_batch": None,
         "ageing": 90.0,
         "group_running": 1,
         "depth": 7,
-        "governed": True,
+        "fair": True,
         "paused_tasks": {},
         "paused": False,
         "paused_until": None,
@@ -116,11 +116,11 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
         (("--running", "0"), ["'--running'", "at least 1", "got 0"]),
         (("--running", "-3"), ["'--running'", "at least 1", "got '-3'"]),
         (("--tenant-running", "1.5"), ["'--tenant-running'", "got '1.5'"]),
-        (("--holders", "all"), ["'--holders'", "got 'all'"]),
+        (("--tenant-workers", "all"), ["'--tenant-workers'", "got 'all'"]),
         (("--depth", "-1"), ["'--depth'", "at least 0"]),
         (("--depth", "99999999999"), ["'--depth'", "got 99999999999"]),
         (("--depth", "9" * 5_000), ["'--depth'", "got '999"]),
-        (("--chunk", "0"), ["'--chunk'"]),
+        (("--tenant-batch", "0"), ["'--tenant-batch'"]),
         (("--group-running", "0"), ["'--group-running'"]),
         (("--rate", "fast"), ["'--rate'", "'100/s'", "got 'fast'"]),
         (("--rate", "10/sec"), ["'--rate'", "'100/s'", "got '10/sec'"]),
@@ -136,7 +136,7 @@ def test_what_is_not_named_stays_and_none_takes_away(run: Run, run_json: RunJson
 def test_rules_that_cannot_be(run: Run, run_json: RunJson, arguments: tuple[str, ...], words: list[str]) -> None:
     error = run(*LIMIT, *arguments, code=2).stderr
     assert all(word in error for word in words), error
-    assert run_json(*LIMIT)["governed"] is False
+    assert run_json(*LIMIT)["fair"] is False
 
 
 def test_options_come_from_the_environment_too(run: Run, run_json: RunJson) -> None:
@@ -171,7 +171,9 @@ def test_a_full_queue_is_told_with_what_to_do(run: Run, run_json: RunJson, scope
     run("queue", "limit", *scope, "--depth", 1, *APP)
     refused = run("enqueue", "send", *APP, code=75)
     assert refused.stdout == ""
-    full = {"mail": "queue 'mail' is full (1 wait, 1 may)", "--store": "the store takes no more (of all"}[scope[0]]
+    full = {"mail": "queue 'mail' is full (1 of 1 jobs wait)", "--store": "the store is full (1 of 1 jobs wait"}[
+        scope[0]
+    ]
     assert f"error: the job was not stored: {full}" in refused.stderr
     assert f"run: headrace queue limit {scope[0]} for the depth" in refused.stderr
     assert len(run_json("job", "list", *APP)["jobs"]) == 1

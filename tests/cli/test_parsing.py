@@ -159,7 +159,7 @@ def test_options_and_settings_have_their_own_variables(run: Run) -> None:
 
 def test_an_unknown_setting_is_told(run: Run) -> None:
     error = run("job", "list", env={"HEADRACE_WROKER__LEASE": "1s", "HEADRACE_URL": "memory://"}, code=2).stderr
-    assert "the variable HEADRACE_WROKER__LEASE in the environment is no setting" in error
+    assert "the environment variable HEADRACE_WROKER__LEASE is not a setting" in error
     assert "HEADRACE_*" in error
 
 

@@ -137,7 +137,7 @@ def test_what_is_planned_ahead_has_not_run(run: Run, run_json: RunJson) -> None:
 def test_show_tells_everything(run: Run) -> None:
     start, end = datetime(2098, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
     bounds: Any = {"start": start, "end": end, "max_runs": 1_500}
-    put(Cron("0 6 * * *", JOB, name="m", tz="Europe/Madrid", jitter=0.25, rank=3, misfire="all", **bounds))
+    put(Cron("0 6 * * *", JOB, name="m", tz="Europe/Madrid", jitter=0.25, plan_priority=3, misfire="all", **bounds))
     shown = dict(line.split(maxsplit=1) for line in run("schedule", "show", "m", *URL).stdout.splitlines())
     assert {name: shown[name] for name in shown if name not in ("next", "made", "changed")} == {
         "name": "m",
@@ -153,7 +153,7 @@ def test_show_tells_everything(run: Run) -> None:
         "misfire": "all slots up to 1d late",
         "overlap": "allow",
         "delivery": "exactly_once",
-        "rank": "3",
+        "plan_priority": "3",
         "coverage": "no slot has come yet",
     }
 

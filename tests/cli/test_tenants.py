@@ -77,7 +77,7 @@ def test_a_list_for_programs(run: Run, run_json: RunJson, enqueue: Callable[...,
     enqueue("acme")
     assert run_json("tenant", "list", "mail", *APP) == {
         "queue": "mail",
-        "governed": True,
+        "fair": True,
         "tenant_running": None,
         "tenant_rate": "1/m",
         "tenants": [
@@ -116,7 +116,7 @@ def test_a_queue_without_limits_does_not_know_its_tenants(
     assert "queue 'mail' has no rules" in listed.stderr
     assert "headrace queue limit mail --tenant-running 10" in listed.stderr
     data = run_json("tenant", "list", "mail", *APP)
-    assert (data["governed"], data["tenants"]) == (False, [])
+    assert (data["fair"], data["tenants"]) == (False, [])
     assert "Known queues: mail" in run("tenant", "list", "male", *APP).stderr
     run("queue", "limit", "other", "--running", 1, *APP)
     assert "no tenant of queue 'other' has jobs" in run("tenant", "list", "other", *APP).stderr
@@ -156,12 +156,12 @@ def empty_policy() -> PolicyInfo:
         tenant_running=None,
         tenant_rate=None,
         task_rates={},
-        holders=None,
-        chunk=10,
+        tenant_workers=None,
+        tenant_batch=10,
         ageing=None,
         group_running=1,
         depth=None,
-        governed=True,
+        fair=True,
         paused_tasks={},
     )
 

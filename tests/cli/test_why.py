@@ -90,7 +90,7 @@ def test_a_limit_is_shown_by_the_command_that_is_told(run: Run, shop: Shop) -> N
     run("queue", "limit", "mail", "--tenant-running", 1, *APP)
     shop(claim)
     told = run("job", "why", job, *APP)
-    assert told.stdout == "as many jobs of tenant 'acme' run as may: 1\n"
+    assert told.stdout == "tenant 'acme' is at its limit of running jobs: 1\n"
     assert told.stderr.endswith("run: headrace tenant list mail\n")
     run("queue", "limit", "mail", "--running", 1, *APP)
     assert run("job", "why", job, *APP).stderr.endswith("run: headrace queue limit mail\n")
@@ -98,16 +98,16 @@ def test_a_limit_is_shown_by_the_command_that_is_told(run: Run, shop: Shop) -> N
 
 def test_a_job_that_waits_for_its_group(run: Run) -> None:
     first, second = enqueue(run, "--group", "g"), enqueue(run, "--group", "g")
-    assert run("job", "why", second, *APP).stdout == f"of its group 'g', it is the turn of {first}\n"
+    assert run("job", "why", second, *APP).stdout == f"in its group 'g' it is the turn of {first}\n"
     shown = run("job", "show", second, *APP).stdout
-    assert f"of its group 'g', it is the turn of {first}" in shown
+    assert f"in its group 'g' it is the turn of {first}" in shown
     assert [line.split() for line in shown.splitlines() if line.startswith("group")] == [["group", "g"]]
 
 
 def test_one_that_runs_and_one_that_has_ended(run: Run, shop: Shop) -> None:
     job = enqueue(run)
     shop(claim)
-    assert run("job", "why", job, *APP).stdout == "it runs, on worker-1\n"
+    assert run("job", "why", job, *APP).stdout == "it is running on worker-1\n"
     other = enqueue(run)
     run("job", "cancel", other, *APP)
     assert run("job", "why", other, *APP).stdout == "it has ended: cancelled, cancelled by an operator\n"

@@ -12,10 +12,10 @@ import pytest
 
 from headrace import Event, EventKind
 from headrace.backends.memory import MemoryBackend
-from headrace.core.alerts import Alert, Restraint
+from headrace.core.alerts import Alert, Throttle
 from headrace.core.clock import SystemClock
 from headrace.core.events import Observers
-from headrace.schedules.notes import Notes
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
@@ -26,10 +26,10 @@ from headrace.worker.settler import Settler
 LATE, FULL = Alert.SCHEDULE_LATE, Alert.QUEUE_FULL
 
 
-class TestRestraint:
+class TestThrottle:
     def test_of_each_subject_once_a_minute(self) -> None:
-        restraint = Restraint()
-        assert [restraint.allows(LATE, "a", now) for now in (100, 100, 159.9, 160, 161)] == [
+        throttle = Throttle()
+        assert [throttle.allows(LATE, "a", now) for now in (100, 100, 159.9, 160, 161)] == [
             True,
             False,
             False,
@@ -38,23 +38,23 @@ class TestRestraint:
         ]
 
     def test_names_and_subjects_do_not_count_for_each_other(self) -> None:
-        restraint = Restraint()
-        assert restraint.allows(LATE, "a", 100)
-        assert restraint.allows(LATE, "b", 100)
-        assert restraint.allows(FULL, "a", 100)
+        throttle = Throttle()
+        assert throttle.allows(LATE, "a", 100)
+        assert throttle.allows(LATE, "b", 100)
+        assert throttle.allows(FULL, "a", 100)
 
     def test_a_storm_is_cut_off_and_forgotten(self) -> None:
-        restraint = Restraint()
-        assert sum(restraint.allows(LATE, f"s{n}", 100) for n in range(10_000)) == 100
-        assert restraint.allows(FULL, "q", 100)
-        assert sum(restraint.allows(LATE, f"s{n}", 160) for n in range(10_000)) == 100
-        assert len(restraint._told[LATE]) == 100
+        throttle = Throttle()
+        assert sum(throttle.allows(LATE, f"s{n}", 100) for n in range(10_000)) == 100
+        assert throttle.allows(FULL, "q", 100)
+        assert sum(throttle.allows(LATE, f"s{n}", 160) for n in range(10_000)) == 100
+        assert len(throttle._told[LATE]) == 100
 
     def test_an_instant_of_another_clock_counts_for_nothing(self) -> None:
         """As when a client goes on, on another loop."""
-        restraint = Restraint()
-        assert restraint.allows(LATE, "a", 1_000_000)
-        assert restraint.allows(LATE, "a", 5)
+        throttle = Throttle()
+        assert throttle.allows(LATE, "a", 1_000_000)
+        assert throttle.allows(LATE, "a", 5)
 
 
 class TestTelling:

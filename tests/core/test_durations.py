@@ -45,7 +45,7 @@ def test_understood(value: Any, length: int) -> None:
     ["", " ", "s", "10", "ten seconds", "1h30", "-1s", "1e3s", "1,5s", "1.s", ".5s", "1S", "1s;", "s1", "1w", "1y"],
 )
 def test_texts_that_are_no_lengths(value: str) -> None:
-    with pytest.raises(ConfigError, match="lease: expected a length of time like '30s'"):
+    with pytest.raises(ConfigError, match="lease: expected a duration like '30s'"):
         micros(value, "lease")
 
 

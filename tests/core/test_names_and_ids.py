@@ -35,7 +35,7 @@ class TestNames:
     def test_no_job_goes_to_a_queue_with_a_control_character_in_its_name(self, name: str) -> None:
         """Keys, tenants and the like are other people's data, and may have them."""
         assert check_name(name, "key") == name
-        with pytest.raises(InvalidJob, match=r"queue: .* holds a control character; leave out line ends"):
+        with pytest.raises(InvalidJob, match=r"queue: .* contains a control character; remove line ends"):
             check_queue(name)
         app = App("memory://")
         with pytest.raises(InvalidJob, match="control character"):

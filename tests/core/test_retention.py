@@ -89,8 +89,8 @@ async def test_failures_are_counted_for_each_step_and_told_once(caplog: pytest.L
     for _ in range(5):
         await janitor.sweep()
         told.append([event.detail for event in events if event.kind is EventKind.ALERT])
-    first = "cleanup_failing: 3 sweeps of completed in a row failed, and what has ended piles up: one"
-    second = "cleanup_failing: 3 sweeps of days in a row failed, and what has ended piles up: other"
+    first = "cleanup_failing: 3 sweeps of completed failed in a row, and old records pile up: one"
+    second = "cleanup_failing: 3 sweeps of days failed in a row, and old records pile up: other"
     assert told == [[first], [first], [first, second], [first, second], [first, second]]
 
 

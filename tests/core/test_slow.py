@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headrace.core.events import Event, Observers
-from headrace.core.slow import SLOW, timed, took
+from headrace.core.slow_calls import SLOW, timed, took
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_an_answer_is_passed_on_and_a_failure_is_timed_too(
 
     assert await timed(observers, "insert", answer()) == 7
     assert events == []
-    monkeypatch.setattr("headrace.core.slow.SLOW", -1.0)
+    monkeypatch.setattr("headrace.core.slow_calls.SLOW", -1.0)
     with pytest.raises(OSError, match="gone"):
         await timed(observers, "reap", fail())
     assert [event.alert for event in events] == ["store_slow"]

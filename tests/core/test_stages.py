@@ -16,7 +16,7 @@ from headrace.core.clock import ManualClock, SystemClock
 from headrace.core.events import Observers
 from headrace.core.listener import listen
 from headrace.errors import Unavailable
-from headrace.schedules.notes import Notes
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome

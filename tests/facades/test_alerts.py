@@ -103,7 +103,7 @@ def test_schedules_in_time() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize(("misfire", "told"), [("skip", "had no job"), ("all", "after its instant")])
+@pytest.mark.parametrize(("misfire", "told"), [("skip", "was missed"), ("all", "after its instant")])
 def test_a_schedule_that_nobody_planned_for_long(declared: bool, misfire: Any, told: str) -> None:
     """Whoever finds it so: a planner, or a worker that starts and puts what is declared."""
 
@@ -181,7 +181,7 @@ def test_keys_that_are_freed_before_their_time() -> None:
     (quiet_so_far, told), events = simulate(main)
     assert quiet_so_far == []
     [sentence] = told
-    assert sentence.startswith("keys_freed: 3 keys of completed jobs were freed before their result_ttl was over")
+    assert sentence.startswith("keys_freed: 3 keys of completed jobs were freed before their result_ttl ended")
     assert alerts(events) == ["keys_freed"]
 
 

@@ -627,7 +627,7 @@ class TestDefinition:
             (lambda app: app.task(_keywords), "kwargs"),
             (lambda app: app.task(_unresolved), "annotation"),
             (lambda app: app.task(executor="process")(_local_function()), "imported"),
-            (lambda app: app.task(executor="process")(_watched), "leave out the parameter"),
+            (lambda app: app.task(executor="process")(_watched), "leave out the job parameter"),
             (lambda app: [app.task(_nothing), app.task(_nothing)], "registered already"),
             (lambda app: app.batch()(_nothing), "parameter"),
             (lambda app: app.batch(size=0)(_batch), "size"),
@@ -642,7 +642,10 @@ class TestDefinition:
                 lambda app: app.task(max_retries=3),
                 "unknown option 'max_retries'; there are: queue, priority, ",
             ),
-            (lambda app: app.task(_nothing, delay=3), r"'delay' \(single jobs have it: task.options\(delay=…\)\)"),
+            (
+                lambda app: app.task(_nothing, delay=3),
+                r"'delay' \(it is an option of single jobs: task.options\(delay=…\)\)",
+            ),
             (
                 lambda app: app.batch(sizes=3),
                 r"@app.batch: unknown option 'sizes' \(did you mean 'size'\?\); there",

@@ -139,7 +139,7 @@ class TestWorkAndStop:
             return n
 
         async with working(app):
-            with pytest.raises(ConfigError, match="runs already"):
+            with pytest.raises(ConfigError, match="already runs"):
                 await app.work()
             assert await within(echo.call(1)) == 1
 

@@ -36,8 +36,8 @@ async def test_a_full_queue_raises_and_stores_nothing(store: Store) -> None:
     error = raised.value
     assert (error.code, error.queue, error.admitted) == ("queue_full", "mail", [])
     assert str(error) == (
-        "the job was not stored: queue 'mail' is full (2 wait, 2 may). Try again later, enqueue with when_full='block' "
-        "or overflow=…, start workers, or raise the depth"
+        "the job was not stored: queue 'mail' is full (2 of 2 jobs wait). Try again later, enqueue with "
+        "when_full='block' or overflow=…, start workers, or raise the depth"
     )
     assert (error.full, error.refused) == (["mail"], [job.job_id])
     assert error.to_dict()["refused"] == [str(job.job_id)]
@@ -78,8 +78,8 @@ async def test_jobs_may_go_to_another_queue(store: Store) -> None:
     with pytest.raises(QueueFull) as raised:
         await send.enqueue("cid")
     assert str(raised.value) == (
-        "the job was not stored: queue 'mail' is full (1 wait, 1 may), and so is its overflow 'slow mail' (1 wait, 1 "
-        "may). Try again later, enqueue with when_full='block', start workers, or raise the depth"
+        "the job was not stored: queue 'mail' is full (1 of 1 jobs wait), and so is its overflow 'slow mail' (1 of 1 "
+        "jobs wait). Try again later, enqueue with when_full='block', start workers, or raise the depth"
     )
     assert (raised.value.queue, raised.value.full) == ("mail", ["mail", "slow mail"])
     await within(app.drain())
@@ -128,10 +128,10 @@ class Silent(Tapped):
 @pytest.mark.parametrize(
     ("wrap", "told"),
     [
-        (None, "in 5.0 s no room was made in queue 'mail', or in the store: the job was not stored"),
+        (None, "queue 'mail', or the store, was full for 5.0 s: the job was not stored"),
         (
             Silent,
-            "in 5.0 s no room was made in queue 'mail', or in the store; asked again, the store has not answered yet: "
+            "queue 'mail', or the store, was full for 5.0 s; the store was asked again and has not answered: "
             "whether the job was stored is unknown",
         ),
     ],
@@ -173,7 +173,7 @@ async def test_of_several_full_queues_the_first_are_named(memory: Store) -> None
     queues = [f"q{n}" for n in range(5)]
     for queue in queues:
         await app.policies.set(queue, depth=0)
-    with pytest.raises(QueueFull, match=r"5 of 6 jobs .* 'q0' is full .* 'q2' is full .* 2 other queues") as raised:
+    with pytest.raises(QueueFull, match=r"5 of 6 jobs .* 'q0' is full .* 'q2' is full .* 2 more queues") as raised:
         await app.enqueue_many([send.options(queue=queue).job(1) for queue in ("free", *queues)])
     assert (raised.value.queue, raised.value.full, len(raised.value.admitted)) == ("q0", queues, 1)
 
@@ -188,7 +188,7 @@ async def test_a_refusal_costs_one_call(memory: Store) -> None:
         raise Unavailable("the server does not answer")
 
     backend.policies.find = backend.stats = away  # type: ignore[method-assign]
-    with pytest.raises(QueueFull, match=r"queue 'mail' is full \(0 wait, 0 may\)") as raised:
+    with pytest.raises(QueueFull, match=r"queue 'mail' is full \(0 of 0 jobs wait\)") as raised:
         await send.enqueue(1)
     assert raised.value.full == ["mail"]
 
@@ -203,7 +203,7 @@ async def test_where_it_is_not_known_what_is_full_both_are_named(memory: Store) 
         return [replace(answer, room=None) for answer in await insert(rows, at)]
 
     backend.insert = silent  # type: ignore[method-assign]
-    with pytest.raises(QueueFull, match="no room in queue 'mail': as many jobs waited there, or in") as raised:
+    with pytest.raises(QueueFull, match="no room in queue 'mail': it, or the store, is full") as raised:
         await send.enqueue(1)
     assert raised.value.full == []
 
@@ -224,7 +224,7 @@ async def test_the_whole_store_has_a_depth(store: Store) -> None:
     with pytest.raises(QueueFull) as raised:
         await send.options(queue="third").enqueue(3)
     assert str(raised.value) == (
-        "the job was not stored: the store takes no more (of all queues together 2 wait, 2 may). Try again later, "
+        "the job was not stored: the store is full (2 of 2 jobs wait in all queues together). Try again later, "
         "enqueue with when_full='block', start workers, or raise the depth"
     )
     assert (raised.value.queue, raised.value.full) == ("third", [""])
@@ -238,9 +238,9 @@ async def test_wishes_that_cannot_be(memory: Store) -> None:
         await send.options(when_full="wait").enqueue(1)
     with pytest.raises(InvalidJob, match="overflow"):
         await send.options(overflow="").enqueue(1)
-    with pytest.raises(InvalidJob, match="overflow: expected another queue than the job's own, got 'mail'"):
+    with pytest.raises(InvalidJob, match="overflow: expected a queue other than the job's own, got 'mail'"):
         await send.options(overflow="mail").enqueue(1)
-    with pytest.raises(ConfigError, match="overflow: expected another queue than its own, got 'mail'"):
+    with pytest.raises(ConfigError, match="overflow: expected a queue other than its own, got 'mail'"):
         app.task(name="round", queue="mail", overflow="mail")(abs)
     with pytest.raises(ConfigError, match="when_full"):
         app.task(name="other", when_full="wait")(abs)

@@ -168,7 +168,7 @@ class TestStopping:
         work = asyncio.ensure_future(app.work())
         await asyncio.sleep(0)
         app.stop()
-        with pytest.raises(ConfigError, match="runs already"):
+        with pytest.raises(ConfigError, match="already runs"):
             await app.work()
         await within(work)
         await app.client.close()

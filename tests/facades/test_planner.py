@@ -388,8 +388,8 @@ def test_a_function_may_set_the_pace() -> None:
 
         app.every("10m", note, name="s", jitter=0)
 
-        @app.pace("s")
-        def pace(name: str) -> str | None:
+        @app.dynamic_interval("s")
+        def interval(name: str) -> str | None:
             asked.append(name)
             return ("1m", "2m", None)[len(asked) % 3]
 
@@ -410,8 +410,8 @@ def test_a_pace_that_raises_is_told_and_the_rule_goes_on() -> None:
         app.observe(lambda event: errors.append(event.detail) if event.kind is EventKind.ERROR else None)
         app.every("1m", app.task(quiet), name="s", jitter=0)
 
-        @app.pace("s")
-        def pace(name: str) -> str:
+        @app.dynamic_interval("s")
+        def interval(name: str) -> str:
             raise ValueError("no idea")
 
         async with working(app):
@@ -421,7 +421,7 @@ def test_a_pace_that_raises_is_told_and_the_rule_goes_on() -> None:
         return errors, info.runs
 
     errors, runs = simulate(main)
-    assert set(errors) == {"pace of schedule s"}
+    assert set(errors) == {"interval of schedule s"}
     assert runs >= 5
 
 
@@ -511,7 +511,7 @@ def test_a_stored_schedule_that_says_what_none_may_is_disabled(interval: int, ca
     assert listed == [("s0", True, "every 1m"), ("s1", False, "<interval: expected ")]
     assert runs >= 10
     assert told == ["schedule s1 is disabled"]
-    assert caplog.text.count("'s1' is disabled, as it says what none may: interval: expected 1,000,000 to") == 1
+    assert caplog.text.count("'s1' is disabled, because it is not valid: interval: expected 1,000,000 to") == 1
 
 
 def test_a_schedule_that_the_store_will_not_plan_keeps_nobody_else_from_firing(
@@ -534,7 +534,7 @@ def test_a_schedule_that_the_store_will_not_plan_keeps_nobody_else_from_firing(
     runs = simulate(main, Picky)
     assert runs["s0"] == runs["s2"] >= 9
     assert runs["s1"] == 0
-    assert "the store will not plan schedule 's1'" in caplog.text
+    assert "the store rejected a plan of schedule 's1'" in caplog.text
 
 
 def _unreadable(schedule: Any) -> Any:

@@ -27,7 +27,7 @@ def mailing(store: Store, **given: Any) -> tuple[App, Any, Gate, list[str]]:
 
 async def test_rules_are_changed_one_by_one(store: Store) -> None:
     app = store.app()
-    assert (await app.policies.get("mail")).governed is False
+    assert (await app.policies.get("mail")).fair is False
     await app.policies.set("mail", running=5, rate="100/s", depth=1_000)
     info = await app.policies.set("mail", tenant_running=2, task_rates={"send": "1/2s"}, ageing="10m", rate=None)
     assert info == PolicyInfo(
@@ -37,12 +37,12 @@ async def test_rules_are_changed_one_by_one(store: Store) -> None:
         tenant_running=2,
         tenant_rate=None,
         task_rates={"send": "1/2s"},
-        holders=None,
-        chunk=None,
+        tenant_workers=None,
+        tenant_batch=None,
         ageing=600.0,
         group_running=1,
         depth=1_000,
-        governed=True,
+        fair=True,
         paused_tasks={},
     )
     await app.policies.set("other", depth=5)
@@ -52,10 +52,10 @@ async def test_rules_are_changed_one_by_one(store: Store) -> None:
 
 async def test_changes_made_at_the_same_time_are_all_kept(store: Store) -> None:
     app = store.app()
-    rules = [{"running": 1}, {"depth": 2}, {"holders": 3}, {"chunk": 4}, {"tenant_running": 5}]
+    rules = [{"running": 1}, {"depth": 2}, {"tenant_workers": 3}, {"tenant_batch": 4}, {"tenant_running": 5}]
     await asyncio.gather(*(app.policies.set("mail", **one) for one in rules))
     info = await app.policies.get("mail")
-    assert (info.running, info.depth, info.holders, info.chunk, info.tenant_running) == (1, 2, 3, 4, 5)
+    assert (info.running, info.depth, info.tenant_workers, info.tenant_batch, info.tenant_running) == (1, 2, 3, 4, 5)
 
 
 async def test_workers_keep_to_a_limit_of_the_queue(store: Store) -> None:
@@ -131,8 +131,8 @@ async def test_a_worker_of_many_queues_starves_none(store: Store) -> None:
         return task
 
     tasks = [note(name) for name in ("a", "b", "c")]
-    await app.policies.set("a", holders=10)
-    await app.policies.set("b", holders=10)
+    await app.policies.set("a", tenant_workers=10)
+    await app.policies.set("b", tenant_workers=10)
     await app.enqueue_many(task.job() for task in tasks for _ in range(10))
     await within(app.drain())
     assert {name: seen[:9].count(name) for name in "abc"} == {"a": 3, "b": 3, "c": 3}
@@ -146,9 +146,9 @@ async def test_a_worker_of_many_queues_starves_none(store: Store) -> None:
         ({"running": True}, ["running", "True"]),
         ({"running": 2**31}, ["running"]),
         ({"depth": -1}, ["depth", "at least 0"]),
-        ({"chunk": 0}, ["chunk"]),
+        ({"tenant_batch": 0}, ["tenant_batch"]),
         ({"group_running": 0}, ["group_running"]),
-        ({"holders": "2"}, ["holders", "'2'"]),
+        ({"tenant_workers": "2"}, ["tenant_workers", "'2'"]),
         ({"rate": 100}, ["rate", "'100/s'", "got 100"]),
         ({"rate": "0/s"}, ["rate", "'0/s'"]),
         ({"rate": "fast"}, ["rate", "'fast'"]),
@@ -194,7 +194,7 @@ async def test_tasks_that_the_app_does_not_have_are_warned_of_once(
     assert caplog.messages == []
     await app.policies.pause("mail", task="send")
     await app.policies.set("mail", task_rates={"send": "1/s", "shop.send": "1/s"})
-    assert caplog.messages == ["this app has no task 'send' (did you mean 'shop.send'?); the pause holds all the same"]
+    assert caplog.messages == ["this app has no task 'send' (did you mean 'shop.send'?); it is paused all the same"]
     assert (await app.policies.get("mail")).task_rates.keys() == {"send", "shop.send"}
 
 

@@ -230,7 +230,7 @@ class TestWork:
         work = asyncio.ensure_future(queue.work())
         await queue.enqueue("a", 1)
         await gate.reached()
-        with pytest.raises(ConfigError, match="worked already"):
+        with pytest.raises(ConfigError, match="already runs"):
             await queue.work()
         gate.open()
         await within(queue.stop())

@@ -1,4 +1,4 @@
-"""``app.schedules``, ``app.every``, ``app.cron`` and ``app.pace``, on every store."""
+"""``app.schedules``, ``app.every``, ``app.cron`` and ``app.dynamic_interval``, on every store."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_schedule_is_stored_as_it_was_said(store: Store) -> None:
     timed = Timed(store)
     job = timed.ping.options(queue="north", tenant="acme", priority=3).job("hello")
     end = timed.start + timedelta(days=9)
-    options: dict[str, Any] = {"jitter": 0.2, "misfire": "all", "max_age": "6h", "overlap": "skip", "rank": -5}
+    options: dict[str, Any] = {"jitter": 0.2, "misfire": "all", "max_age": "6h", "overlap": "skip", "plan_priority": -5}
     made = await timed.schedules.put(
         Cron("0 6 * * MON-FRI", job, name="morning", tz="Europe/Madrid", end=end, max_runs=7, grace="2m", **options)
     )
@@ -259,13 +259,13 @@ async def test_start_end_and_number_of_runs(store: Store) -> None:
         assert await timed.schedules.next(name) == []
 
 
-async def test_a_pace_says_when_the_next_slot_comes(store: Store) -> None:
+async def test_a_function_says_when_the_next_slot_comes(store: Store) -> None:
     timed = Timed(store)
     lengths: list[str | None] = ["10s", "100s", None]
     asked: list[str] = []
 
-    @timed.app.pace("ping")
-    def pace(name: str) -> str | None:
+    @timed.app.dynamic_interval("ping")
+    def interval(name: str) -> str | None:
         asked.append(name)
         return lengths.pop(0) if lengths else None
 
@@ -275,27 +275,27 @@ async def test_a_pace_says_when_the_next_slot_comes(store: Store) -> None:
     assert set(asked) == {"ping"}
 
 
-async def test_a_schedule_whose_pace_is_set_is_left_to_those_who_have_the_function(
+async def test_a_dynamic_interval_is_left_to_those_who_have_the_function(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     timed = Timed(store)
     other = Timed(store, clock=timed.clock)
-    timed.app.pace("ping")(lambda name: "10s")
-    assert (await timed.put(every="70s")).paced
+    timed.app.dynamic_interval("ping")(lambda name: "10s")
+    assert (await timed.put(every="70s")).dynamic_interval
     await timed.pass_by("65s", "5s")
     with caplog.at_level("INFO", "headrace"):
         await other.pass_by("15s")
     assert await timed.slots() == timed.after(70), "by its rule it would have fired later, and not have been asked"
     told = [record.getMessage() for record in caplog.records if "left to workers" in record.getMessage()]
-    assert told == ["schedule 'ping' is left to workers that have the function that sets its pace"]
+    assert told == ["schedule 'ping' is left to workers that have the function for its interval"]
     await timed.pass_by("5s")
     assert await timed.slots() == timed.after(70, 80, 90)
 
 
-async def test_changes_by_others_leave_the_pace_as_it_is(store: Store) -> None:
+async def test_changes_by_others_leave_a_dynamic_interval_as_it_is(store: Store) -> None:
     timed = Timed(store)
     other = Timed(store, clock=timed.clock)
-    timed.app.pace("ping")(lambda name: "10s")
+    timed.app.dynamic_interval("ping")(lambda name: "10s")
     await timed.put(every="70s")
     await timed.pass_by("70s")
     for change in (
@@ -305,7 +305,7 @@ async def test_changes_by_others_leave_the_pace_as_it_is(store: Store) -> None:
         timed.put(every="70s", grace="4m"),
     ):
         changed = await change
-        assert (changed.paced, changed.next_slot) == (True, timed.after(80)[0])
+        assert (changed.dynamic_interval, changed.next_slot) == (True, timed.after(80)[0])
     timed.clock.advance("10s")
     await other.schedules.update("ping", grace="5m")
     assert await timed.slots() == timed.after(70), "nothing is planned by the rule"
@@ -313,14 +313,14 @@ async def test_changes_by_others_leave_the_pace_as_it_is(store: Store) -> None:
     assert await timed.slots() == timed.after(70, 80)
 
 
-async def test_a_worker_with_the_function_makes_a_schedule_paced(store: Store) -> None:
+async def test_a_worker_with_the_function_makes_an_interval_dynamic(store: Store) -> None:
     """Whoever made the schedule."""
     timed = Timed(store)
     other = Timed(store, clock=timed.clock)
-    assert not (await other.put(every="100s")).paced
-    timed.app.pace("ping")(lambda name: "10s")
+    assert not (await other.put(every="100s")).dynamic_interval
+    timed.app.dynamic_interval("ping")(lambda name: "10s")
     await timed.pass_by("45s", "55s")
-    assert (await other.schedules.get("ping")).paced
+    assert (await other.schedules.get("ping")).dynamic_interval
     assert await timed.slots() == timed.after(100)
     await other.pass_by("10s")
     assert await timed.slots() == timed.after(100)
@@ -328,11 +328,11 @@ async def test_a_worker_with_the_function_makes_a_schedule_paced(store: Store) -
     assert await timed.slots() == timed.after(100, 110, 120)
 
 
-async def test_a_pace_that_nobody_has_keeps_no_other_schedule_waiting(store: Store) -> None:
+async def test_an_interval_function_that_nobody_has_keeps_no_other_schedule_waiting(store: Store) -> None:
     timed = Timed(store)
     other = Timed(store, clock=timed.clock, planner={"batch": 1})
     for name in ("a", "b", "c"):
-        timed.app.pace(name)(lambda name: "10s")
+        timed.app.dynamic_interval(name)(lambda name: "10s")
         await timed.put(name=name, every="70s")
     await timed.put(name="z", every="70s", overlap="skip")
     await other.pass_by("70s")
@@ -346,14 +346,14 @@ async def test_a_pace_that_nobody_has_keeps_no_other_schedule_waiting(store: Sto
     assert [(await timed.slots(name))[-1:] for name in ("a", "b", "c")] == [timed.after(120)] * 3
 
 
-async def test_a_pace_can_be_given_up(store: Store) -> None:
+async def test_a_dynamic_interval_can_be_given_up(store: Store) -> None:
     timed = Timed(store)
     other = Timed(store, clock=timed.clock)
-    timed.app.pace("ping")(lambda name: "10s")
+    timed.app.dynamic_interval("ping")(lambda name: "10s")
     await timed.put(every="70s")
     with pytest.raises(ConfigError, match="this app has a function"):
-        await timed.schedules.update("ping", paced=False)
-    assert not (await other.schedules.update("ping", paced=False)).paced
+        await timed.schedules.update("ping", dynamic_interval=False)
+    assert not (await other.schedules.update("ping", dynamic_interval=False)).dynamic_interval
     await other.pass_by("80s")
     assert await timed.slots() == timed.after(70, 140)
 
@@ -364,8 +364,8 @@ async def test_a_pace_can_be_given_up(store: Store) -> None:
 async def test_update_changes_single_things(store: Store) -> None:
     timed = Timed(store)
     await timed.put(every="1h", max_runs=9)
-    changed = await timed.schedules.update("ping", jitter=0.5, overlap="cancel", rank=7)
-    assert (changed.rule, changed.max_runs, changed.jitter, changed.overlap, changed.rank) == (
+    changed = await timed.schedules.update("ping", jitter=0.5, overlap="cancel", plan_priority=7)
+    assert (changed.rule, changed.max_runs, changed.jitter, changed.overlap, changed.plan_priority) == (
         "every 1h", 9, 0.5, "cancel", 7,
     )  # fmt: skip
     assert changed.next_slot == timed.after(3_600)[0]
@@ -415,10 +415,10 @@ async def test_an_update_that_is_wrong_changes_nothing(
 async def test_many_changes_at_once_all_take_effect(store: Store) -> None:
     timed = Timed(store)
     await timed.put(every="1h")
-    changes: list[dict[str, Any]] = [{"rank": 3}, {"jitter": 0.3}, {"max_runs": 3}, {"overlap": "skip"}]
+    changes: list[dict[str, Any]] = [{"plan_priority": 3}, {"jitter": 0.3}, {"max_runs": 3}, {"overlap": "skip"}]
     await within(asyncio.gather(*(timed.schedules.update("ping", **change) for change in changes)))
     now = await timed.schedules.get("ping")
-    assert (now.rank, now.jitter, now.max_runs, now.overlap) == (3, 0.3, 3, "skip")
+    assert (now.plan_priority, now.jitter, now.max_runs, now.overlap) == (3, 0.3, 3, "skip")
 
 
 # -- pausing
@@ -730,7 +730,9 @@ async def test_backfill_reaches_no_further_back_than_the_ledger(store: Store) ->
         "it is new: nothing has fired"
     )
     await timed.pass_by("8d")
-    with pytest.raises(ConfigError, match=r"since: expected an instant after .*: what fired before is kept no longer"):
+    with pytest.raises(
+        ConfigError, match=r"since: expected an instant after .*: the ledger does not reach back further"
+    ):
         await timed.schedules.backfill("ping", timed.start)
 
 
@@ -770,7 +772,7 @@ JOB = NewJob(task="ping", args={})
         (lambda: Every("30s", JOB, name=""), ["name", "empty"]),
         (lambda: Every("30s", JOB, name="a\0b"), ["name", "NUL"]),
         (lambda: Every("30s", JOB, name=5), ["name", "int 5"]),  # type: ignore[arg-type]
-        (lambda: Every("30s", "ping"), ["expected the job to make", "task.job("]),  # type: ignore[arg-type]
+        (lambda: Every("30s", "ping"), ["expected a job made with", "task.job("]),  # type: ignore[arg-type]
         (lambda: Every("30s", NewJob(task="ping", args={}, delay="1s")), ["delay", "leave it out"]),
         (lambda: Every("30s", NewJob(task="ping", args={}, key="k")), ["key", "leave it out"]),
         (lambda: Every(0, JOB), ["interval", "at least 1s"]),
@@ -787,7 +789,7 @@ JOB = NewJob(task="ping", args={})
         (lambda: Every("30s", JOB, grace="soon"), ["grace", "'soon'"]),
         (lambda: Every("30s", JOB, max_runs=0), ["max_runs"]),
         (lambda: Every("30s", JOB, max_runs=True), ["max_runs"]),
-        (lambda: Every("30s", JOB, rank=70_000), ["rank", "70000"]),
+        (lambda: Every("30s", JOB, plan_priority=70_000), ["plan_priority", "70000"]),
         (lambda: Every("30s", JOB, start=datetime(2030, 1, 1)), ["start", "with a time zone"]),
         (lambda: Every("30s", JOB, end="2030"), ["end", "with a time zone"]),  # type: ignore[arg-type]
         (
@@ -867,8 +869,8 @@ def test_a_declaration_that_cannot_be() -> None:
         (lambda: app.cron("@daily", ping, name="a", bogus=1), ["'bogus'", "there are:", "tz"]),
         (lambda: app.cron("@dayly", ping, name="a"), ["@dayly"]),
         (lambda: app.every("30s", print, name="a"), ["task.job("]),  # type: ignore[arg-type]
-        (lambda: app.pace("")(lambda name: None), ["name"]),
-        (lambda: app.pace("ping")(5), ["pace", "5"]),  # type: ignore[arg-type]
+        (lambda: app.dynamic_interval("")(lambda name: None), ["name"]),
+        (lambda: app.dynamic_interval("ping")(5), ["dynamic_interval", "5"]),  # type: ignore[arg-type]
     ]
     for declare, words in wrong:
         with pytest.raises((ConfigError, InvalidJob)) as refused:
@@ -882,7 +884,7 @@ async def test_a_store_that_keeps_none_says_so(memory: Store) -> None:
 
     client = Client(Without(memory.backend()), settings())
     app = App(client)
-    with pytest.raises(ConfigError, match="this store keeps no schedules"):
+    with pytest.raises(ConfigError, match="this store does not keep schedules"):
         await app.schedules.list()
     await client.close()
 

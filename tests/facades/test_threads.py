@@ -238,7 +238,7 @@ class TestBesideALoop:
 
         jobs = SyncApp(app)
         await asyncio.to_thread(jobs.enqueue, note)
-        with pytest.raises(ConfigError, match=r"on another event loop.*the close\(\) of the SyncApp"):
+        with pytest.raises(ConfigError, match=r"on another event loop.*call close\(\) of the SyncApp"):
             await note.enqueue()
         await asyncio.to_thread(jobs.close)
         await note.enqueue()
@@ -278,7 +278,7 @@ class TestBesideALoop:
                 jobs.drain()
 
         await within(asyncio.to_thread(use), 30)
-        assert refused == ["SyncApp.close() waits for the loop that it was called on; call it from another thread"]
+        assert refused == ["SyncApp.close() would wait for the loop that it was called on; call it from another thread"]
 
     def test_a_loop_that_does_not_run(self, memory: Any) -> None:
         """Nobody would ever answer: refused at once."""

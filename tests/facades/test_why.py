@@ -66,7 +66,7 @@ async def test_it_runs_or_has_ended(case: Case) -> None:
     job = await case.job()
     await case.worker()
     await case.claim()
-    assert await case.why(job) == (WhyCode.RUNNING, "it runs, on worker-h")
+    assert await case.why(job) == (WhyCode.RUNNING, "it is running on worker-h")
     await case.app.cancel(job)
     assert (await case.why(job))[0] is WhyCode.STOPPING
     case.clock.advance("31s")
@@ -132,7 +132,7 @@ async def test_its_time_has_not_come(case: Case) -> None:
 
 async def test_another_job_of_its_group_has_the_turn(case: Case) -> None:
     first, second = await case.job(group="g"), await case.job(group="g")
-    assert await case.why(second) == (WhyCode.GROUP, f"of its group 'g', it is the turn of {first}")
+    assert await case.why(second) == (WhyCode.GROUP, f"in its group 'g' it is the turn of {first}")
     assert (await case.why(first))[0] is WhyCode.NO_WORKER
 
 
@@ -141,9 +141,9 @@ async def test_a_limit_is_reached(case: Case) -> None:
     await case.job(tenant="acme")
     job = await case.job(tenant="acme")
     await case.claim()
-    assert await case.why(job) == (WhyCode.QUEUE_LIMIT, "as many jobs of queue 'mail' run as may: 1")
+    assert await case.why(job) == (WhyCode.QUEUE_LIMIT, "queue 'mail' is at its limit of running jobs: 1")
     await case.policies.set("mail", running=None)
-    assert await case.why(job) == (WhyCode.TENANT_LIMIT, "as many jobs of tenant 'acme' run as may: 1")
+    assert await case.why(job) == (WhyCode.TENANT_LIMIT, "tenant 'acme' is at its limit of running jobs: 1")
 
 
 async def test_a_rate_is_reached(case: Case) -> None:
@@ -153,22 +153,28 @@ async def test_a_rate_is_reached(case: Case) -> None:
     await case.claim()
     assert await case.why(job) == (
         WhyCode.QUEUE_RATE,
-        "queue 'mail' is at its rate; it lets the next one through in 1m",
+        "queue 'mail' is at its rate limit; it lets the next job through in 1m",
     )
     case.clock.advance("5m")
-    assert await case.why(job) == (WhyCode.TASK_RATE, "task 'send' is at its rate; it lets the next one through in 55m")
+    assert await case.why(job) == (
+        WhyCode.TASK_RATE,
+        "task 'send' is at its rate limit; it lets the next job through in 55m",
+    )
     case.clock.advance("1h")
-    assert await case.why(job) == (WhyCode.TENANT_RATE, "tenant '' is at its rate; it lets the next one through in 55m")
+    assert await case.why(job) == (
+        WhyCode.TENANT_RATE,
+        "tenant '' is at its rate limit; it lets the next job through in 55m",
+    )
 
 
 async def test_somebody_else_has_the_token(case: Case) -> None:
-    await case.policies.set("mail", holders=1)
+    await case.policies.set("mail", tenant_workers=1)
     await case.job(tenant="acme")
     job = await case.job(tenant="acme")
     await case.worker()
     await case.claim()
-    expected = "the jobs of tenant 'acme' are in the hands of worker-h, and of no one else"
-    assert await case.why(job) == (WhyCode.TOKEN, expected)
+    expected = "only worker-h may have jobs of tenant 'acme' now"
+    assert await case.why(job) == (WhyCode.TENANT_WORKERS, expected)
 
 
 async def test_there_is_no_such_job(case: Case) -> None:

@@ -1041,7 +1041,7 @@ def a_schedule_is_not_shown_that_is_due(tale: Tale) -> None:
 
 @legal
 def a_queue_with_all_kinds_of_rules(tale: Tale) -> None:
-    tale.govern(running=3, tenant_running=2, holders=1, chunk=1, rate=Rate(SECOND, 3), depth=6)
+    tale.govern(running=3, tenant_running=2, tenant_workers=1, tenant_batch=1, rate=Rate(SECOND, 3), depth=6)
     tale.insert(*(row(n, tenant="ab"[n % 2], group="g" if n > 4 else None) for n in range(1, 9)))
     assert len(tale.claim("w1", limit=9)) == 3
     assert tale.claim("w2", limit=9) == []
@@ -1075,7 +1075,7 @@ def more_run_than_may(tale: Tale) -> None:
 
 @illegal("I11")
 def two_holders_have_the_one_token_of_a_tenant(tale: Tale) -> None:
-    tale.govern(holders=1)
+    tale.govern(tenant_workers=1)
     tale.insert(row(1, tenant="a"), row(2, tenant="a"))
     tale.claim("w1")
     tale.grant("w2", leased(2, tale.now - 1, tenant="a"))
@@ -1106,7 +1106,7 @@ def a_claim_leaves_what_it_could_have_had(tale: Tale) -> None:
 
 @illegal("I12")
 def one_tenant_is_served_and_another_waits(tale: Tale) -> None:
-    tale.govern(holders=9, chunk=1)
+    tale.govern(tenant_workers=9, tenant_batch=1)
     tale.insert(*(row(n, tenant="a") for n in range(1, 9)), row(9, tenant="b"))
     at = tale.now
     for n in range(1, 9):
@@ -1145,12 +1145,12 @@ def more_wait_than_may(tale: Tale) -> None:
 
 @illegal("I21")
 def a_tenant_is_told_in_wrong_numbers(tale: Tale) -> None:
-    tale.govern(holders=1)
+    tale.govern(tenant_workers=1)
     tale.insert(row(1, tenant="a"))
     tale.call("g", "policies.tenants", "q", None, None, 100, lie=[TenantState("q", "a", 0, 1)])
 
 
 @illegal("I16")
 def a_policy_is_saved_on_top_of_another(tale: Tale) -> None:
-    tale.govern(holders=1)
-    tale.govern(version=7, holders=2, lie=True)
+    tale.govern(tenant_workers=1)
+    tale.govern(version=7, tenant_workers=2, lie=True)

@@ -227,8 +227,8 @@ assert_type(app.every("30s", nightly.job("north"), name="north", jitter=0), str)
 assert_type(app.cron("@daily", nightly.job(), tz="Europe/Madrid"), str)
 
 
-@app.pace("north")
-def pace(name: str) -> str | None:
+@app.dynamic_interval("north")
+def interval(name: str) -> str | None:
     return "5s"
 
 
@@ -302,8 +302,8 @@ def limited(info: PolicyInfo, tenant: TenantInfo, full: QueueFull) -> None:
     assert_type(info.rate, str | None)
     assert_type(info.task_rates, dict[str, str])
     assert_type(info.ageing, float | None)
-    assert_type(info.chunk, int | None)
-    assert_type(info.governed, bool)
+    assert_type(info.tenant_batch, int | None)
+    assert_type(info.fair, bool)
     assert_type(info.paused_tasks, dict[str, datetime | None])
     assert_type(info.to_dict(), dict[str, Any])
     assert_type(tenant.waiting, int)

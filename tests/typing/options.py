@@ -44,7 +44,7 @@ async def schedules() -> None:
     app.every("5m", send.job("ada"), misfires="skip")  # type: ignore[call-arg]
     app.cron("0 6 * * *", send.job("ada"), tz="Europe/Madrid", overlap="queue")
     app.cron("0 6 * * *", send.job("ada"), overlap="pile up")  # type: ignore[arg-type]
-    await app.schedules.update("ada", every="10m", paced=False)
+    await app.schedules.update("ada", every="10m", dynamic_interval=False)
     await app.schedules.update("ada", ever="10m")  # type: ignore[call-arg]
 
 

@@ -1,1 +1,1 @@
-"""What users touch: App, Task, Queue, Client, Handle, transactions, the synchronous face."""
+"""What users touch: App, Task, Queue, Client, Handle, transactions, SyncApp. Nothing that workers or stores need."""

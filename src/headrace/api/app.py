@@ -9,26 +9,26 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from headrace.api.awaited import awaited
 from headrace.api.batch import BatchTask
 from headrace.api.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
 from headrace.api.client import AnyId, Client
 from headrace.api.connection import connect
 from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
+from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.options import BatchOptions, JobOptions, TaskOptions, known
-from headrace.api.stopper import Stopper, no_loop
+from headrace.api.signals import Stopper
 from headrace.api.task import Task
 from headrace.api.why import Why
-from headrace.core.checks import check_jobs
 from headrace.core.config import Settings
 from headrace.core.events import Observer
 from headrace.core.names import check_name
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, UnknownTask
 from headrace.limits.policies import Policies
 from headrace.payloads.codec import JsonSerde
-from headrace.schedules.book import Schedules
-from headrace.schedules.planner import Pace
+from headrace.schedules.planner import IntervalFunction
+from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, CronOptions, Every, EveryOptions, check_job, define, template_of
 from headrace.seam.records import JobKey
 from headrace.text import shown
@@ -71,8 +71,8 @@ class App:
         self.client = url if isinstance(url, Client) else connect(url, **overrides)
         self.tasks: dict[str, Task[Any, Any] | BatchTask[Any]] = {}
         self._declared: dict[str, Every | Cron] = {}
-        self._paces: dict[str, Pace] = {}
-        self.schedules = Schedules(self, self._paces)
+        self._intervals: dict[str, IntervalFunction] = {}
+        self.schedules = Schedules(self, self._intervals)
         self.policies = Policies(self, self.tasks)
         self._middleware = list(middleware)
         self._worker: Worker | None = None
@@ -115,8 +115,7 @@ class App:
     def batch(
         self, function: Callable[[list[Job[Any]]], Awaitable[Any]] | None = None, /, **options: Unpack[BatchOptions]
     ) -> Any:
-        """Register an async handler of many jobs at once: as many as are there, ``size`` at most, which is 100 by
-        default."""
+        """Register an async handler of many jobs at once: as many as there are, at most ``size`` (100 by default)."""
         known(options, BatchOptions, "@app.batch: ")
 
         def register(function: Callable[[list[Job[Any]]], Awaitable[Any]]) -> BatchTask[Any]:
@@ -132,12 +131,12 @@ class App:
         self.tasks[task.name] = task
 
     def every(self, interval: Duration, job: Task[[], Any] | NewJob, **options: Unpack[EveryOptions]) -> str:
-        """Declare a schedule: the job of a task, or one with arguments as by ``task.job(…)``, at equal intervals. Every
-        worker that starts puts it in the store, where it is kept once; options as for ``Every``. Its name."""
+        """Declare a schedule at equal intervals: of a task, or of a job with arguments from ``task.job(…)``. Every
+        worker that starts puts it in the store, where it is kept once. Options as for ``Every``. Returns its name."""
         return self._declare(Every, interval, job, options)
 
     def cron(self, expression: str, job: Task[[], Any] | NewJob, **options: Unpack[CronOptions]) -> str:
-        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, ``tz`` among them."""
+        """Declare a schedule by the clock, as ``every`` does; options as for ``Cron``, including ``tz``."""
         return self._declare(Cron, expression, job, options)
 
     def _declare(self, kind: Any, when: object, job: object, options: Mapping[str, Any]) -> str:
@@ -150,22 +149,23 @@ class App:
         self._declared[name] = spec
         return name
 
-    def pace(self, name: str) -> Callable[[Pace], Pace]:
+    def dynamic_interval(self, name: str) -> Callable[[IntervalFunction], IntervalFunction]:
         """Let a function say how long it is until the next slot of an interval schedule: ``def (name) -> Duration``, or
-        None for the interval itself. It is called by workers of this app when they plan the schedule, and must be
-        quick."""
+        None for the schedule's own interval. This app's workers call it when they plan; it must be quick."""
 
-        def register(function: Pace) -> Pace:
+        def register(function: IntervalFunction) -> IntervalFunction:
             if not callable(function):
-                raise ConfigError(f"pace: expected a function of the schedule's name, got {shown(function)}")
-            self._paces[check_name(name, "name")] = function
+                raise ConfigError(
+                    f"dynamic_interval: expected a function of the schedule's name, got {shown(function)}"
+                )
+            self._intervals[check_name(name, "name")] = function
             return function
 
         return register
 
     def middleware(self, middleware: Middleware) -> Middleware:
         """Run every task inside ``async def (job, next) -> Outcome``; the first one added is outermost. Each job of a
-        batch passes through it by itself."""
+        batch passes through it separately."""
         if not callable(middleware):
             raise ConfigError(f"middleware: expected async def (job, next), got {shown(middleware)}")
         self._middleware.append(middleware)
@@ -189,8 +189,8 @@ class App:
             await self.close()
 
     async def close(self) -> None:
-        """Stop the worker that runs on this loop, wait for it, and disconnect. ``async with app`` ends with it, unless
-        the worker was there before the block. The app opens itself again when it is used again."""
+        """Stop the worker on this loop, wait for it, and disconnect. ``async with app`` ends with this, unless the
+        worker ran before the block. The app opens itself again when it is used."""
         if self.client.home not in (None, asyncio.get_running_loop()):
             return
         self.stop()
@@ -200,7 +200,7 @@ class App:
         finally:
             await self.client.close()
 
-    @awaited("SyncApp(app).enqueue_many(jobs)")
+    @needs_loop("SyncApp(app).enqueue_many(jobs)")
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs in as few trips as possible; handles come in the order of the jobs."""
         given = check_jobs(jobs)
@@ -209,7 +209,7 @@ class App:
         answers = await self.client.insert(given)
         return [Handle(self.client, i, serdes.get(job.task, plain)) for job, i in zip(given, answers, strict=True)]
 
-    @awaited()
+    @needs_loop()
     async def enqueue_named(self, task: str, args: dict[str, Any], **options: Unpack[JobOptions]) -> Handle[Any]:
         """Enqueue a task of this app by its name, with arguments by name."""
         found = self.tasks.get(task) if isinstance(task, str) else None
@@ -227,40 +227,40 @@ class App:
     @overload
     def bind(self, connection: AsyncConnection) -> AsyncBound: ...
     def bind(self, connection: SyncConnection | AsyncConnection) -> Bound | AsyncBound:
-        """Enqueue, and complete jobs, in transactions of your own on PostgreSQL: with a connection of psycopg, asyncpg
-        or Django, or a Connection or Session of SQLAlchemy, asynchronous or not. The app need not be open."""
+        """Enqueue and complete jobs in your own transactions on PostgreSQL: with a connection of psycopg, asyncpg or
+        Django, or a Connection or Session of SQLAlchemy, async or not. The app need not be open."""
         return Binding(self.client, self.tasks).join(connection)
 
     async def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """All that is known of a job. Raises ``JobNotFound``."""
+        """Everything that is known about a job. Raises ``JobNotFound``."""
         return await self.client.get(job_id)
 
     async def why(self, job_id: AnyId | JobKey) -> Why:
         """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
         return await self.client.why(job_id)
 
-    @awaited("SyncApp(app).cancel(id)")
+    @needs_loop("SyncApp(app).cancel(id)")
     async def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
+        asked), or the one in which it had ended. Raises ``JobNotFound``."""
         return await self.client.cancel(job_id)
 
-    @awaited("SyncApp(app).reschedule(id)")
+    @needs_loop("SyncApp(app).reschedule(id)")
     async def reschedule(
         self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
     ) -> JobState:
-        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
-        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
+        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
         return await self.client.reschedule(job_id, delay=delay, at=at)
 
-    @awaited("SyncApp(app).pause_job(id)")
+    @needs_loop("SyncApp(app).pause_job(id)")
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from being run until it is resumed: the state it is in now. Raises ``JobNotFound``."""
+        """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
         return await self.client.pause_job(job_id)
 
-    @awaited("SyncApp(app).resume_job(id)")
+    @needs_loop("SyncApp(app).resume_job(id)")
     async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a paused job go on, at the time that it had. The state that it is in now. Raises ``JobNotFound``."""
+        """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
         return await self.client.resume_job(job_id)
 
     # -- working
@@ -282,7 +282,7 @@ class App:
         return self._worker
 
     def handlers(self, threads: ThreadExecutor, processes: ProcessExecutor) -> dict[str, Handler]:
-        """All tasks made ready to run."""
+        """All tasks, ready to run."""
         middleware = tuple(self._middleware)
         return {
             name: task.handler(middleware)
@@ -292,13 +292,13 @@ class App:
         }
 
     def work(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> Coroutine[Any, Any, None]:
-        """Run a worker until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call
-        on, though the worker begins when it is awaited."""
+        """Run a worker until ``stop``; with ``burst``, until nothing more is due. A ``stop`` counts from this call on,
+        even before the worker is awaited."""
         return self._work(queues, burst, self._stops)
 
     async def _work(self, queues: Sequence[str] | None, burst: bool, stops: int) -> None:
         if self._working is not None:
-            raise ConfigError("a worker of this app runs already in this process")
+            raise ConfigError("a worker of this app already runs in this process")
         if isinstance(queues, str):
             raise ConfigError(f"queues: expected a list of names, got the text {shown(queues)}")
         if self._stops != stops:
@@ -310,7 +310,9 @@ class App:
             for spec in self._declared.values():
                 await self.schedules.put(spec)
             handlers = self.handlers(threads, processes)
-            self._worker = self.client.worker(handlers, queues or self.queues, paces=self._paces, strays=threads.strays)
+            self._worker = self.client.worker(
+                handlers, queues or self.queues, intervals=self._intervals, strays=threads.strays
+            )
             if self._stops != stops:
                 self._worker.stop()
             await self._worker.run(burst=burst)
@@ -334,7 +336,7 @@ class App:
             self._worker.stop()
 
     def run(self, queues: Sequence[str] | None = None, *, burst: bool = False) -> None:
-        """Run a worker until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        """Run a worker until SIGINT or SIGTERM: the first stops it gracefully, a second one at once."""
         no_loop("app.run()", "await app.work()")
         asyncio.run(self._run(queues, burst))
 
@@ -369,7 +371,7 @@ def _name_of(function: Callable[..., Any], given: str | None) -> str:
 
 
 def main_module() -> str:
-    """The name under which others import what was started as a script; none for what was typed in."""
+    """The name under which others import the running script; empty in an interactive session."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:

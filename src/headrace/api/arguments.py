@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.inspect import CollectionType, CustomType, DictType, TupleType, Type, type_info
 
 from headrace.api.options import JobOptions
-from headrace.core.functions import written
+from headrace.core.callables import written
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import ENCODABLE, JsonSerde
 from headrace.types import OUTCOMES
@@ -24,7 +24,7 @@ _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 class Arguments:
     """Encodes the arguments of a call as one JSON object by parameter name, and decodes them by their annotations.
 
-    What was left out is not stored, so a default is the one in force where the job runs.
+    Arguments that are left out are not stored: the default is the one in force where the job runs.
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -36,7 +36,7 @@ class Arguments:
             parameters = parameters[1:]
         for parameter in parameters:
             if _is_job(hints.get(parameter.name)):
-                raise ConfigError(f"task {name}: {parameter.name}: the job comes first, or not at all")
+                raise ConfigError(f"task {name}: {parameter.name}: the job must be the first parameter")
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise ConfigError(f"task {name}: *{parameter.name} is not supported; take a list or a dict instead")
         self._signature = signature.replace(parameters=parameters)
@@ -51,7 +51,7 @@ class Arguments:
         self._serde: JsonSerde[Any] = JsonSerde(_record(name, parameters, hints))
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The call as bytes; raises ``InvalidJob`` unless the function could be called like that."""
+        """The call as bytes. Raises ``InvalidJob`` unless the function can be called like that."""
         given = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional) or not kwargs.keys().isdisjoint([*given, *self._positional_only]):
             self._explain(args, kwargs)
@@ -95,7 +95,7 @@ class Arguments:
             raise InvalidJob(f"task {self._name}{self._signature}: unknown parameter {name!r}{hint}") from None
 
     def _culprit(self, given: Mapping[str, Any]) -> str:
-        """Which argument cannot be encoded, and why; nothing if each of them can."""
+        """Which argument cannot be encoded, and why; empty if all can."""
         for name, value in given.items():
             try:
                 JsonSerde(self._types[name]).encode(value)
@@ -123,7 +123,7 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
         return inspect.signature(function)
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            f"task {name}: expected a function whose parameters can be told ({error}); call it from one of your own"
+            f"task {name}: expected a function whose parameters can be read ({error}); wrap it in one of your own"
         ) from error
 
 
@@ -167,14 +167,14 @@ def _record(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any
 def _refuse_unstorable(hint: Any, what: str) -> None:
     try:
         info = type_info(hint)
-    except Exception:  # what cannot be told here is told when a job is made
+    except Exception:  # what is unknown here is refused when a job is made
         return
     if (kind := _unstorable(info)) is not None:
         raise ConfigError(f"{what}: {kind.__qualname__} cannot be stored; {ENCODABLE}")
 
 
 def _unstorable(info: Type) -> type | None:
-    """The class in a type that no value of it can be stored for, as far as that can be told without one."""
+    """The class in a type whose values cannot be stored, as far as that is known without a value."""
     match info:
         case CustomType(cls):
             return None if cls is object or hasattr(cls, "model_validate") else cls

@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
+from headrace.api.loop_guard import needs_loop
 from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
-from headrace.core.functions import check_handler, is_async, written
+from headrace.core.callables import check_handler, is_async, written
 from headrace.core.names import check_name
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.large import decode
+from headrace.payloads.offload import decode
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import Duration, Encoded, NewJob
@@ -98,21 +98,21 @@ class BatchTask(Generic[T]):
         cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
         return NewJob(task=self.name, args=Encoded(cell), id=packer.new_id(), **self._options)
 
-    @awaited("SyncApp(app).enqueue_many([task.job(…)])")
+    @needs_loop("SyncApp(app).enqueue_many([task.job(…)])")
     async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:
         """Store a job; returns when it is durable."""
         client = self._owner.client
         return Handle(client, await client.enqueue(self.job(payload, **options)), _NOTHING)
 
-    @awaited()
+    @needs_loop()
     async def call(self, payload: T, **options: Unpack[JobOptions]) -> Any:
-        """Have a worker run it, and wait for its result: ``wait=…`` says how long, 30 s unless told."""
+        """Have a worker run it, and wait for its result: ``options(wait=…)`` says how long, 30 s by default."""
         task, client = self.options(**options), self._owner.client
         cell = await client.call(task.job(payload), task._wait)
         return await decode(client.packer.envelope, cell, _NOTHING, "result")
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
-        """The task made ready to run in one worker."""
+        """The task, ready to run in one worker."""
         given, settings = self._options, self._owner.client.settings
         return Handler(
             task=self.name,

@@ -1,4 +1,4 @@
-"""Jobs that share the fate of your own writes: enqueued, or completed, in a transaction of yours."""
+"""Jobs in your own transactions: enqueued or completed together with your writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.api.batch import BatchTask
 from headrace.api.client import Client, chunks
 from headrace.api.handle import Handle
 from headrace.api.task import Task
-from headrace.core.checks import check_jobs
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, LeaseLost
 from headrace.limits.gate import Admission
 from headrace.payloads.codec import JsonSerde
@@ -29,24 +29,25 @@ _PLAIN: JsonSerde[Any] = JsonSerde()
 
 
 class SyncConnection(Protocol):
-    """A connection that blocks: of psycopg, SQLAlchemy (a Session too) or Django."""
+    """A blocking connection: of psycopg, SQLAlchemy (a Session too) or Django."""
 
     def close(self) -> None: ...
 
 
 class AsyncConnection(Protocol):
-    """A connection that is awaited: of psycopg, asyncpg or SQLAlchemy (an AsyncSession too)."""
+    """An async connection: of psycopg, asyncpg or SQLAlchemy (an AsyncSession too)."""
 
     @property
     def close(self) -> Callable[..., Awaitable[Any]]: ...
 
 
 class Bound:
-    """An app on a connection that blocks: what is done here becomes true when you commit. ``app.bind`` makes it, and it
+    """An app on a blocking connection: what is done here takes effect when you commit. ``app.bind`` makes it, and it
     needs no event loop.
 
     A job is stored in whatever transaction the connection is in at that moment. Workers see it, and are woken, when you
-    commit; when you roll back it never was. There is no ``queued`` event, as nobody here knows which it will be.
+    commit; if you roll back, it never existed. There is no ``queued`` event, because it is not known here which of the
+    two happens.
 
     >>> from headrace import App, Bound
     >>> app = App("memory://")
@@ -65,13 +66,13 @@ class Bound:
     @overload
     def enqueue(self, task: BatchTask[T], payload: T, /) -> Handle[Any]: ...
     def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Store a job of the task, or of ``task.options(…)``. The handle may be waited on once you have committed."""
+        """Store a job of the task, or of ``task.options(…)``. You can wait on the handle once you have committed."""
         return self.enqueue_many([made(task, args, kwargs)])[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store many jobs, in as few trips as possible; handles come in the order of the jobs. All are checked before
         the first is sent. Raises ``QueueFull`` when a queue has no room for some, whatever their ``when_full``; the
-        others are stored if you commit all the same."""
+        others are stored if you commit anyway."""
         given = check_jobs(jobs)
         rows = self._binding.rows(given)
         answers = [one for part in self._binding.parts(rows) for one in self._joined.insert(part)]
@@ -83,10 +84,10 @@ class Bound:
         return self._binding.handles(given, admission)
 
     def complete(self, job: Job[Any], result: Any = None) -> None:
-        """Record in this transaction that the job, which runs here, is complete with this result. What its handler
-        returns afterwards is not stored. Commit soon, and before the handler returns.
+        """Record in this transaction that the job that runs here is complete with this result. What its handler returns
+        afterwards is not stored. Commit soon, and before the handler returns.
 
-        Raises ``LeaseLost`` when the job is another worker's by now: then this transaction cannot commit any more.
+        Raises ``LeaseLost`` if another worker has the job by now: then this transaction can no longer commit.
         """
         completion = completing(job)
         settlement = completion.settle(result)
@@ -99,7 +100,7 @@ class Bound:
 
 
 class AsyncBound:
-    """An app on a connection that is awaited: as :class:`Bound`, with ``await``.
+    """An app on an async connection: like :class:`Bound`, with ``await``.
 
     >>> from headrace import App, AsyncBound
     >>> app = App("memory://")
@@ -196,8 +197,8 @@ def completing(job: Job[Any]) -> Completion:
 
 
 def lost(job: Job[Any]) -> LeaseLost:
-    """The error for a job that is in other hands."""
+    """The error for a job that this run no longer holds."""
     return LeaseLost(
-        f"job {job.id} is not held under this run's lease any more: it has ended, was given up on, or another worker "
+        f"job {job.id} is no longer held under this run's lease: it has ended, was given up on, or another worker "
         "has it. What you wrote in this transaction is not committed: let it roll back"
     )

@@ -13,13 +13,22 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.api.endings import raise_unless_completed
 from headrace.api.info import DETAILS, JobInfo, job_info
+from headrace.api.job_errors import raise_unless_completed
 from headrace.api.waiter import Waiter
 from headrace.api.why import Circumstances, Why, explain
 from headrace.core.batcher import Batcher
-from headrace.core.checks import AnyId as AnyId
-from headrace.core.checks import (
+from headrace.core.clock import Clock, SystemClock
+from headrace.core.config import Settings
+from headrace.core.durations import micros
+from headrace.core.events import Event, EventKind, Observers
+from headrace.core.ids import IdMaker, seeded_by_system
+from headrace.core.names import check_name
+from headrace.core.patience import Patience
+from headrace.core.slow_calls import timed
+from headrace.core.tasks import Tasks
+from headrace.core.validation import AnyId as AnyId
+from headrace.core.validation import (
     check_change,
     check_jobs,
     check_limit,
@@ -29,15 +38,6 @@ from headrace.core.checks import (
     raw_id,
     repeatable,
 )
-from headrace.core.clock import Clock, SystemClock
-from headrace.core.config import Settings
-from headrace.core.durations import micros
-from headrace.core.events import Event, EventKind, Observers
-from headrace.core.ids import IdMaker, seeded_by_system
-from headrace.core.names import check_name
-from headrace.core.patience import Patience
-from headrace.core.slow import timed
-from headrace.core.tasks import Tasks
 from headrace.errors import (
     ConfigError,
     InvalidJob,
@@ -48,7 +48,7 @@ from headrace.errors import (
 from headrace.limits.gate import Admission, Gate
 from headrace.limits.rates import check_lasts
 from headrace.payloads.pack import Packer
-from headrace.schedules.planner import Pace
+from headrace.schedules.planner import IntervalFunction
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend, Transactions
 from headrace.seam.records import (
@@ -78,7 +78,7 @@ from headrace.worker.worker import Worker
 
 
 class Owner(Protocol):
-    """Whatever has a client; tests may give it another one."""
+    """Something that has a client; tests may replace it."""
 
     client: Client
 
@@ -111,11 +111,11 @@ class Client:
         self._given_rng = rng
         self._heartbeat_thread = heartbeat_thread
         self.guest = False
-        """Whether its workers leave the upkeep of the store to others, whose settings it goes by."""
+        """Whether its workers leave the duties to other workers and their settings."""
         self.helper: Helper | None = None
-        """What takes jobs on their last chance off the hands of its workers."""
+        """Runs jobs on their last chance for its workers."""
         self.lone: Callable[[], None] | None = None
-        """Its workers are such helpers themselves; called with each job on its last chance."""
+        """Set if its workers are such helpers themselves; called for each job on its last chance."""
         self._backend = backend
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -137,19 +137,19 @@ class Client:
 
     @property
     def tx(self) -> Transactions | None:
-        """Jobs in transactions of the caller's own, where the store can do that."""
+        """Jobs in the caller's own transactions, if the store can do that."""
         return self._backend.tx
 
     # -- opening and closing
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that has the client open or is about to; only there it can be used. May be asked in any thread."""
+        """The loop that has the client open, or is about to; it can be used only there. Callable from any thread."""
         found = self._home
         return None if found is None or found[0] != os.getpid() or found[1].is_closed() else found[1]
 
     def settle(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-        """Make this loop its home, unless it has one; the one that it has. May be called in any thread."""
+        """Make this loop its home, unless it has one; returns its home. Callable from any thread."""
         with self._lock:
             home = self.home
             if home is None:
@@ -198,12 +198,12 @@ class Client:
     def _settle_here(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.settle(loop) is not loop:
             raise ConfigError(
-                "this client is in use on another event loop; make one client per loop, or close it there first: by "
-                "leaving `async with app`, or by the close() of the SyncApp that has it open. Threads use SyncApp(app)"
+                "this client is in use on another event loop; make one client per loop, or close it there first: leave "
+                "`async with app`, or call close() of the SyncApp that has it open. In threads, use SyncApp(app)"
             )
 
     async def _open_patiently(self) -> None:
-        """Open for an enqueue, which waits for a store that is away."""
+        """Open for an enqueue, which waits while the store is away."""
         if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
             await self._patience.repeat(self.open, final=ConfigError)
 
@@ -216,7 +216,7 @@ class Client:
         self._prepare()
 
     async def close(self) -> None:
-        """Finish what was submitted and disconnect. The client opens itself again when it is used again."""
+        """Finish what was submitted and disconnect. The client opens itself again when it is used."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._pid != os.getpid():
             return
@@ -238,13 +238,13 @@ class Client:
             await self.close()
 
     async def enter(self) -> bool:
-        """Open it for a block; whether no other block has it open."""
+        """Open it for a block; returns whether no other block has it open."""
         await self.open()
         self._inside += 1
         return self._inside == 1
 
     def exit(self) -> bool:
-        """Leave a block; whether it was the last, and the client is to be closed."""
+        """Leave a block; returns whether it was the last one, so that the client is to be closed."""
         self._inside -= 1
         return self._inside <= 0
 
@@ -260,7 +260,7 @@ class Client:
         return await self._enqueue(job, reply=reply)
 
     async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> Inserted:
-        """``at_gate`` gets what is known of the job if there was no room for it."""
+        """``at_gate`` gets what is known about the job if there was no room for it."""
         await self._open_patiently()
         if reply:
             await self._waiter.prepare()
@@ -277,8 +277,8 @@ class Client:
     async def insert(self, jobs: Iterable[NewJob]) -> list[Inserted]:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
-        All jobs are checked before the first is stored. Each chunk is stored whole or not at all, but for jobs that a
-        queue has no room for: ``QueueFull`` tells which. On Valkey a chunk for very many queues, tenants or groups is
+        All jobs are checked before the first is stored. Each chunk is stored whole or not at all, except for jobs that
+        a queue has no room for: ``QueueFull`` lists them. On Valkey a chunk for very many queues, tenants or groups is
         stored in pieces. Repeating the call with the same jobs (and ids) after an error stores nothing twice.
         """
         given = check_jobs(jobs)
@@ -301,8 +301,8 @@ class Client:
     async def _admit(
         self, admission: Admission, before: Sequence[Row] = (), after: Sequence[Row] = ()
     ) -> list[Inserted]:
-        """The answers to jobs of which some were refused, when they have found room. Raises ``QueueFull``, which tells
-        of those that were stored ``before`` and those to be stored ``after`` too."""
+        """The answers to jobs of which some were refused, once they have found room. Raises ``QueueFull``, which also
+        lists the jobs stored ``before`` and those to be stored ``after``."""
         gate = Gate(self._insert_patiently, self._rng, self._patience.seconds, self._closed)
         refused = admission.refused
         why = await gate.pass_through(admission)
@@ -331,7 +331,7 @@ class Client:
     # -- look and wait
 
     async def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """All that is known of a job. Raises ``JobNotFound``."""
+        """Everything that is known about a job. Raises ``JobNotFound``."""
         record = await self.fetch(job_id)
         if record is None:
             raise _not_found(job_id)
@@ -344,8 +344,8 @@ class Client:
         return record
 
     async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> Record:
-        """Wait until the job has completed, and give its record. Raises ``WaitTimeout``, or the ``JobError`` that says
-        why there is no result."""
+        """Wait until the job has completed, and return its record. Raises ``WaitTimeout``, or the ``JobError`` that
+        says why there is no result."""
         await self.open()
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
         record = await self._waiter.wait(raw_id(job_id), seconds, watch=watch)
@@ -355,7 +355,7 @@ class Client:
         return record
 
     async def _with_payload(self, record: Record) -> Record:
-        """A failed job's record with its arguments, if they can be had."""
+        """A failed job's record, with its arguments if they are there."""
         try:
             again = await self.fetch(record.id)
         except Unavailable:
@@ -363,8 +363,8 @@ class Client:
         return again if again is not None and again.state is JobState.FAILED else record
 
     async def call(self, job: NewJob, timeout: Duration | None = "30s") -> bytes | None:
-        """Store a job, or join the one that has its key, and wait for its result: the cell that holds it. One timeout
-        bounds both. Raises what ``wait`` raises."""
+        """Store a job, or join the one that has its key, and wait for its result; returns the result's cell. One
+        timeout bounds both. Raises what ``wait`` raises."""
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -415,8 +415,7 @@ class Client:
         return found
 
     async def stats(self, queues: Iterable[str] | None = None) -> Stats:
-        """The store in numbers; with ``queues``, only of these and their workers, which costs no more with many
-        others beside them."""
+        """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing."""
         names = None if queues is None else check_queues(queues)
         await self.open()
         return await self._backend.stats(self.clock.stamp(), queues=names)
@@ -424,15 +423,15 @@ class Client:
     # -- change
 
     async def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. The state that it is in now: CANCELLED, RUNNING (it has
-        been asked), or the one that it had ended in. Raises ``JobNotFound``."""
+        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
+        asked), or the one in which it had ended. Raises ``JobNotFound``."""
         return await self._alter_one(job_id, Cancel())
 
     async def reschedule(
         self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
     ) -> JobState:
-        """Make a waiting job due so long from now, or at an instant; with neither, now. The state that it is in:
-        AVAILABLE or PAUSED, and it is rescheduled; any other, and it stays as it is. Raises ``JobNotFound``."""
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
+        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
         if at is not None and delay is not None:
             raise InvalidJob("expected delay or at, got both")
         if at is not None:
@@ -440,13 +439,11 @@ class Client:
         return await self._alter_one(job_id, Reschedule(0 if delay is None else micros(delay, "delay")))
 
     async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a job that is AVAILABLE from being run until it is resumed. The state that it is in now: PAUSED, or the
-        one that it stays in. Raises ``JobNotFound``."""
+        """Keep an AVAILABLE job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
         return await self._alter_one(job_id, Pause())
 
     async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a PAUSED job go on, at the time that it had. The state that it is in now: AVAILABLE, or the one that it
-        stays in. Raises ``JobNotFound``."""
+        """Let a PAUSED job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
         return await self._alter_one(job_id, Resume())
 
     async def _alter_one(self, job_id: AnyId | JobKey, change: Change) -> JobState:
@@ -460,21 +457,21 @@ class Client:
     async def alter(self, sel: Selector, change: Change) -> list[Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
 
-        While the store is ``Unavailable`` the call is repeated, for as long as ``patience`` says, where twice is the
-        same as once: jobs named by their ids, but for ``Requeue`` and ``Reschedule``; ``Hold``; and what changes a
-        queue. The answer is that to the last try: what an earlier one had changed already is not ``changed``, or not
-        there any more. Elsewhere ``Unavailable`` is raised at once, and whether the change was made is unknown: look
-        before you repeat it.
+        While the store is ``Unavailable``, a change that can be made twice without harm is repeated for up to
+        ``patience``: one of jobs named by their ids, except ``Requeue`` and ``Reschedule``; ``Hold``; and one of a
+        queue. The answer is that to the last try: what an earlier try changed is not ``changed``, or not there any
+        more. Other changes raise ``Unavailable`` at once, and whether they were made is unknown: look before you repeat
+        them.
         """
         sel, change = self._checked(sel, change)
         return await self._alter(sel, change, again=repeatable(sel, change))
 
     async def alter_all(self, sel: Selector, change: Change) -> int:
-        """Apply a change to everything that matches, step by step; how many jobs changed.
+        """Apply a change to everything that matches, step by step; returns how many jobs changed.
 
-        While the store is ``Unavailable`` a step is repeated, for as long as ``patience`` says, but for ``Requeue`` and
-        ``Reschedule``. What an earlier try of it had changed already may not be counted. When it raises, some steps
-        have been made: calling it again does the rest.
+        While the store is ``Unavailable``, a step is repeated for up to ``patience``, except ``Requeue`` and
+        ``Reschedule``. What an earlier try changed may not be counted. If it raises, some steps have been made: calling
+        it again does the rest.
         """
         sel, change = self._checked(sel, change)
         total = 0
@@ -537,7 +534,7 @@ class Client:
         handlers: Mapping[str, Handler],
         queues: Sequence[str],
         settings: Settings | None = None,
-        paces: Mapping[str, Pace] | None = None,
+        intervals: Mapping[str, IntervalFunction] | None = None,
         strays: Strays | None = None,
     ) -> Worker:
         """A worker on this store; the client must be open."""
@@ -553,7 +550,7 @@ class Client:
             rng=self._rng,
             observers=self.observers,
             heartbeat_thread=self._heartbeat_thread,
-            paces=paces,
+            intervals=intervals,
             guest=self.guest,
             strays=strays,
             helper=self.helper,
@@ -562,18 +559,18 @@ class Client:
 
 
 def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
-    """What is known of a job that was not stored in time; if it was at the gate, there was no room for it."""
+    """What is known about a job that was not stored in time. If it was at the gate, there was no room for it."""
     if not at_gate:
         return f"the store did not answer in {seconds} s; whether the job was stored is unknown"
     full = " and ".join(map(repr, at_gate[0].full))
     if at_gate[0].under_way:
-        asked = "asked again, the store has not answered yet: whether the job was stored is unknown"
-        return f"in {seconds} s no room was made in queue {full}, or in the store; {asked}"
-    return f"in {seconds} s no room was made in queue {full}, or in the store: the job was not stored"
+        asked = "the store was asked again and has not answered: whether the job was stored is unknown"
+        return f"queue {full}, or the store, was full for {seconds} s; {asked}"
+    return f"queue {full}, or the store, was full for {seconds} s: the job was not stored"
 
 
 def _not_found(job_id: AnyId | JobKey) -> JobNotFound:
-    return JobNotFound(f"no job {_shown_id(job_id)}: it never was, or its record is past retention")
+    return JobNotFound(f"no job {_shown_id(job_id)}: it never existed, or its record is past retention")
 
 
 def _shown_id(job_id: AnyId | JobKey) -> str:
@@ -583,7 +580,7 @@ def _shown_id(job_id: AnyId | JobKey) -> str:
 
 
 _MAX_BYTES = 64 * 1024 * 1024
-"""Of rows in one trip, unless a single one is larger."""
+"""Bytes of rows in one trip, unless a single row is larger."""
 
 
 def _weight(row: Row) -> int:

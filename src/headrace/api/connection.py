@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _REDIS = re.compile(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?")
 _SPECIAL = "{}*?[]^\\"
-"""What a prefix cannot have: keys are told apart by braces, and the rest means other prefixes too in an ACL."""
+"""What a prefix cannot contain: braces mark parts of keys, and the rest are wildcards in an ACL."""
 _ENCODE = (
     'Percent-encode what is special in a password or name: "/" is %2F, "%" is %25, "?" is %3F, "#" is %23, "@" is %40'
 )
@@ -35,7 +35,7 @@ def connect(url: str | Settings | None = None, **overrides: object) -> Client:
     """
     if isinstance(url, Settings):
         if overrides:
-            raise ConfigError(f"expected settings or single ones, got both: {sorted(overrides)[0]!r} beside Settings")
+            raise ConfigError(f"expected Settings or single settings, got both: Settings and {sorted(overrides)[0]!r}")
         settings = url
     else:
         settings = Settings.load(overrides | ({} if url is None else {"url": url}))
@@ -43,7 +43,7 @@ def connect(url: str | Settings | None = None, **overrides: object) -> Client:
 
 
 def open_backend(url: str) -> Backend:
-    """The backend, not yet opened, that a store URL names."""
+    """The backend of a store URL, not opened yet."""
     if not isinstance(url, str):
         raise ConfigError(f"store URL: expected text like sqlite:///jobs.db, got {shown(url)}")
     try:
@@ -78,7 +78,7 @@ def open_backend(url: str) -> Backend:
 
 
 def migrator(url: str) -> Migrator | None:
-    """What brings the store at ``url`` up to date on command; None for one that does so by itself when it is opened."""
+    """What migrates the store at ``url`` on command; None for a store that migrates itself when it is opened."""
     return getattr(open_backend(url), "migrator", None)
 
 
@@ -98,13 +98,13 @@ def _sqlite(host: str, path: str, options: dict[str, str], url: str) -> Backend:
         )
     if path == "/:memory:":
         raise ConfigError(
-            "store URL: sqlite:///:memory: would be a file of that name; for a store in memory: memory://"
+            "store URL: sqlite:///:memory: would be a file of that name; for a store in memory, use memory://"
         )
     durability = options.pop("durability", "full")
     _no_more(options, url, _among(["durability"]))
     file = Path(unquote(path[1:]))
     if "\0" in str(file) or any(len(part.encode()) > 255 for part in file.parts):
-        raise ConfigError(f"expected a path that a file can have, got {shown(str(file))}")
+        raise ConfigError(f"expected a valid file path, got {shown(str(file))}")
     match durability:
         case "full" | "normal":
             return SqliteBackend(file, durability=durability)
@@ -172,8 +172,8 @@ def _redis(options: dict[str, str], url: str) -> Backend:
 
 
 def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
-    """Refuse what libpq would not read, or would read otherwise than it was meant. Its own message is not passed on: it
-    quotes the part that it dislikes, which may be one of the password."""
+    """Refuse what libpq could not read, or would misread. Its own message is not passed on: it quotes the part that it
+    dislikes, which may belong to the password."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.pq import Conninfo
@@ -181,7 +181,7 @@ def _check_conninfo(conninfo: str, url: str, options: dict[str, str]) -> None:
     try:
         given = conninfo_to_dict(conninfo)
     except UnicodeDecodeError:
-        raise _unreadable(url, ": what is percent-encoded in it is not UTF-8") from None
+        raise _unreadable(url, ": its percent-encoded text is not UTF-8") from None
     except ProgrammingError:
         known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
         if "@" not in url.partition("?")[2]:
@@ -207,7 +207,7 @@ def _switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 _Told = Callable[[str, str], str]
-"""What to say of an option and its value that are not known."""
+"""The message about an unknown option and its value."""
 
 
 def _among(known: Iterable[str] = (), more: str = "") -> _Told:
@@ -218,7 +218,7 @@ def _among(known: Iterable[str] = (), more: str = "") -> _Told:
 def _no_more(options: dict[str, str], url: str, told: _Told) -> None:
     if options:
         name = min(options)
-        # Whatever is not known may be a secret: a password under a name that was mistyped.
+        # What is unknown may be a secret: a password under a mistyped name.
         raise ConfigError(f"{without_secrets(url.partition('?')[0])!r}: {told(name, options[name])}")
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.api.client import Client
 from headrace.api.info import JobInfo
 from headrace.payloads.codec import Serde
-from headrace.payloads.large import decode
+from headrace.payloads.offload import decode
 from headrace.seam.records import Inserted, InsertStatus
 from headrace.types import Duration, JobState
 
@@ -51,18 +51,17 @@ class Handle(Generic[R]):
         return self._inserted.state
 
     async def result(self, wait: Duration | None = "30s") -> R:
-        """Wait for the result; with 0, look once. Raises ``WaitTimeout``, or the ``JobError`` that says why there is
-        none."""
+        """Wait for the result; with 0, look once. Raises ``WaitTimeout``, or a ``JobError`` if there is none."""
         done = self._inserted.status is InsertStatus.DONE
         cell = self._inserted.result if done else (await self._client.wait(self._inserted.id, wait)).result
         return await decode(self._client.packer.envelope, cell, self._serde, "result")
 
     async def info(self) -> JobInfo:
-        """All that is known of the job now."""
+        """Everything that is known about the job now."""
         return await self._client.get(self._inserted.id)
 
     async def cancel(self) -> JobState:
-        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
+        """Cancel the job, or ask it to stop if it runs. Returns its state. Raises ``JobNotFound``."""
         return await self._client.cancel(self._inserted.id)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A stored job as people and programs outside of handlers see it."""
+"""A stored job as people and programs see it from outside a handler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob", "result", "er
 
 
 class JobInfo(Struct, frozen=True):
-    """What the store knows of a job.
+    """What the store knows about a job.
 
     >>> from headrace import App, SyncApp
     >>> app = App("memory://")
@@ -54,9 +54,9 @@ class JobInfo(Struct, frozen=True):
     headers: dict[str, str] = {}
     failures: list[Failure] = []
     args: Any = None
-    """The arguments as plain data, where they can be shown."""
+    """The arguments as plain data, if they can be shown."""
     result: Any = None
-    """The result as plain data, while it is held."""
+    """The result as plain data, while it is kept."""
     held: bool = False
     group: str | None = None
 

@@ -16,7 +16,7 @@ from headrace.worker.retry import RetryPolicy
 
 
 class SharedOptions(TypedDict, total=False):
-    """What a task says of all its jobs, and a single job may say differently; ``NewJob`` explains each."""
+    """Options that a task sets for all its jobs and that a single job can override; ``NewJob`` explains each."""
 
     queue: str
     priority: int
@@ -28,7 +28,7 @@ class SharedOptions(TypedDict, total=False):
 
 
 class NewJobOptions(SharedOptions, total=False):
-    """What a single job may say, whatever its task."""
+    """Options of a single job."""
 
     key: str | None
     tenant: str
@@ -87,18 +87,18 @@ def known(given: Mapping[str, Any], kind: type, where: str) -> None:
         close = get_close_matches(name, names, 1)
         meant = f" (did you mean {close[0]!r}?)" if close else ""
         if kind is not JobOptions and name in JobOptions.__annotations__:
-            meant = f" (single jobs have it: task.options({name}=…))"
+            meant = f" (it is an option of single jobs: task.options({name}=…))"
         raise ConfigError(f"{where}unknown option {name!r}{meant}; there are: {', '.join(names)}")
 
 
 def shared(given: Mapping[str, Any], task: str) -> NewJobOptions:
-    """Those of the options of a task that are about its jobs; refuses what no job of it could have."""
+    """The options of a task that its jobs take over; refuses what no job could have."""
     options = cast(NewJobOptions, {name: given[name] for name in SharedOptions.__annotations__ if name in given})
     check_queue(options.get("queue", "default"))
     if (overflow := options.get("overflow")) is not None:
         check_queue(overflow, f"task {task}: overflow")
         if overflow == options.get("queue", "default"):
-            raise ConfigError(f"task {task}: overflow: expected another queue than its own, got {overflow!r}")
+            raise ConfigError(f"task {task}: overflow: expected a queue other than its own, got {overflow!r}")
     if (full := options.get("when_full", "raise")) not in ("raise", "block"):
         raise ConfigError(f"task {task}: when_full: expected 'raise' or 'block', got {shown(full)}")
     for what in ("timeout", "result_ttl", "expires"):
@@ -107,7 +107,7 @@ def shared(given: Mapping[str, Any], task: str) -> NewJobOptions:
 
 
 def length(options: Mapping[str, Any], name: str, default: Duration | None, where: str = "") -> Any:
-    """An option that is a length of time, in microseconds; None where neither it nor the default is given."""
+    """An option that is a duration, in microseconds; None if neither it nor the default is given."""
     given = default if (said := options.get(name)) is None else said
     return None if given is None else micros(given, f"{where}{name}")
 

@@ -11,21 +11,21 @@ from typing import Any, Generic, TypeVar, Unpack, get_args
 
 import msgspec
 
-from headrace.api.answers import Completed, Duplicate, JobStatus, Queued, state_word
-from headrace.api.awaited import awaited
 from headrace.api.client import Client
 from headrace.api.connection import connect
-from headrace.api.endings import failed, raise_unless_completed
+from headrace.api.job_errors import failed, raise_unless_completed
+from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.options import QueueOptions, known, length
-from headrace.api.stopper import Stopper, no_loop
+from headrace.api.queue_answers import Completed, Duplicate, JobStatus, Queued, state_word
+from headrace.api.signals import Stopper
+from headrace.core.callables import check_handler, check_listener, is_async
 from headrace.core.config import Settings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind
-from headrace.core.functions import check_handler, check_listener, is_async
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, ConfigError, InvalidJob, JobFailed
 from headrace.payloads.codec import JsonSerde, Serde, check_serde
-from headrace.payloads.large import decode, seal
+from headrace.payloads.offload import decode, seal
 from headrace.seam.instants import to_datetime
 from headrace.seam.records import Altered, Cancel, Hold, Inserted, InsertStatus, JobKey, Leased, Record, Selector
 from headrace.text import shown
@@ -131,7 +131,7 @@ class Queue(Generic[P, R]):
         """The handler, as a decorator: ``async def (job)``, plain ``def (job)`` (in a thread), or callback style
         ``def (job, done)`` which calls ``done(error, result)``."""
         if not callable(handler):
-            raise ConfigError(f"a handler is a function; {type(handler).__name__} cannot be called")
+            raise ConfigError(f"handler: expected a function, got {type(handler).__name__}")
         check_handler(handler, f"queue {self.name}")
         if self._handler is not None:
             raise ConfigError(f"queue {self.name!r} has a handler already")
@@ -140,10 +140,10 @@ class Queue(Generic[P, R]):
 
     def after(self, hook: After) -> After:
         """A hook, as a decorator: ``async def (job, ending)`` runs when a job ends, before that is stored, and may
-        change ``ending.result``, ``ending.error`` and ``ending.result_ttl``. If it raises, nothing changes and an
-        ``error`` event tells."""
+        change ``ending.result``, ``ending.error`` and ``ending.result_ttl``. If it raises, nothing changes and there is
+        an ``error`` event."""
         if not inspect.iscoroutinefunction(hook):
-            raise ConfigError(f"an after hook is an async function; {shown(hook)} is none")
+            raise ConfigError(f"after hook: expected an async function, got {shown(hook)}")
         self._after = hook
         return hook
 
@@ -160,7 +160,7 @@ class Queue(Generic[P, R]):
         self._listeners[event].append(listener)
 
     async def start(self) -> None:
-        """Connect and, if there is a handler, begin to work. Starting twice is harmless."""
+        """Connect and, if there is a handler, start working. Starting twice is harmless."""
         if not await self._open(self._stops) or self._handler is None:
             return
         if self._work is not None and not self._work.done():
@@ -182,22 +182,22 @@ class Queue(Generic[P, R]):
             await self.client.close()
 
     async def _open(self, stops: int) -> bool:
-        """Connect; whether nobody has asked for a stop meanwhile."""
+        """Connect; returns whether nobody has asked for a stop meanwhile."""
         await self.client.open()
         if self._stops != stops and self._owns_client:
             await self.client.close()
         return self._stops == stops
 
     def work(self, *, burst: bool = False) -> Coroutine[Any, Any, None]:
-        """Work until ``stop``; with ``burst``, until nothing is due any more. A ``stop`` counts from this call on,
-        though the work begins when it is awaited."""
+        """Work until ``stop``; with ``burst``, until nothing more is due. A ``stop`` counts from this call on, even
+        before the work is awaited."""
         return self._serve(burst, self._stops)
 
     async def _serve(self, burst: bool, stops: int) -> None:
         if self._handler is None:
             raise ConfigError(f"queue {self.name!r} has no handler; register one with @queue.execute")
         if self._work is not None and not self._work.done():
-            raise ConfigError(f"queue {self.name!r} is worked already in this process")
+            raise ConfigError(f"a worker of queue {self.name!r} already runs in this process")
         if self._stops != stops or not await self._open(stops):
             return
         self._worker = self._make_worker()
@@ -209,7 +209,7 @@ class Queue(Generic[P, R]):
             await self._threads.close()
 
     def run(self, *, burst: bool = False) -> None:
-        """Work until the process is told to end: SIGINT or SIGTERM stop gracefully, a second one at once."""
+        """Work until SIGINT or SIGTERM: the first stops gracefully, a second one at once."""
         no_loop("queue.run()", "await queue.work()")
         asyncio.run(self._run(burst))
 
@@ -232,14 +232,14 @@ class Queue(Generic[P, R]):
 
     # -- producing
 
-    @awaited()
+    @needs_loop()
     async def enqueue(self, id: str, payload: P, **options: Unpack[QueueOptions]) -> Queued | Duplicate | Completed[R]:
         """Store a job under ``id``, unless one is there. Duplicates are an answer, not an error; the first accepted
         enqueue decides payload and options. A failed id runs again, unless ``on_failed="return"``."""
         job = await self._job(id, payload, options)
         return self._answer(await self.client.enqueue(job))
 
-    @awaited()
+    @needs_loop()
     async def enqueue_and_wait(
         self, id: str, payload: P, *, timeout: Duration | None = "30s", **options: Unpack[QueueOptions]
     ) -> R:
@@ -255,7 +255,7 @@ class Queue(Generic[P, R]):
 
     # -- managing
 
-    @awaited()
+    @needs_loop()
     async def cancel(self, id: str) -> str:
         """``cancelled``; or ``processing`` (it runs, and has been asked to stop), ``completed``, ``failed``,
         ``not_found``."""
@@ -288,7 +288,7 @@ class Queue(Generic[P, R]):
 
     async def update_result_ttl(self, id: str, result_ttl: Duration) -> str:
         """Keep the result for ``result_ttl`` from now: ``updated``, ``not_found``, ``not_terminal`` or
-        ``missing_payload`` (it ended without a result that is still held)."""
+        ``missing_payload`` (it ended, but no result is kept)."""
         altered = await self._alter(id, Hold(micros(result_ttl, "result_ttl")))
         if altered is None:
             return "not_found"
@@ -299,9 +299,11 @@ class Queue(Generic[P, R]):
     # -- inside
 
     def _ended(self, work: asyncio.Task[None]) -> None:
-        """A worker that ends by an error of its own is told of; ``start`` brings up another."""
+        """Report a worker that ended with an error."""
         if not work.cancelled() and (error := work.exception()) is not None:
-            log.error("the worker of queue %r ended; start() brings up another", self.name, exc_info=error)
+            log.error(
+                "the worker of queue %r ended with an error; start() starts another one", self.name, exc_info=error
+            )
             self._tell(Event(EventKind.ERROR, queue=self.name, error=error, detail="the worker ended"))
 
     async def _job(self, id: str, payload: P, options: QueueOptions) -> NewJob:
@@ -431,7 +433,7 @@ async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:
-            future.set_exception(RuntimeError(f"the handler told of an error: {shown(error)}"))
+            future.set_exception(RuntimeError(f"the handler reported an error:  {shown(error)}"))
 
     def done(error: BaseException | None = None, result: Any = None) -> None:
         loop.call_soon_threadsafe(answer, error, result)

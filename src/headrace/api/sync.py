@@ -1,4 +1,4 @@
-"""For code without an event loop: the same app, on the loop that has it open or else on one in the background."""
+"""The same app for code without an event loop: on the loop that has it open, or else on one in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
 from headrace.api.task import Task
 from headrace.api.why import Why
-from headrace.core.checks import check_jobs
+from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, Unavailable
 from headrace.seam.records import JobKey, Selector, Stats
 from headrace.text import shown
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _GLANCE = 0.5
-"""Seconds after which a thread that waits looks whether the loop that works for it still runs."""
+"""How often, in seconds, a waiting thread looks whether the loop that works for it still runs."""
 
 
 class SyncHandle(Generic[R]):
@@ -59,11 +59,11 @@ class SyncHandle(Generic[R]):
         return self._owner._do(self._handle._client, lambda: self._handle.result(wait), "handle.result(…)")
 
     def info(self) -> JobInfo:
-        """All that is known of the job now."""
+        """Everything that is known about the job now."""
         return self._owner._do(self._handle._client, self._handle.info, "handle.info()")
 
     def cancel(self) -> JobState:
-        """Cancel the job, or ask for it if it runs: the state that it is in now. Raises ``JobNotFound``."""
+        """Cancel the job, or ask it to stop if it runs. Returns its state. Raises ``JobNotFound``."""
         return self._owner._do(self._handle._client, self._handle.cancel, "handle.cancel()")
 
     def __repr__(self) -> str:
@@ -73,8 +73,8 @@ class SyncHandle(Generic[R]):
 class SyncApp:
     """An app for threads: every call runs on an event loop and returns when it is done. Thread-safe.
 
-    Where the app is open, that is on the loop that has it open: of the worker whose plain task calls, or of the web
-    server. Elsewhere it is on a loop of its own, in a background thread. Make one for the process.
+    If the app is open, that is the loop that has it open: the worker's, in a plain task, or the web server's. Otherwise
+    it is a loop of its own, in a background thread. Make one per process.
 
     >>> app = App("memory://")
     >>> @app.task
@@ -100,9 +100,11 @@ class SyncApp:
         self.close()
 
     def close(self) -> None:
-        """Let the loop of its own finish, disconnect and end, if there is one. The app stays as it is elsewhere."""
+        """Let its own loop, if there is one, finish, disconnect and end. An app that is open elsewhere stays open."""
         if self._own is not None and self._own.here:
-            raise ConfigError("SyncApp.close() waits for the loop that it was called on; call it from another thread")
+            raise ConfigError(
+                "SyncApp.close() would wait for the loop that it was called on; call it from another thread"
+            )
         with self._lock:
             self._closed = True
             own, self._own = self._own, None
@@ -122,8 +124,7 @@ class SyncApp:
                 work.close()
 
     def _do(self, client: Client, call: Callable[[], Coroutine[Any, Any, R]], instead: str) -> R:
-        """Run what ``call`` gives where the client is at home, and wait for it. Where a loop runs, ``instead`` is what
-        to await."""
+        """Run the coroutine of ``call`` at the client's home, and wait for it. ``instead``: what to await on a loop."""
 
         async def work() -> R:
             return await call()
@@ -184,7 +185,7 @@ class SyncApp:
         return [SyncHandle(self, handle) for handle in handles]
 
     def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """All that is known of a job. Raises ``JobNotFound``."""
+        """Everything that is known about a job. Raises ``JobNotFound``."""
         return self._do(self.app.client, lambda: self.app.get(job_id), "app.get(…)")
 
     def why(self, job_id: AnyId | JobKey) -> Why:
@@ -192,22 +193,22 @@ class SyncApp:
         return self._do(self.app.client, lambda: self.app.why(job_id), "app.why(…)")
 
     def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop: the state that it is in now. Raises ``JobNotFound``."""
+        """Cancel a waiting job, or ask a running one to stop. Returns its state. Raises ``JobNotFound``."""
         return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
 
     def reschedule(
         self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
     ) -> JobState:
-        """Make a waiting job due so long from now, or at an instant; with neither, now. See ``App.reschedule``."""
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. See ``App.reschedule``."""
         call = partial(self.app.reschedule, job_id, delay=delay, at=at)
         return self._do(self.app.client, call, "app.reschedule(…)")
 
     def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from being run until it is resumed. See ``App.pause_job``."""
+        """Keep a waiting job from running until it is resumed. See ``App.pause_job``."""
         return self._do(self.app.client, lambda: self.app.pause_job(job_id), "app.pause_job(…)")
 
     def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a paused job go on, at the time that it had. See ``App.resume_job``."""
+        """Let a paused job go on, due when it was before. See ``App.resume_job``."""
         return self._do(self.app.client, lambda: self.app.resume_job(job_id), "app.resume_job(…)")
 
     def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
@@ -216,16 +217,16 @@ class SyncApp:
         return self._do(client, lambda: client.list_jobs(sel, limit), "app.client.list_jobs(…)")
 
     def stats(self, queues: Iterable[str] | None = None) -> Stats:
-        """The store in numbers; with ``queues``, only of these and their workers."""
+        """The store in numbers; with ``queues``, only these and their workers."""
         return self._do(self.app.client, lambda: self.app.client.stats(queues), "app.client.stats()")
 
     def pause(self, queue: str, lasts: Duration | None = None) -> None:
-        """No worker claims from the queue for so long, or until it is resumed."""
+        """Pause the queue for ``lasts``, or until it is resumed: no worker claims from it."""
         client = self.app.client
         self._do(client, lambda: client.pause(queue, lasts), "app.client.pause(…)")
 
     def resume(self, queue: str) -> None:
-        """Workers may claim from the queue again."""
+        """End the pause: workers may claim from the queue again."""
         client = self.app.client
         self._do(client, lambda: client.resume(queue), "app.client.resume(…)")
 
@@ -249,7 +250,7 @@ class _Loop:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs: a process that was forked has none of its parent's threads."""
+        """Whether it runs: a forked process has none of its parent's threads."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
     @property
@@ -257,7 +258,7 @@ class _Loop:
         return threading.current_thread() is self._thread
 
     def end(self, app: App) -> None:
-        """Stop a worker, finish what was submitted, disconnect, wake those who wait, and end."""
+        """Stop a worker, finish what was submitted, disconnect, wake waiting threads, and end."""
         try:
             asyncio.run_coroutine_threadsafe(self._leave(app), self.loop).result()
         finally:
@@ -287,7 +288,7 @@ def _short(task: Task[Any, Any]) -> str:
 
 
 def _outcome(future: Future[R], loop: asyncio.AbstractEventLoop) -> R:
-    """What comes of the work, for as long as its loop runs."""
+    """The result of the work, as long as its loop runs."""
     try:
         while not wait((future,), _GLANCE).done:
             if not loop.is_running():

@@ -1,4 +1,4 @@
-"""A task: a function of yours, and how its jobs are to be run."""
+"""A task: a function of yours, and how its jobs run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from headrace.api.arguments import Arguments
-from headrace.api.awaited import awaited
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
+from headrace.api.loop_guard import needs_loop
 from headrace.api.options import JobOptions, NewJobOptions, TaskOptions, changed, length, shared
+from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
-from headrace.core.functions import check_handler, is_async
 from headrace.core.names import check_name
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
-from headrace.payloads.large import LARGE, decode
+from headrace.payloads.offload import LARGE, decode
 from headrace.seam.records import Leased
 from headrace.text import shown
 from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome
@@ -49,7 +49,7 @@ class Task(Generic[P, R]):
 
     def __init__(self, owner: Owner, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         if not callable(function):
-            raise ConfigError(f"a task is a function; {type(function).__name__} cannot be called")
+            raise ConfigError(f"task: expected a function, got {type(function).__name__}")
         check_handler(function, f"task {name}")
         self.function = function
         self.name = check_name(name, "task")
@@ -70,16 +70,18 @@ class Task(Generic[P, R]):
         if executor == "process":
             function_path(function)
             if self._arguments.takes_job:
-                raise ConfigError(f"task {name}: a job cannot be handed to another process; leave out the parameter")
+                raise ConfigError(
+                    f"task {name}: a job cannot be handed to another process; leave out the job parameter"
+                )
         if executor is not None and is_async(function):
             raise ConfigError(
                 f"task {name}: async functions run on the event loop; executor={executor!r} is for plain ones"
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function itself, without any queue. One that takes a job first needs one: call ``.function``."""
+        """Run the function itself, without any queue. If it takes a job first, call ``.function`` with one."""
         if self._arguments.takes_job:
-            raise TypeError(f"task {self.name} takes a job first; call its .function with one of your own making")
+            raise TypeError(f"task {self.name} takes a job first; call its .function with a job that you made")
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -103,16 +105,16 @@ class Task(Generic[P, R]):
         job_id = self._owner.client.packer.new_id()
         return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
 
-    @awaited("SyncApp(app).enqueue(task, …)")
+    @needs_loop("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job; returns when it is durable."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         cell = self._sealed(body) if len(body) <= LARGE else await asyncio.to_thread(self._sealed, body)
         return Handle(client, await client.enqueue(self._made(cell)), self.results)
 
-    @awaited("SyncApp(app).call(task, …)")
+    @needs_loop("SyncApp(app).call(task, …)")
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s unless told."""
+        """Have a worker run it, and wait for the result: ``options(wait=…)`` says how long, 30 s by default."""
         client, body = self._owner.client, self._arguments.encode(args, kwargs)
         if self._wait is not None:
             micros(self._wait, "wait")
@@ -123,7 +125,7 @@ class Task(Generic[P, R]):
     # -- for the worker
 
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
-        """The task made ready to run in one worker."""
+        """The task, ready to run in one worker."""
         settings = self._owner.client.settings
         executor = self._executor or settings.worker.executor
         invoke = self._invoke(executor, threads, processes)
@@ -165,7 +167,7 @@ class Task(Generic[P, R]):
         elif executor == "process":
             if self._arguments.takes_job:
                 raise ConfigError(
-                    f"task {self.name}: a job cannot be handed to another process; leave out the parameter"
+                    f"task {self.name}: a job cannot be handed to another process; leave out the job parameter"
                 )
             path = function_path(function)
 
@@ -184,7 +186,7 @@ class Task(Generic[P, R]):
 
 
 async def _awaited(call: Awaitable[Any]) -> Any:
-    """The value of a plain function: where that is a coroutine, as of an async one in a plain wrapper, its value."""
+    """The value of a plain function; if it is a coroutine, as from a plain wrapper of an async one, its value."""
     value = await call
     return await value if inspect.isawaitable(value) else value
 

@@ -26,7 +26,7 @@ _EARLY_KEPT = 10_000
 
 
 class Waiter:
-    """One inbox for the whole process; any number of waits, any number of them for one job.
+    """One inbox for the whole process, for any number of waits, also for the same job.
 
     A hint only says "look now". The truth is always fetched, and it is also looked for without a hint, so a lost one
     costs time and nothing else.
@@ -40,7 +40,7 @@ class Waiter:
         self._tasks = tasks
         self._waits: defaultdict[JobId, set[asyncio.Future[Record]]] = defaultdict(set)
         self._early: dict[JobId, None] = {}
-        """Ends heard of before anybody waited for them: the answer to the insert may be slower than the job."""
+        """Ends that were heard before anybody waited for them: the answer to the insert may be slower than the job."""
         self._listening: asyncio.Event | None = None
         self._fetches: Batcher[JobId, Record | None] = Batcher(
             self._fetch, tasks, rng, max_batch=backend.limits.max_batch, name="headrace-fetch"
@@ -50,7 +50,7 @@ class Waiter:
         )
 
     async def prepare(self) -> None:
-        """Be listening. Call it before the insert whose end is to be waited for."""
+        """Start listening. Call it before the insert of a job to wait for."""
         if self._listening is None:
             self._listening = asyncio.Event()
             self._tasks.start(self._poll(), "headrace-waiter-poll")
@@ -64,8 +64,8 @@ class Waiter:
         await self._listening.wait()
 
     async def wait(self, job_id: JobId, seconds: float | None, *, watch: bool) -> Record:
-        """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so. In no
-        time at all it looks once."""
+        """The record of the ended job. ``watch`` registers the inbox first, unless the insert has done so. With a
+        timeout of 0 it looks once."""
         if watch and seconds == 0:
             return await self._now(job_id)
         future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
@@ -80,7 +80,7 @@ class Waiter:
                 return await future
         except TimeoutError:
             name = str(UUID(bytes=job_id))
-            message = f"no answer in {seconds:.3g} s; job {name} goes on and may still finish: look at its status later"
+            message = f"no answer in {seconds:.3g} s; job {name} goes on and may still finish; look at its status later"
             raise WaitTimeout(message, job_id=name) from None
         finally:
             self._waits[job_id].discard(future)
@@ -93,15 +93,15 @@ class Waiter:
             raise _not_found()
         if not record.state.terminal:
             name = str(UUID(bytes=job_id))
-            raise WaitTimeout(f"job {name} has not ended yet, and nobody waited for it", job_id=name)
+            raise WaitTimeout(f"job {name} has not ended yet", job_id=name)
         return record
 
     def close(self) -> None:
-        """Nobody will be told any more: say so to those who wait."""
+        """End all waits: no answer will come any more."""
         for futures in self._waits.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(Unavailable("the client was closed while a result was waited for"))
+                    future.set_exception(Unavailable("the client was closed while it waited for a result"))
 
     def _hear(self, hint: Hint) -> None:
         if hint.id is None:
@@ -119,7 +119,7 @@ class Waiter:
             await asyncio.sleep(pause * (0.75 + self._rng.random() / 2))
             for problem in await asyncio.gather(*map(self._look, list(self._waits)), return_exceptions=True):
                 if isinstance(problem, Exception):
-                    log.warning("looking for the end of a job: %s", problem)
+                    log.warning("cannot look whether jobs have ended: %s", problem)
 
     async def _look(self, job_id: JobId) -> None:
         record = await self._fetches.submit(job_id)
@@ -142,4 +142,4 @@ class Waiter:
 
 
 def _not_found() -> JobNotFound:
-    return JobNotFound("no such job: it never was, or it ended and its record is gone")
+    return JobNotFound("no such job: it never existed, or it ended and its record is gone")

@@ -14,7 +14,7 @@ from headrace.seam.records import QueueStats, Record, Stats
 from headrace.types import Failure, JobState
 
 _LONGEST = 200
-"""Characters of an error that are told."""
+"""Characters of an error that are shown."""
 
 
 class WhyCode(StrEnum):
@@ -27,7 +27,7 @@ class WhyCode(StrEnum):
     ENDED = "ended"
     RUNNING = "running"
     STOPPING = "stopping"
-    """Its cancellation has been asked for."""
+    """Its cancellation was requested."""
     WORKER_LOST = "worker_lost"
     JOB_PAUSED = "job_paused"
     QUEUE_PAUSED = "queue_paused"
@@ -37,14 +37,14 @@ class WhyCode(StrEnum):
     RETRYING = "retrying"
     TAKEN_BACK = "taken_back"
     GROUP = "group"
-    """Another job of its group has the turn."""
+    """It is the turn of another job of its group."""
     QUEUE_LIMIT = "queue_limit"
     QUEUE_RATE = "queue_rate"
     TENANT_LIMIT = "tenant_limit"
     TENANT_RATE = "tenant_rate"
     TASK_RATE = "task_rate"
-    TOKEN = "token"
-    """As many workers as may have jobs of its tenant have some."""
+    TENANT_WORKERS = "tenant_workers"
+    """As many workers as the policy allows have jobs of its tenant."""
     NO_WORKER = "no_worker"
     WORKERS_BUSY = "workers_busy"
     NEXT = "next"
@@ -74,7 +74,7 @@ class Why(Struct, frozen=True):
 
 
 class Circumstances(Struct, frozen=True):
-    """What is known around a job."""
+    """What is known about a job and its surroundings."""
 
     record: Record
     stats: Stats
@@ -110,10 +110,10 @@ def _error(seen: Circumstances) -> str:
 def _running(seen: Circumstances) -> Why:
     job = seen.record
     if job.lease_until is not None and job.lease_until < seen.now:
-        return Why(WhyCode.WORKER_LOST, "its worker has vanished: another worker takes the job back within seconds")
+        return Why(WhyCode.WORKER_LOST, "its worker has vanished; another worker takes the job back within seconds")
     if job.cancel_requested:
-        return Why(WhyCode.STOPPING, "its cancellation has been asked for; the handler has not stopped yet")
-    return Why(WhyCode.RUNNING, "it runs" + (f", on {job.worker}" if job.worker else ""))
+        return Why(WhyCode.STOPPING, "its cancellation was requested; the handler has not stopped yet")
+    return Why(WhyCode.RUNNING, "it is running" + (f" on {job.worker}" if job.worker else ""))
 
 
 def _reasons(seen: Circumstances) -> Iterator[Why]:
@@ -155,7 +155,7 @@ def _turn(seen: Circumstances) -> Iterator[Why]:
     if group is not None and group.called and job.id not in group.called:
         others = " and ".join(str(UUID(bytes=one)) for one in group.called[:2])
         more = f" and {len(group.called) - 2} more" if len(group.called) > 2 else ""
-        yield Why(WhyCode.GROUP, f"of its group {job.group!r}, it is the turn of {others}{more}")
+        yield Why(WhyCode.GROUP, f"in its group {job.group!r} it is the turn of {others}{more}")
 
 
 def _limits(seen: Circumstances) -> Iterator[Why]:
@@ -165,22 +165,22 @@ def _limits(seen: Circumstances) -> Iterator[Why]:
     policy, opens_at = seen.policy.policy, seen.policy.opens_at
     queue = _queue(seen)
     if policy.running is not None and queue is not None and queue.running >= policy.running:
-        yield Why(WhyCode.QUEUE_LIMIT, f"as many jobs of queue {job.queue!r} run as may: {policy.running}")
+        yield Why(WhyCode.QUEUE_LIMIT, f"queue {job.queue!r} is at its limit of running jobs: {policy.running}")
     if "" in opens_at:
-        yield Why(WhyCode.QUEUE_RATE, f"queue {job.queue!r} is at its rate{_opens(opens_at[''], seen.now)}")
+        yield Why(WhyCode.QUEUE_RATE, f"queue {job.queue!r} is at its rate limit{_opens(opens_at[''], seen.now)}")
     if job.task in opens_at:
-        yield Why(WhyCode.TASK_RATE, f"task {job.task!r} is at its rate{_opens(opens_at[job.task], seen.now)}")
+        yield Why(WhyCode.TASK_RATE, f"task {job.task!r} is at its rate limit{_opens(opens_at[job.task], seen.now)}")
     if tenant is None:
         return
     own = tenant.limit.running if tenant.limit is not None and tenant.limit.running is not None else None
     most = policy.tenant_running if own is None else own
     if most is not None and tenant.running >= most:
-        yield Why(WhyCode.TENANT_LIMIT, f"as many jobs of tenant {job.tenant!r} run as may: {most}")
+        yield Why(WhyCode.TENANT_LIMIT, f"tenant {job.tenant!r} is at its limit of running jobs: {most}")
     if tenant.opens_at is not None:
-        yield Why(WhyCode.TENANT_RATE, f"tenant {job.tenant!r} is at its rate{_opens(tenant.opens_at, seen.now)}")
-    if policy.holders is not None and len(tenant.workers) >= policy.holders:
+        yield Why(WhyCode.TENANT_RATE, f"tenant {job.tenant!r} is at its rate limit{_opens(tenant.opens_at, seen.now)}")
+    if policy.tenant_workers is not None and len(tenant.workers) >= policy.tenant_workers:
         which = ", ".join(tenant.workers[:3]) + (" and others" if len(tenant.workers) > 3 else "")
-        yield Why(WhyCode.TOKEN, f"the jobs of tenant {job.tenant!r} are in the hands of {which}, and of no one else")
+        yield Why(WhyCode.TENANT_WORKERS, f"only {which} may have jobs of tenant {job.tenant!r} now")
 
 
 def _workers(seen: Circumstances) -> Iterator[Why]:
@@ -203,4 +203,4 @@ def _until(instant: int | None, now: int) -> str:
 
 
 def _opens(instant: int, now: int) -> str:
-    return f"; it lets the next one through in {spell_roughly(max(0, instant - now))}"
+    return f"; it lets the next job through in {spell_roughly(max(0, instant - now))}"

@@ -117,7 +117,7 @@ def remedy(job: JobInfo, why: Why, app: str | None = None, served: Sequence[str]
             return f"headrace tenant resume {queue} {tenant}"
         case WhyCode.QUEUE_LIMIT | WhyCode.QUEUE_RATE | WhyCode.TASK_RATE:
             return f"headrace queue limit {queue}"
-        case WhyCode.TENANT_LIMIT | WhyCode.TENANT_RATE | WhyCode.TOKEN:
+        case WhyCode.TENANT_LIMIT | WhyCode.TENANT_RATE | WhyCode.TENANT_WORKERS:
             return f"headrace tenant list {queue}"
         case WhyCode.NO_WORKER:
             worker = f"headrace worker {'APP' if app is None else shlex.quote(app)}"

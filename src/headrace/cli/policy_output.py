@@ -11,7 +11,7 @@ from headrace import App, Client, Policies, PolicyInfo
 from headrace.cli.output import note, print_fields
 from headrace.cli.times import length, relative
 from headrace.seam.instants import to_datetime
-from headrace.seam.policy import CHUNK, Rate
+from headrace.seam.policy import TENANT_BATCH, Rate
 from headrace.seam.records import QueueStats, Stats
 
 
@@ -63,11 +63,11 @@ def print_policy(info: PolicyInfo, load: Load, at: datetime) -> None:
     fields: list[tuple[str, object]] = [
         ("queue", info.queue),
         ("paused", pause(load.paused_until, at) if load.paused else ""),
-        ("tenants", f"take turns, {_jobs(info.chunk or CHUNK)} per turn" if info.governed else ""),
+        ("tenants", f"take turns, {_jobs(info.tenant_batch or TENANT_BATCH)} per turn" if info.fair else ""),
         ("running", f"{info.running:,} at most, {load.running:,} now" if info.running is not None else ""),
         ("rate", info.rate),
         ("each tenant", "; ".join(filter(None, each))),
-        ("holders", _holders(info.holders)),
+        ("workers", _tenant_workers(info.tenant_workers)),
         *(
             (f"task {task}", _task(info, task, at))
             for task in sorted(info.task_rates.keys() | info.paused_tasks.keys())
@@ -100,7 +100,7 @@ def _jobs(number: int) -> str:
     return "1 job" if number == 1 else f"{number:,} jobs"
 
 
-def _holders(number: int | None) -> str:
+def _tenant_workers(number: int | None) -> str:
     if number is None:
         return ""
     return f"at most {'1 worker has' if number == 1 else f'{number:,} workers have'} jobs of one tenant"

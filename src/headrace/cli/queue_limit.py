@@ -46,8 +46,8 @@ def task_rate(text: str) -> tuple[str, Any]:
     multiple=True,
     help="How many jobs of this task (full name) may start; may be repeated.",
 )
-@rule_option("--holders", "N|none", "At most N workers have jobs of one tenant at a time.")
-@rule_option("--chunk", "N|none", "Tenants take turns, with at most N jobs per turn. Default: 10.")
+@rule_option("--tenant-workers", "N|none", "At most N workers have jobs of one tenant at a time.")
+@rule_option("--tenant-batch", "N|none", "Tenants take turns, with at most N jobs per turn. Default: 10.")
 @rule_option("--ageing", "D|none", "Waiting this long, such as 10m, counts as one step of priority.")
 @rule_option("--group-running", "N|none", "At most N jobs of a group run at once. Default: 1.")
 @rule_option("--depth", "N|none", "At most N jobs wait; further enqueues are refused.")
@@ -90,7 +90,7 @@ async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str
         return
     print_policy(info, load, now())
     note_unknown_tasks(store, [task for task in rates if rates[task] is not None], "its rate is stored anyway")
-    bare = not info.governed and info.depth is None and info.group_running == 1
+    bare = not info.fair and info.depth is None and info.group_running == 1
     unknown = note_unknown(name, stats, "so it has no rules" if bare and not rules else "its rules are stored anyway")
     if bare and not unknown:
         note(

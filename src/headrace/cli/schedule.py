@@ -28,7 +28,7 @@ from headrace.cli.schedule_output import (
 )
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
-from headrace.schedules.book import Schedules
+from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import ScheduleInfo
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.api.stopper import SIGNALS
+from headrace.api.signals import SIGNALS
 from headrace.cli.loading import hide_own_variables
 from headrace.cli.problems import OK, USAGE
 

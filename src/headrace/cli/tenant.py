@@ -64,11 +64,11 @@ async def _list(store: Store, queue: str, after: str | None, limit: int, *, as_j
     if as_json:
         rules = {"tenant_running": policy.tenant_running, "tenant_rate": policy.tenant_rate}
         listed = [tenant.to_dict() for tenant in tenants]
-        print_json({"queue": queue, "governed": policy.governed, **rules, "tenants": listed, "more": more})
+        print_json({"queue": queue, "fair": policy.fair, **rules, "tenants": listed, "more": more})
         return
     if tenants:
         print_tenants(tenants, policy, most, now())
-    elif policy.governed:
+    elif policy.fair:
         note(f"no tenant of queue {queue!r} has jobs, a limit of its own, or is paused")
     elif not note_unknown(queue, stats, "so it has no tenants"):
         note(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from headrace.api.stopper import ended_by_sigterm
+from headrace.api.signals import ended_by_sigterm
 from headrace.cli import options
 from headrace.cli.commands import ENV_PREFIX, Command
 from headrace.cli.loading import load_target

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headrace import Queue, Settings
-from headrace.api.stopper import Stopper, end_now
+from headrace.api.signals import Stopper, end_now
 from headrace.cli.doctor_checks import server
 from headrace.cli.helper_process import HelperProcess, helper_name, report_job
 from headrace.cli.loading import shown_url

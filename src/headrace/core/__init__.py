@@ -1,1 +1,1 @@
-"""Policy: what to do and when. The core speaks to stores only through the waist, and to time only through a Clock."""
+"""What every room shares: settings, names, ids, time, events, batching. Stores are reached through the seam only."""

@@ -1,4 +1,4 @@
-"""Alerts: what somebody should look at, told once and not with every breath."""
+"""Alerts: conditions that somebody should look at, reported once and not again and again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from enum import StrEnum
 
 _PAUSE = 60.0
-"""Seconds in which nothing more is told of the same thing."""
+"""Seconds until the same alert on the same subject is reported again."""
 _MOST = 100
-"""Subjects of one alert that are told of in that time, whatever happens."""
+"""Subjects that one alert names within that time."""
 
 
 class Alert(StrEnum):
@@ -18,36 +18,36 @@ class Alert(StrEnum):
     LEASE_NEARLY_OVER = "lease_nearly_over"
     """A lease was renewed, or its job ended, when more than nine tenths of it had passed."""
     SCHEDULE_LATE = "schedule_late"
-    """A slot was missed, or planned more than two distances between slots after its instant."""
+    """A slot was missed, or was planned late by more than twice the distance between slots."""
     PLANNER_BEHIND = "planner_behind"
-    """A great many schedules were due that nobody had looked at for long."""
+    """Many schedules had been due for long before a planner looked at them."""
     SHARE_UNATTENDED = "share_unattended"
-    """No worker plans one of the shares of schedules, and others had to."""
+    """No worker plans one of the shares of schedules, so other workers had to."""
     CLEANUP_FAILING = "cleanup_failing"
     """Several sweeps failed in a row."""
     KEYS_FREED = "keys_freed"
-    """Keys of completed jobs were freed before their time, as there were too many."""
+    """Keys of completed jobs were freed early, because there were too many."""
     UNKNOWN_TASK = "unknown_task"
     """A worker claimed a job of a task that it does not know."""
     THREAD_LEFT_BEHIND = "thread_left_behind"
-    """A job was given up on, and its handler's thread goes on."""
+    """A job was given up on, but its handler's thread still runs."""
     TOO_MANY_THREADS = "too_many_threads"
-    """So many of those go on that their worker claims nothing more."""
+    """Too many such threads still run; their worker claims no more jobs."""
     QUEUE_FULL = "queue_full"
     """A queue, or the store, refused a job."""
     STORE_SLOW = "store_slow"
-    """A call of the store was answered after more than a second."""
+    """A call to the store took more than a second."""
 
 
-class Restraint:
-    """Whether to tell: of each subject of an alert at most once a minute, and of a hundred subjects at most."""
+class Throttle:
+    """Decides whether to report an alert: at most once a minute per subject, and at most a hundred subjects."""
 
     def __init__(self) -> None:
         self._told: dict[Alert, dict[str, float]] = {}
-        """When, the earliest first."""
+        """When each subject was last reported, earliest first."""
 
     def allows(self, name: Alert, subject: str, now: float) -> bool:
-        """Whether it may be told now; if so it is taken to be."""
+        """Whether it may be reported now. If so, it counts as reported."""
         told = self._told.setdefault(name, {})
         if _recent(told.get(subject), now):
             return False
@@ -60,12 +60,12 @@ class Restraint:
 
 
 def _recent(at: float | None, now: float) -> bool:
-    """An instant that is still to come is one of another loop's clock, and counts for nothing."""
+    """An instant in the future comes from another loop's clock and does not count."""
     return at is not None and 0 <= now - at < _PAUSE
 
 
 def moment() -> float:
-    """Seconds by the clock of the running loop; where none runs, by the one that loops go by."""
+    """Seconds by the running loop's clock, or by ``time.monotonic`` if no loop runs."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

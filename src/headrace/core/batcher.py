@@ -19,16 +19,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _Entry = tuple[T, asyncio.Future[R], float]
-"""An item, its answer, and when it came."""
+"""An item, its answer, and when it arrived."""
 
 
 class Batcher(Generic[T, R]):
     """Sends items in batches and hands each its answer.
 
-    A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds have gone by since an item came (None:
-    for ever); the operations behind it are safe to repeat. Meanwhile its items are set aside, by what ``apart`` says of
-    them: of a store that is there in part, who wants another part does not wait for the one that is away. A full store
-    is told at once. A batch that is refused for what is in it is sent item by item: none fails for its neighbours.
+    A trip that fails with ``Unavailable`` is repeated until ``patience`` seconds after an item arrived (None: forever);
+    the operations behind it are safe to repeat. Meanwhile its items are set aside, grouped by ``apart``: if only part
+    of a store is reachable, items for the reachable part do not wait. ``StoreFull`` is raised at once. If the store
+    rejects a batch for its contents, the items are sent one by one, so that none fails because of its neighbours.
     ``weigh`` and ``max_bytes`` bound a batch by size.
     """
 
@@ -56,15 +56,15 @@ class Batcher(Generic[T, R]):
         self._name = name
         self._waiting: list[_Entry[T, R]] = []
         self._aside: dict[Hashable, list[_Entry[T, R]]] = {}
-        """What waits for its part of the store to come back."""
+        """Items that wait for their part of the store to come back."""
         self._crowd = 0
-        """How many went with the last trip."""
+        """How many items the last trip carried."""
         self._busy = False
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     def submit(self, item: T) -> asyncio.Future[R]:
-        """Put an item in the buffer; the future is its answer, and its proof that it was stored."""
+        """Buffer an item. The future holds its answer, which proves that it was stored."""
         entry = self._entry(item)
         aside = self._aside.get(self._apart(item))
         if aside is not None:
@@ -82,14 +82,14 @@ class Batcher(Generic[T, R]):
         return item, loop.create_future(), loop.time()
 
     async def put(self, item: T) -> R:
-        """The answer to an item. Who comes alone after one that came alone makes the trip himself, which saves a task
-        and a turn of the loop; what arrives meanwhile goes with the next."""
+        """The answer to an item. A lone item that follows a lone item is sent directly, which saves a task and a turn
+        of the loop; what arrives meanwhile goes with the next trip."""
         if self._busy or self._crowd > 1 or self._aside:
             return await self.submit(item)
         self._busy = True
         self._quiet.clear()
         try:
-            await asyncio.sleep(0)  # a store that answers at once must not keep the others from their turn
+            await asyncio.sleep(0)  # a store that answers at once must not starve other coroutines
             [answer] = await self._send([item])
             return answer
         except StoreFull:
@@ -134,7 +134,7 @@ class Batcher(Generic[T, R]):
         return batch
 
     def _split(self, entries: list[_Entry[T, R]]) -> tuple[list[_Entry[T, R]], list[_Entry[T, R]]]:
-        """What goes with the next trip, and what is left; nobody waits for the others any more."""
+        """What goes with the next trip, and what is left. Items that nobody waits for any more are dropped."""
         waiting = [entry for entry in entries if not entry[1].done()]
         count = min(len(waiting), self._max_batch)
         if self._weigh is not None and self._max_bytes is not None:
@@ -147,8 +147,7 @@ class Batcher(Generic[T, R]):
         return waiting[:count], waiting[count:]
 
     async def _deliver(self, batch: list[_Entry[T, R]]) -> None:
-        """Send the batch, and hand out what comes of it. Raises ``Unavailable``: what has no answer then may be sent
-        again."""
+        """Send the batch and hand out the answers. After ``Unavailable``, items without an answer may be sent again."""
         try:
             answered = list(zip(batch, await self._send([item for item, _, _ in batch]), strict=True))
         except StoreFull as error:
@@ -178,7 +177,7 @@ class Batcher(Generic[T, R]):
             self._aside[part].append(entry)
 
     async def _persist(self, part: Hashable, error: Unavailable) -> None:
-        """Send what waits for a part until it gets through, its patience ends, or nobody waits for it any more."""
+        """Repeat the items of one part until they get through, their patience ends, or nobody waits for them."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         pause = backoff.pause()

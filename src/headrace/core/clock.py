@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux's monotonic clock stands still while the machine is suspended, and leases do not."""
+"""Linux's monotonic clock stands still while the machine is suspended; leases do not."""
 
 
 class Clock(Protocol):
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> float:
-        """Seconds by a clock that is never set, and goes on while the machine sleeps: for the age of leases."""
+        """Seconds by a clock that is never set and keeps running while the machine sleeps: for the age of leases."""
         ...
 
 

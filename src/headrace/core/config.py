@@ -25,21 +25,21 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     concurrency: int = 10
     """Jobs that run at the same time."""
     prefetch: int = 500
-    """At most so many leased jobs wait for a slot; how many really do follows the pace of the handlers."""
+    """At most this many leased jobs wait for a slot; how many do depends on how fast the handlers are."""
     lease: Length = "30s"
-    """A job whose worker has not been heard of for so long is taken back."""
+    """A job is taken back when its worker has not been heard from for this long."""
     poll: Length = "5s"
-    """How often an idle worker looks although no hint came."""
+    """How often an idle worker looks for jobs without a hint."""
     poll_blind: Length = "250ms"
     """The same on a store that gives no hints."""
     reap: Length = "5s"
     """How often leases of vanished workers are looked for."""
     max_lost: int = 2
-    """A job lost more often than this, in a row, is a dead letter; on its last chance it runs with none beside it."""
+    """A job lost more often than this in a row becomes a dead letter. On its last chance it runs alone."""
     grace: Length = "10s"
-    """How long running jobs may go on after a stop is asked for; then they are cancelled and go back to the queue."""
+    """How long running jobs may go on after a stop is requested; then they are cancelled and requeued."""
     name: str = "host-pid"
-    """What the worker is called: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
+    """The worker's name: ``host-pid``, ``hostname``, ``pod``, ``random``, or a name of your own."""
     executor: str = "thread"
     """Where plain functions run: ``thread`` or ``process``. Async functions always run on the loop."""
 
@@ -49,11 +49,11 @@ class PayloadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     max_size: int = 16 * 1024 * 1024
     compress_over: int | None = 1_024
-    """Cells longer than this are compressed where it pays; None never compresses."""
+    """Cells longer than this are compressed if that makes them smaller; None: never."""
 
 
 class Keep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much of one place is kept. Whatever is over any of the three bounds goes, oldest first."""
+    """How much is kept in one place. Whatever exceeds one of the three bounds is removed, oldest first."""
 
     age: Length = "1d"
     count: int = 100_000
@@ -64,15 +64,15 @@ class PlannerSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """How a worker plans schedules."""
 
     every: Length = "10s"
-    """How often it looks for schedules to plan, at least."""
+    """At least how often it looks for schedules to plan."""
     ahead: Length = "60s"
     """How long before its instant a slot is planned; at most 7 days."""
     batch: int = 100
     """Schedules in one trip."""
     shard: int = 0
     shards: int = 1
-    """Of so many shares of all schedules, plan only this one: for planners with 100,000 and more between them. There
-    should be a worker for every share: others plan those without one, but late."""
+    """Split all schedules into ``shards`` shares, and plan only share ``shard``: for 100,000 schedules and more. Run a
+    worker for every share; other workers plan a share without one, but late."""
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,10 +83,10 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cancelled: Keep = Keep(bytes=64 * 1024 * 1024)
     failed: Keep = Keep(age="7d", bytes=512 * 1024 * 1024)
     ticks: Keep = Keep(age="7d", count=1_000_000)
-    """What became of slots of schedules."""
+    """Ticks: what became of the slots of schedules."""
     keys: int = 10_000_000
-    """How many keys may outlive the records of their jobs: a key stays taken for ``result_ttl`` whatever else goes.
-    Where there are more, those go that would be free first, and an alert says so."""
+    """How many keys may outlive the records of their jobs. A key stays taken for ``result_ttl``, whatever else is
+    removed. If there are more, those that would be free first are freed early, and an alert says so."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,9 +98,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     url: str = "sqlite:///headrace.db"
     result_ttl: Length = "1h"
-    """How long results can be fetched and completed keys stay taken, unless task or job say otherwise."""
+    """How long results can be fetched and completed keys stay taken, unless the task or the job says otherwise."""
     patience: Length = "30s"
-    """How long an enqueue is tried again while the store is away."""
+    """How long an enqueue is repeated while the store is away."""
     worker: WorkerSettings = WorkerSettings()
     payloads: PayloadSettings = PayloadSettings()
     retention: RetentionSettings = RetentionSettings()
@@ -110,7 +110,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         _check(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the secrets of the URL, for reprs: those end up in logs."""
+        """The settings without the secrets of the URL, for reprs, which end up in logs."""
         told = {name: getattr(self, name) for name in self.__struct_fields__}
         return list((told | {"url": url_without_secrets(self.url)}).items())
 
@@ -139,7 +139,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[str, ...] = ()) -> None:
-    """Tell of the first name that there is no setting for, with the one that may have been meant."""
+    """Refuse the first unknown name, and suggest the setting that may have been meant."""
     hints, parts = get_type_hints(part), parts_of(part)
     for name, value in given.items():
         if name in hints:
@@ -219,16 +219,16 @@ def _from_files() -> dict[str, Any]:
 
 
 _AHEAD = "7d"
-"""Half of the days that a store which keeps jobs by the day of their making is ahead."""
+"""Half of the time for which a store with one partition per day makes partitions ahead."""
 _DEEPEST = 8
-"""More tables in tables than there are settings for."""
+"""Deeper than any settings are nested."""
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any], depth: int = 0) -> None:
     for name, value in layer.items():
         if isinstance(value, Mapping):
             if depth == _DEEPEST:
-                raise ConfigError(f"settings: {shown(name)} is nested too deeply, or a table holds itself")
+                raise ConfigError(f"settings: {shown(name)} is nested too deeply, or a table contains itself")
             place = into.setdefault(name, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"{name}: expected a table of settings, got {shown(place)}")

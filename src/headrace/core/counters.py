@@ -11,11 +11,11 @@ from headrace.core.alerts import moment
 from headrace.core.events import Event, EventKind
 
 BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0)
-"""Seconds: lengths are told apart by these."""
+"""The bounds of the histograms, in seconds."""
 OTHER = "other"
 _MOST = 100
 
-# Looked up once: on Python 3.11 the member of an enum costs more to find than all else that an event takes here.
+# Looked up once: on Python 3.11 finding an enum member costs more than everything else done here for an event.
 _STARTED, _ALERT = EventKind.STARTED, EventKind.ALERT
 _TICKS = {EventKind.TICK_FIRED: "fired", EventKind.TICK_SKIPPED: "skipped", EventKind.TICK_MISSED: "missed"}
 _RAN = frozenset({EventKind.COMPLETED, EventKind.SNOOZED})
@@ -23,7 +23,7 @@ _MAY_HAVE_RUN = frozenset({EventKind.RETRYING, EventKind.FAILED, EventKind.CANCE
 
 
 class Lengths:
-    """How long something took: how often, in all, at most, and how often up to each bound."""
+    """A histogram of durations: count, sum, maximum, and the count up to each bound."""
 
     __slots__ = ("_counts", "_longest", "_total")
 
@@ -33,7 +33,7 @@ class Lengths:
         self._longest = 0.0
 
     def add(self, seconds: float) -> None:
-        """Once more."""
+        """Count one duration."""
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += seconds
         if seconds > self._longest:
@@ -51,7 +51,7 @@ class Lengths:
 
 
 class Counters:
-    """Counts the events of a process. Of queues and of tasks a hundred are told apart; the rest are ``other``.
+    """Counts the events of a process. A hundred queues and a hundred tasks are counted by name, the rest as ``other``.
 
     >>> import asyncio
     >>> from headrace import App, Counters
@@ -105,10 +105,10 @@ class Counters:
     def snapshot(self) -> dict[str, Any]:
         """What was counted so far, as plain data that JSON can carry; callable from any thread.
 
-        ``events``: by kind, each of them. ``queues``: those that are of a queue, by queue and kind. ``ticks``: slots,
-        with ``coverage`` (of fired and missed ones the share that fired; None: there were none) and ``per_second``.
-        ``late``: how long after they were due the jobs of slots were started. ``waited``: the same for all jobs, by
-        queue. ``ran``: how long they ran, by task. ``alerts``: by name. ``seconds``: since the first event.
+        ``events``: by kind. ``queues``: events of queues, by queue and kind. ``ticks``: slots, with ``coverage`` (of
+        the slots that fired or were missed, the share that fired; None: there were none) and ``per_second``. ``late``:
+        how long after their due time the jobs of slots were started. ``waited``: the same for all jobs, by queue.
+        ``ran``: how long jobs ran, by task. ``alerts``: by name. ``seconds``: since the first event.
         """
         with self._lock:
             seconds = 0.0 if self._since is None else max(0.0, moment() - self._since)
@@ -132,7 +132,7 @@ class Counters:
 
 
 def _apart(known: dict[str, Any], name: str) -> str:
-    """The name, while there is room for it; events of no queue always have some."""
+    """The name, or ``other`` if a hundred are known already. The empty name is always kept."""
     return name if name in known or not name or len(known) < _MOST else OTHER
 
 

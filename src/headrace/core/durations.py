@@ -1,4 +1,4 @@
-"""Lengths of time as people write them, to microseconds."""
+"""Durations as people write them, in microseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 10 * 366 * _UNITS["d"]
 
 
 def micros(value: Duration, what: str = "duration") -> int:
-    """The length in microseconds.
+    """The duration in microseconds.
 
     >>> micros("1h30m"), micros(0.25), micros("250ms")
     (5400000000, 250000, 250000)
@@ -34,7 +34,7 @@ def micros(value: Duration, what: str = "duration") -> int:
         kind = type(value).__name__
         raise ConfigError(f"{what}: expected seconds, a string like '30s' or a timedelta, got {kind} {shown(value)}")
     if not 0 <= length <= LONGEST:
-        raise ConfigError(f"{what}: expected between nothing and ten years, got {shown(value)}")
+        raise ConfigError(f"{what}: expected between 0 and ten years, got {shown(value)}")
     return length
 
 
@@ -42,7 +42,7 @@ def _parse(text: str, what: str) -> int:
     compact = text.replace(" ", "") if len(text) <= _LONGEST_TEXT else ""
     parts = _PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise ConfigError(f"{what}: expected a length of time like '30s', '1h30m' or '250ms', got {shown(text)}")
+        raise ConfigError(f"{what}: expected a duration like '30s', '1h30m' or '250ms', got {shown(text)}")
     return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
@@ -63,7 +63,7 @@ def spell(length: int) -> str:
 
 
 def spell_roughly(length: int) -> str:
-    """Microseconds as people write them, without their small change.
+    """Microseconds as people write them, cut to whole seconds (below a second, to whole milliseconds).
 
     >>> spell_roughly(89_950), spell_roughly(5_400_123_456)
     ('89ms', '1h30m')
@@ -73,7 +73,7 @@ def spell_roughly(length: int) -> str:
 
 
 def spell_exactly(length: int) -> str:
-    """Microseconds as people write them, to the last one.
+    """Microseconds as people write them, without loss.
 
     >>> spell_exactly(5_400_000_001), spell_exactly(600_000_000)
     ('1h30m1us', '10m')

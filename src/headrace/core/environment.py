@@ -24,12 +24,12 @@ _OF_THE_CLI = "HEADRACE_CLI_"
 _OF_A_SERVICE = re.compile(
     r"HEADRACE_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""What Kubernetes and links of Docker put into the environment for services called ``headrace`` or ``headrace-…``."""
+"""What Kubernetes and Docker links set for services called ``headrace`` or ``headrace-…``."""
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _NEAR, _FAR = 0.85, 0.6
 """How similar a name must be to be taken for a setting, and to be named in a hint."""
 _SHORT = 4
-"""In names of so many letters one wrong letter is much."""
+"""In names this short, a single wrong letter counts."""
 _warned: set[str] = set()
 
 
@@ -59,9 +59,9 @@ def from_env(env: Mapping[str, str], settings: type[Struct]) -> dict[str, Any]:
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{variable}: {parent} has a value of its own and can have no parts")
+                raise ConfigError(f"{variable}: {parent} is a single value and cannot have parts; unset one of them")
         if isinstance(place.get(leaf), dict):
-            raise ConfigError(f"{variable}: it has parts and can have no value of its own")
+            raise ConfigError(f"{variable}: it has parts and cannot be a single value; unset one of them")
         place[leaf] = float(value) if known[path] == Length and _SECONDS.fullmatch(value) else value
     return found
 
@@ -81,9 +81,9 @@ def _named(settings: type[Struct], path: Path = ()) -> Iterator[tuple[Path, Any]
 
 
 def _tell_unknown(variable: str, path: Path, known: Mapping[Path, Any]) -> None:
-    """Refuse what was meant as a setting; warn of another variable, once: whoever set it may have a use for it."""
+    """Refuse a variable that was meant as a setting. Warn once about any other: something else may use it."""
     single = [one for one in known if all(other[:-1] != one for other in known)]
-    text = f"the variable {variable} in the environment is no setting"
+    text = f"the environment variable {variable} is not a setting"
     meant = [one for one in single if one[-1] == path[-1]] or _similar(path, single, _NEAR)
     if meant:
         raise ConfigError(f"settings: {text}; did you mean {_variables(meant, ' or ')}?")
@@ -93,7 +93,7 @@ def _tell_unknown(variable: str, path: Path, known: Mapping[Path, Any]) -> None:
     if variable not in _warned:
         _warned.add(variable)
         guess = "".join(f"; did you mean {_variables([one])}?" for one in _similar(path, single, _FAR))
-        log.warning("%s, and is left alone%s", text, guess)
+        log.warning("%s and is ignored%s", text, guess)
 
 
 def _similar(path: Path, single: Iterable[Path], cutoff: float) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What observers are told: one flat struct per thing that happened in this process."""
+"""Events for observers: one flat struct for each thing that happened in this process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from headrace.core.alerts import Alert, Restraint, moment
-from headrace.core.functions import check_listener
+from headrace.core.alerts import Alert, Throttle, moment
+from headrace.core.callables import check_listener
 from headrace.text import shown
 
 log = logging.getLogger("headrace")
@@ -33,7 +33,7 @@ class EventKind(StrEnum):
     QUEUED = "queued"
     DEDUPLICATED = "deduplicated"
     REFUSED = "refused"
-    """Not stored: the queue, or the store, takes no more."""
+    """Not stored: the queue, or the store, is full."""
     STARTED = "started"
     COMPLETED = "completed"
     RETRYING = "retrying"
@@ -45,20 +45,20 @@ class EventKind(StrEnum):
     """A vanished worker's job was taken back."""
     LEASE_LOST = "lease_lost"
     RELEASED = "released"
-    """Given back unrun, or cut short by a stop: in the queue again."""
+    """In the queue again: given back before it ran, or cut short by a stop."""
     SWEPT = "swept"
     TICK_FIRED = "tick_fired"
     """A slot of a schedule was planned: its job is stored."""
     TICK_SKIPPED = "tick_skipped"
     """The job of the slot before was still alive."""
     TICK_MISSED = "tick_missed"
-    """Nobody planned a slot in time, and it is not made up for."""
+    """Nobody planned a slot in time, and it will not fire."""
     STORE_AWAY = "store_away"
     STORE_BACK = "store_back"
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
     ALERT = "alert"
-    """Somebody should look at something: ``event.alert`` names it, ``detail`` tells of it."""
+    """Somebody should look at something: ``event.alert`` names it, ``detail`` describes it."""
     ERROR = "error"
     """Something of yours (a hook, a job's outcome that cannot be stored) or the worker itself went wrong."""
 
@@ -87,21 +87,21 @@ class Event(Struct, frozen=True):
     attempt: int = 0
     worker: str = ""
     seconds: float = 0.0
-    """STARTED: waited since due. COMPLETED, RETRYING, FAILED: ran. ALERT ``store_slow``: the call took."""
+    """STARTED: since it was due. COMPLETED, RETRYING, FAILED: that it ran. ALERT ``store_slow``: that the call took."""
     result: Any = None
     error: BaseException | None = None
     detail: str = ""
     count: int = 0
-    """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: slots. SWEPT: records."""
+    """TICK_FIRED, TICK_SKIPPED, TICK_MISSED: how many slots. SWEPT: how many records."""
 
     @property
     def job_id(self) -> UUID | None:
-        """The id as a UUID; None where no job is concerned."""
+        """The id as a UUID; None if the event is not about a job."""
         return UUID(bytes=self.id) if self.id else None
 
     @property
     def alert(self) -> str:
-        """The name of the alert; empty where there is none."""
+        """The name of the alert; empty for other events."""
         return self.detail.partition(":")[0] if self.kind is EventKind.ALERT else ""
 
 
@@ -110,11 +110,11 @@ Observer = Callable[[Event], None]
 
 
 class Observers:
-    """Those who want to know. Falsy when there are none, so that the hot path need not build events for nobody."""
+    """All observers. Falsy when there are none, so that the hot path builds no events in vain."""
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
-        self._restraint = Restraint()
+        self._throttle = Throttle()
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -136,13 +136,13 @@ class Observers:
             self._tell_full(event)
 
     def alert(self, name: Alert, subject: str, sentence: str, **more: Any) -> None:
-        """Tell that somebody should look at ``subject``, in the log too; of each at most once a minute."""
-        if self._restraint.allows(name, subject, moment()):
+        """Alert observers to ``subject``, and log it; at most once a minute for each subject."""
+        if self._throttle.allows(name, subject, moment()):
             detail = f"{name.value}: {sentence}"
             log.warning("%s", detail, extra={"alert": name.value})
             if self:
                 self.tell(Event(EventKind.ALERT, detail=detail, **more))
 
     def _tell_full(self, event: Event) -> None:
-        sentence = f"a job was refused: as many wait in queue {shown(event.queue)}, or in the store, as may"
+        sentence = f"a job was refused: queue {shown(event.queue)}, or the store, is full; start workers or raise depth"
         self.alert(Alert.QUEUE_FULL, event.queue, sentence, queue=event.queue, task=event.task)

@@ -17,7 +17,8 @@ _FIXED = (0x7 << 76) | (0b10 << 62)
 
 
 class IdMaker:
-    """Makes ids whose order is the order of their making, even within one microsecond or when the clock steps back.
+    """Makes ids that sort in the order in which they were made, even within one microsecond or when the clock steps
+    back.
 
     >>> from headrace.core.clock import ManualClock
     >>> ids = IdMaker(ManualClock(), Random(1))
@@ -44,8 +45,8 @@ class IdMaker:
 
 
 class _Unguessable(Random):
-    """Randomness of a real process. It makes public ids, which give its state away: secrets come from elsewhere. A
-    forked child goes on with another seed than its parent, so that no two processes ever draw the same."""
+    """Randomness of a real process. Public ids are made from it and give its state away, so secrets come from
+    elsewhere. A forked child is reseeded, so that no two processes draw the same."""
 
     def __init__(self) -> None:
         super().__init__(secrets.randbits(256))
@@ -64,8 +65,8 @@ os.register_at_fork(after_in_child=_reseed)
 
 
 def secret_name(rng: Random) -> str:
-    """A name that nobody can guess: holders and inboxes. Only where ``rng`` was given a seed is it made from that.
-    Short, as stores write a holder down with every lease."""
+    """A name that nobody can guess, for holders and inboxes; made from ``rng`` only if that was given a seed. Short,
+    because stores write a holder with every lease."""
     bits = secrets.randbits(128) if isinstance(rng, _Unguessable) else rng.getrandbits(128)
     return urlsafe_b64encode(bits.to_bytes(16, "big")).decode().rstrip("=")
 

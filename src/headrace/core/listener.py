@@ -1,4 +1,4 @@
-"""Hints from the store to whoever should look."""
+"""Listens for hints from the store."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ async def listen(
     rng: Random,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Pass on hints until cancelled. After every (re)connection ``ready`` is called: whatever was missed meanwhile can
-    only be found by looking."""
+    """Pass on hints until cancelled. ``ready`` is called after every (re)connection, to look for what was missed."""
     backoff = Backoff(rng)
     while True:
         try:
@@ -35,5 +34,5 @@ async def listen(
         except Unavailable:
             await asyncio.sleep(backoff.pause())
         except Exception:
-            log.exception("the listener stumbled; it starts again")
+            log.exception("listening for hints failed; trying again")
             await asyncio.sleep(backoff.pause())

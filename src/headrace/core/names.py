@@ -27,31 +27,31 @@ def check_name(name: object, what: str, *, empty: bool = False) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidJob(f"{what}: {shown(name)} holds a lone surrogate, which is not text") from None
+        raise InvalidJob(f"{what}: {shown(name)} contains a lone surrogate, which is not text") from None
     if size > LONGEST:
         raise InvalidJob(f"{what}: expected at most {LONGEST} bytes in UTF-8, got {size}")
     if "\0" in name:
-        raise InvalidJob(f"{what}: {shown(name)} holds a NUL character")
+        raise InvalidJob(f"{what}: {shown(name)} contains a NUL character")
     if not name and not empty:
         raise InvalidJob(f"{what}: expected a name, got an empty string")
     return name
 
 
 def check_queue(name: object, what: str = "queue") -> str:
-    """The name, if jobs may go to a queue of that name: it has no control characters either. A stray line end would
-    send them where no worker listens. Queues that are there may be worked on, looked at and emptied by any name.
+    """The name, if jobs may go to a queue of that name. Control characters are refused: a stray line end would send
+    jobs where no worker listens. Existing queues of any name can still be worked on, looked at and emptied.
 
     >>> check_queue("mail")
     'mail'
     """
     checked = check_name(name, what)
     if _CONTROL.search(checked):
-        raise InvalidJob(f"{what}: {shown(name)} holds a control character; leave out line ends, tabs and the like")
+        raise InvalidJob(f"{what}: {shown(name)} contains a control character; remove line ends, tabs and the like")
     return checked
 
 
 def unknown_task(name: str, known: Collection[str]) -> str:
-    """What to say of a task that an app does not have.
+    """The message about a task that an app does not have.
 
     >>> unknown_task("send", ["shop.send", "shop.pay"])
     "this app has no task 'send' (did you mean 'shop.send'?)"
@@ -63,10 +63,10 @@ def unknown_task(name: str, known: Collection[str]) -> str:
 
 
 def worker_name(strategy: str, rng: Random) -> str:
-    """What a worker is called, by strategy, or ``strategy`` itself if it is none of them.
+    """A worker's name, by strategy; or ``strategy`` itself, if it is none of them.
 
-    It is for people. What fences leases is a secret that is new at every start, so a name that comes back after a
-    restart hides nothing.
+    It is for people. Leases are fenced by a secret that is new at every start, so a name may be the same after a
+    restart.
     """
     match strategy:
         case "random":

@@ -21,7 +21,7 @@ class Patience:
         self.seconds = seconds
 
     async def repeat(self, call: Callable[[], Awaitable[R]], final: type[Exception] = StoreFull) -> R:
-        """The answer to the call, or the last ``Unavailable``. An error that is ``final`` too is raised at once."""
+        """The answer to the call, or the last ``Unavailable``. An error that is also ``final`` is raised at once."""
         backoff = Backoff(self._rng)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.seconds

@@ -1,4 +1,4 @@
-"""Background tasks that belong to somebody who will end them."""
+"""Background tasks, each with an owner that ends it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("headrace")
 
 
 class Tasks:
-    """A set of running tasks: none is forgotten by the collector, none outlives ``close``, no error goes unseen."""
+    """A set of running tasks: none is garbage-collected early, none outlives ``close``, no error goes unseen."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -29,11 +29,11 @@ class Tasks:
             log.error("background task %s ended with an error", task.get_name(), exc_info=error)
 
     async def close(self, patience: float | None = None) -> None:
-        """Cancel whatever still runs and wait for it to end; after ``patience`` seconds leave behind what does not."""
+        """Cancel what still runs and wait for it to end; after ``patience`` seconds, leave the rest behind."""
         running = list(self._running)
         for task in running:
             task.cancel()
         if running:
             _, stubborn = await asyncio.wait(running, timeout=patience)
             for task in stubborn:
-                log.warning("%s would not be cancelled and is left behind", task.get_name())
+                log.warning("background task %s did not end when it was cancelled; it is left behind", task.get_name())

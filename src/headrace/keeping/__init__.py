@@ -1,1 +1,1 @@
-"""Keeping: what of the past stays, for how long, and who clears the rest away."""
+"""Keeping: what stays of the past and for how long, and the duty that removes the rest."""

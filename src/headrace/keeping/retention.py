@@ -12,7 +12,7 @@ from headrace.core.clock import Clock
 from headrace.core.config import Keep, RetentionSettings
 from headrace.core.durations import micros
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.slow import timed
+from headrace.core.slow_calls import timed
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam.protocol import Backend, Tidy
 from headrace.seam.records import Place, SweepClause
@@ -20,16 +20,17 @@ from headrace.seam.records import Place, SweepClause
 log = logging.getLogger("headrace")
 
 _FAILURES = 3
-"""Runs of one step that fail in a row until somebody should look at it."""
+"""Failures of a step in a row that raise an alert."""
 _SELDOM = 64
-"""Beats between two tries of a step that this worker may not do, in the end."""
+"""The most beats between two tries of a step that this worker is not allowed to do."""
 
 
 class Retention:
-    """Sweeps every place on a jittered beat, in small steps, until each is within its bounds; then has the store
-    tidied, where it needs that. Each of these steps fails by itself: the others go on.
+    """Sweeps every place on a jittered beat, in small steps, until each is within its bounds; then lets the store tidy
+    up, if it needs that. A step that fails does not stop the others.
 
-    Between steps it rests for as long as the last one took: a long backlog leaves half of the store to other work.
+    Between steps it rests for as long as the last one took, so that a long backlog leaves half of the store's time to
+    other work.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Retention:
         *,
         spare: int = 0,
     ) -> None:
-        """``spare``: what ended less than so long ago stays, in microseconds."""
+        """``spare``: what ended more recently than this stays, in microseconds."""
         self._backend = backend
         self._clock = clock
         self._rng = rng
@@ -64,20 +65,20 @@ class Retention:
             self._steps.append(_Step("days", self._tidier(backend.tidy)))
 
     async def run(self) -> None:
-        """Sweep until cancelled. What this worker may not do, it tries less and less often."""
+        """Sweep until cancelled. What this worker is not allowed to do is tried less and less often."""
         while True:
             await asyncio.sleep(self._every * (0.75 + self._rng.random() / 2))
             await self.sweep()
 
     def _tell_of_keys(self, freed: int) -> None:
         sentence = (
-            f"{freed} keys of completed jobs were freed before their result_ttl was over, as more than retention.keys ="
-            f" {self._keys} outlive the records of their jobs: their jobs may be enqueued again"
+            f"{freed} keys of completed jobs were freed before their result_ttl ended, because more than "
+            f"retention.keys = {self._keys} outlive the records of their jobs; their jobs can be enqueued again"
         )
         self._observers.alert(Alert.KEYS_FREED, "", sentence)
 
     async def sweep(self) -> int:
-        """One run of all steps; how much they removed. Raises nothing: what failed is told, and comes again."""
+        """Run all steps once; returns how much they removed. Raises nothing: what failed is reported and runs again."""
         removed = {step.name: await self._attempt(step) for step in self._steps if step.is_due()}
         if any(removed.values()):
             log.info("swept %s", ", ".join(f"{count} from {place}" for place, count in removed.items() if count))
@@ -87,11 +88,11 @@ class Retention:
         return sum(removed.values())
 
     def _warn(self, failing: Sequence[_Step]) -> None:
-        """Once for all that fail together, as when the store is away."""
+        """One alert for all steps that fail together, as when the store is away."""
         if failing:
             names = ", ".join(dict.fromkeys(step.name for step in failing))
             problem = failing[0].problem
-            sentence = f"{_FAILURES} sweeps of {names} in a row failed, and what has ended piles up: {problem}"
+            sentence = f"{_FAILURES} sweeps of {names} failed in a row, and old records pile up: {problem}"
             self._observers.alert(Alert.CLEANUP_FAILING, names, sentence, error=problem)
 
     async def _attempt(self, step: _Step) -> int:
@@ -102,12 +103,12 @@ class Retention:
             step.problem = error
         except ConfigError as error:
             if not step.forbidden:
-                log.warning("this worker does not sweep %s: %s", step.name, error)
+                log.warning("this worker is not allowed to sweep %s: %s", step.name, error)
             step.forbidden += 1
             step.rest = min(2**step.forbidden, _SELDOM) - 1
             return 0
         except Exception as error:
-            log.exception("a sweep of %s failed; the next one comes", step.name)
+            log.exception("a sweep of %s failed; it is tried again", step.name)
             step.problem = error
         else:
             step.failures = step.forbidden = 0
@@ -146,19 +147,19 @@ class Retention:
 
 
 class _Step:
-    """One thing to do on each beat, and how it went lately."""
+    """One thing to do on each beat, and how it went last time."""
 
     def __init__(self, name: str, run: Callable[[], Awaitable[int]]) -> None:
         self.name = name
         self.run = run
         self.problem: Exception | None = None
-        """Of the last run."""
+        """The error of the last run."""
         self.failures = 0
         """In a row."""
         self.forbidden = 0
-        """Times in a row that this worker was refused."""
+        """How often in a row this worker was not allowed to do it."""
         self.rest = 0
-        """Beats to pass over."""
+        """Beats to skip."""
 
     def is_due(self) -> bool:
         """Whether it is to run on this beat."""
@@ -169,7 +170,7 @@ class _Step:
 
 
 def _clause(place: Place, keep: Keep, spare: int = 0) -> SweepClause:
-    """Whoever keeps none keeps none, not even for a moment."""
+    """With a count of 0 nothing is kept, not even what is spared otherwise."""
     return SweepClause(
         place=place,
         older_than=micros(keep.age),

@@ -1,1 +1,1 @@
-"""Limits: policies of queues and tenants, rates, and what becomes of jobs that a full queue refuses."""
+"""Limits: policies of queues and tenants, rates, and jobs that a full queue refuses. Stores enforce the limits."""

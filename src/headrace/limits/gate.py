@@ -1,4 +1,4 @@
-"""What becomes of jobs that a queue has no room for."""
+"""What happens to jobs that a queue has no room for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.core.backoff import Backoff
 from headrace.errors import QueueFull
-from headrace.limits.room import Rooms
+from headrace.limits.fullness import Fullness
 from headrace.seam.records import Inserted, InsertStatus, Room, Row
 from headrace.types import NewJob
 
@@ -19,7 +19,7 @@ Send = Callable[[list[Row]], Awaitable[Sequence[Inserted]]]
 
 
 class Admission:
-    """Jobs on their way through the gate: those that were refused may take a detour, wait, or are told as refused."""
+    """Jobs on their way through the gate. A refused job may overflow to another queue, wait, or be given up."""
 
     def __init__(self, jobs: Sequence[NewJob], rows: Sequence[Row], answers: Sequence[Inserted]) -> None:
         self._jobs = jobs
@@ -28,39 +28,39 @@ class Admission:
         """As they were last sent."""
         self.answers = list(answers)
         self.under_way = False
-        """Whether some have been sent again, and are not answered yet."""
+        """Whether some have been sent again and not been answered yet."""
         self._rooms: dict[str, Room | None] = {}
-        """By the queues that were asked: what the store last told."""
+        """By queue: what the store last said about it."""
         self._learn(self.rows, answers)
 
     @property
     def refused(self) -> list[int]:
-        """The places of those that are not stored."""
+        """The positions of jobs that are not stored."""
         return [i for i, answer in enumerate(self.answers) if answer.status is InsertStatus.FULL]
 
     @property
     def full(self) -> list[str]:
-        """The queues that have no room for them: their own, and those that they overflow to."""
+        """The queues that have no room for them: their own, and those they overflow to."""
         jobs = [self._jobs[i] for i in self.refused]
         names = [name for job in jobs for name in (job.queue, job.overflow) if name is not None]
         return list(dict.fromkeys(names))
 
     def waiting(self) -> list[int]:
-        """Of these, those that wait for room; their rows lead to their own queues again."""
+        """The positions of refused jobs that wait for room; their rows go to their own queues again."""
         found = [i for i in self.refused if self._jobs[i].when_full == "block"]
         for i in found:
             self.rows[i] = self._home[i]
         return found
 
     def detour(self) -> list[int]:
-        """The places of those that another queue may take; their rows lead there now."""
+        """The positions of refused jobs that another queue may take; their rows go there now."""
         found = [i for i in self.refused if self._jobs[i].overflow is not None]
         for i in found:
             self.rows[i] = replace(self.rows[i], queue=self._jobs[i].overflow or "")
         return found
 
     def take(self, places: Sequence[int], answers: Sequence[Inserted]) -> bool:
-        """What became of rows that were sent again; whether any was stored."""
+        """Take the answers to rows that were sent again; returns whether any was stored."""
         for i, answer in zip(places, answers, strict=True):
             self.answers[i] = answer
         self._learn([self.rows[i] for i in places], answers)
@@ -72,10 +72,10 @@ class Admission:
                 self._rooms[row.queue] = answer.room
 
     def error(self, before: Sequence[Row] = (), after: Sequence[Row] = (), why: str = "") -> QueueFull:
-        """The error that tells which jobs are stored and which are not: of these, of those ``before``, which are, and
-        of those ``after``, which are not. ``why`` they are not waited for any more, if not for the lack of room."""
+        """The error that lists which jobs are stored: some of these, all ``before`` them, and none ``after`` them.
+        ``why``: the reason why nobody waits for room any more, if there is another one."""
         places = self.refused
-        rooms = Rooms({room.queue: room for name in self.full if (room := self._rooms.get(name))})
+        fullness = Fullness({room.queue: room for name in self.full if (room := self._rooms.get(name))})
         first = self._jobs[places[0]]
         refused = [*(self._home[i] for i in places), *after]
         admitted = [*before, *(row for i, row in enumerate(self._home) if i not in places)]
@@ -83,24 +83,24 @@ class Admission:
         which = f"{len(refused)} of {total} jobs were" if total > 1 else "the job was"
         pairs = list(dict.fromkeys((self._jobs[i].queue, self._jobs[i].overflow) for i in places))
         return QueueFull(
-            f"{which} not stored: {rooms.tell(pairs)}. " + (why or _advice(first, rooms)),
+            f"{which} not stored: {fullness.describe(pairs)}. " + (why or _advice(first, fullness)),
             queue=first.queue,
-            full=rooms.full(self.full),
+            full=fullness.full(self.full),
             admitted=[UUID(bytes=row.id) for row in admitted],
             refused=[UUID(bytes=row.id) for row in refused],
         )
 
 
-def _advice(job: NewJob, rooms: Rooms) -> str:
-    """What else may be done, but for what the job says already."""
+def _advice(job: NewJob, fullness: Fullness) -> str:
+    """What the user could do, except for what the job asks for already."""
     wishes = [] if job.when_full == "block" else ["when_full='block'"]
-    wishes += [] if job.overflow is not None or rooms.store_full else ["overflow=…"]
+    wishes += [] if job.overflow is not None or fullness.store_full else ["overflow=…"]
     said = f", enqueue with {' or '.join(wishes)}" if wishes else ""
     return f"Try again later{said}, start workers, or raise the depth"
 
 
 class Gate:
-    """Sends what was refused again, by the wishes of its jobs."""
+    """Sends refused jobs again, as each of them asks."""
 
     def __init__(self, send: Send, rng: Random, patience: float, closed: asyncio.Event) -> None:
         self._send = send
@@ -109,8 +109,8 @@ class Gate:
         self._closed = closed
 
     async def pass_through(self, admission: Admission) -> str:
-        """Detours first; then wait, as long as room is made at least every ``patience`` seconds and the client is not
-        closed; why those that still wait are not waited for any more."""
+        """Overflow first; then wait, as long as room is made at least every ``patience`` seconds and the client stays
+        open. Returns why nobody waits for the rest any more; empty: for lack of room."""
         await self._send_again(admission, admission.detour())
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(self._rng), loop.time() + self._patience
@@ -123,7 +123,7 @@ class Gate:
         return ""
 
     async def _closing(self, seconds: float) -> bool:
-        """Whether the client is closed before so long is over."""
+        """Whether the client is closed within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()

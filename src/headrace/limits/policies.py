@@ -1,4 +1,4 @@
-"""Policies on a store: how many jobs a queue takes in, and how fast, to whom and in which order it gives them out."""
+"""Policies of queues: how many jobs a queue takes in; and how fast, to whom and in which order it gives them out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from headrace.core.access import Owner
-from headrace.core.checks import check_limit
 from headrace.core.names import check_name, unknown_task
+from headrace.core.store_access import Owner
+from headrace.core.validation import check_limit
 from headrace.errors import ConfigError, Unavailable
 from headrace.limits.rates import RULES, check_count, check_rules, parse_rate, spell_rate
 from headrace.seam.instants import to_datetime
@@ -24,7 +24,7 @@ from headrace.types import Duration
 log = logging.getLogger("headrace")
 
 _TRIES = 20
-"""How often a change is made anew that another one came before."""
+"""How often a change is repeated if another one came first."""
 
 
 class PolicyInfo(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     ...     async with App("memory://") as app:
     ...         return await app.policies.set("mail", running=50, rate="100/s", tenant_running=5)
     >>> info = asyncio.run(main())
-    >>> info.running, info.rate, info.tenant_running, info.holders
+    >>> info.running, info.rate, info.tenant_running, info.tenant_workers
     (50, '100/s', 5, None)
     """
 
@@ -47,13 +47,13 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     tenant_running: int | None
     tenant_rate: str | None
     task_rates: dict[str, str]
-    holders: int | None
-    chunk: int | None
+    tenant_workers: int | None
+    tenant_batch: int | None
     ageing: float | None
     """In seconds."""
     group_running: int
     depth: int | None
-    governed: bool
+    fair: bool
     """Whether its tenants take turns."""
     paused_tasks: dict[str, datetime | None]
     """Until when; None: until they are resumed."""
@@ -85,18 +85,18 @@ class TenantInfo(Struct, frozen=True, kw_only=True):
     queue: str
     tenant: str
     waiting: int
-    """Jobs that wait, up to 10,000; those that wait for the turn of their group are not among them."""
+    """Jobs that wait, up to 10,000, without those that wait for their group."""
     running: int
     limit: int | None
     rate: str | None
-    """Its own, if it has them, instead of what the policy says for each."""
+    """Its own, if it has any; they replace those that the policy sets for each tenant."""
     paused: bool
     paused_until: datetime | None
     """When the pause ends by itself."""
     opens_at: datetime | None
-    """Its rate lets nothing through until then."""
+    """Its rate lets no job start before this."""
     workers: list[str]
-    """Those who hold jobs of it."""
+    """The workers that have jobs of it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can carry."""
@@ -104,28 +104,29 @@ class TenantInfo(Struct, frozen=True, kw_only=True):
 
 
 class Rules(TypedDict, total=False):
-    """What ``policies.set`` takes; None takes a rule away."""
+    """What ``policies.set`` takes; None removes a rule."""
 
     running: int | None
     rate: str | None
     tenant_running: int | None
     tenant_rate: str | None
     task_rates: Mapping[str, str] | None
-    holders: int | None
-    chunk: int | None
+    tenant_workers: int | None
+    tenant_batch: int | None
     ageing: Duration | None
     group_running: int | None
     depth: int | None
 
 
 class Policies:
-    """The policies of the queues of a store. They live there: every worker keeps to a change from its next claim on.
+    """The policies of a store's queues. They are kept in the store: every worker follows a change from its next claim
+    on.
 
     >>> import asyncio
     >>> from headrace import App
     >>> async def main() -> None:
     ...     async with App("memory://") as app:
-    ...         await app.policies.set("mail", rate="100/s", holders=2, chunk=20, depth=100_000)
+    ...         await app.policies.set("mail", rate="100/s", tenant_workers=2, tenant_batch=20, depth=100_000)
     ...         await app.policies.limit_tenant("mail", "acme", running=20)
     ...         await app.policies.pause("mail", tenant="trial", lasts="1h")
     ...         for tenant in await app.policies.tenants("mail"):
@@ -138,24 +139,25 @@ class Policies:
     def __init__(self, owner: Owner, tasks: Collection[str] = ()) -> None:
         self._owner = owner
         self._tasks = tasks
-        """Those of the app, if it has any: what else is named may be a typing error."""
+        """The app's tasks, if it has any; another name may be a typo."""
         self._doubted: set[str] = set()
 
     async def set(self, queue: str, **rules: Unpack[Rules]) -> PolicyInfo:
-        """Change rules of a queue; those that are not named stay, None takes one away.
+        """Change rules of a queue. Rules that are not named stay; None removes one.
 
-        ``running`` jobs at once, and no more than ``rate`` started (``"100/s"``, ``"5/10m"``, ``"100/s, burst 20"``);
-        ``tenant_running`` and ``tenant_rate`` the same for every tenant, ``task_rates`` for single tasks, by their full
-        names, and all of them at once; ``holders``: so many workers have jobs of one tenant at once; ``chunk``: so many
-        jobs a tenant gets when it is its turn, 10 unless told; ``ageing``: waiting so long makes up for one step of
-        priority; ``group_running``: so many jobs of a group at once; ``depth``: so many jobs may wait.
+        ``running``: how many jobs run at once. ``rate``: how many start (``"100/s"``, ``"5/10m"``, ``"100/s, burst
+        20"``). ``tenant_running`` and ``tenant_rate``: the same for each tenant. ``task_rates``: the rates of tasks, by
+        their full names; all of them are replaced. ``tenant_workers``: how many workers have jobs of one tenant at
+        once. ``tenant_batch``: how many jobs a tenant gets when it is its turn, 10 by default. ``ageing``: how long a
+        wait makes up for one step of priority. ``group_running``: how many jobs of a group run at once. ``depth``: how
+        many jobs may wait.
         """
         checked = check_rules(rules)
-        self._doubt(checked.get("task_rates", ()), "its rate holds all the same")
+        self._doubt(checked.get("task_rates", ()), "its rate is set all the same")
         return await self._set(check_name(queue, "queue"), checked)
 
     async def limit_store(self, depth: int | None) -> PolicyInfo:
-        """Let so many jobs wait in all queues together; None: any number."""
+        """Limit how many jobs wait in all queues together; None: any number."""
         return await self._set(STORE, check_rules({"depth": depth}))
 
     async def _set(self, queue: str, rules: dict[str, Any]) -> PolicyInfo:
@@ -164,10 +166,10 @@ class Policies:
             policy = replace(await self._policy(store, queue), **rules)
             if await store.save(policy, self._owner.client.clock.stamp()):
                 return await self.get(queue) if queue else _policy_info(PolicyState(policy))
-        raise Unavailable(f"the policy of queue {queue!r} is being changed by others all the time; try again")
+        raise Unavailable(f"others keep changing the policy of queue {queue!r}; try again")
 
     async def get(self, queue: str) -> PolicyInfo:
-        """The rules of a queue; one that has none has an empty policy."""
+        """The rules of a queue; empty if it has none."""
         name = check_name(queue, "queue")
         found = await (await self._store()).find([name], self._owner.client.clock.stamp())
         return _policy_info(found[0] if found else PolicyState(Policy(queue=name)))
@@ -180,8 +182,8 @@ class Policies:
     async def limit_tenant(
         self, queue: str, tenant: str, *, running: int | None = None, rate: str | None = None
     ) -> None:
-        """Give one tenant bounds of its own in a queue, instead of what the policy says for each; with neither it has
-        none any more."""
+        """Give one tenant limits of its own in a queue. They replace those that the policy sets for each tenant; with
+        neither, they are removed."""
         limit = TenantLimit(
             check_name(queue, "queue"),
             check_name(tenant, "tenant", empty=True),
@@ -191,7 +193,7 @@ class Policies:
         await (await self._store()).limit(limit, self._owner.client.clock.stamp())
 
     async def tenants(self, queue: str, *, after: str | None = None, limit: int = 100) -> Sequence[TenantInfo]:
-        """The tenants of a queue, by name, those above ``after``. A queue without rules does not know its tenants."""
+        """The tenants of a queue after ``after``, by name. A queue without rules does not know its tenants."""
         check_limit(limit)
         store = await self._store()
         most = self._owner.client.limits.max_batch
@@ -208,18 +210,18 @@ class Policies:
     async def pause(
         self, queue: str, *, tenant: str | None = None, task: str | None = None, lasts: Duration | None = None
     ) -> None:
-        """No worker claims from the queue, or jobs of one tenant or task in it, for so long, or until that is resumed.
-        Jobs that run go on. A task is named in full."""
+        """Pause the queue, or one tenant or task in it, for ``lasts`` or until it is resumed: no worker claims its
+        jobs. Running jobs go on. Name a task in full."""
         await self._owner.client.pause(queue, lasts, tenant=tenant, task=task)
-        self._doubt([] if task is None else [task], "the pause holds all the same")
+        self._doubt([] if task is None else [task], "it is paused all the same")
 
     async def resume(self, queue: str, *, tenant: str | None = None, task: str | None = None) -> None:
-        """Workers may claim again what was paused."""
+        """End a pause: workers may claim again."""
         await self._owner.client.resume(queue, tenant=tenant, task=task)
-        self._doubt([] if task is None else [task], "what is paused under other names stays so")
+        self._doubt([] if task is None else [task], "only this name is resumed")
 
     def _doubt(self, tasks: Iterable[str], what: str) -> None:
-        """Warn, once for each name, of tasks that this app does not have: another one on the store may."""
+        """Warn, once for each name, of tasks that this app does not have; another app on the store may."""
         if not self._tasks:
             return
         for task in tasks:
@@ -234,7 +236,7 @@ class Policies:
     async def _store(self) -> PolicyStore:
         policies = (await self._owner.client.backend()).policies
         if policies is None:
-            raise ConfigError("this store keeps no policies of queues")
+            raise ConfigError("this store does not keep policies; SQLite, PostgreSQL and Valkey do")
         return policies
 
 
@@ -249,7 +251,7 @@ def _policy_info(state: PolicyState) -> PolicyInfo:
         "ageing": None if policy.ageing is None else policy.ageing / 1e6,
     }
     paused = {task: _moment(until) for task, until in state.paused_tasks.items()}
-    return PolicyInfo(queue=policy.queue, governed=state.governed, paused_tasks=paused, **rules)
+    return PolicyInfo(queue=policy.queue, fair=state.governed, paused_tasks=paused, **rules)
 
 
 def _tenant_info(state: TenantState) -> TenantInfo:

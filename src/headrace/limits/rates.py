@@ -17,7 +17,7 @@ _RATE = re.compile(r"([0-9]{1,9})/((?:[0-9.]*[a-z]+)+?)(?:,burst([0-9]{1,9}))?")
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _DAY = 86_400_000_000
 _LONGEST_BURST = 30 * _DAY
-"""A burst is saved up in no longer than this."""
+"""The longest time in which a burst may build up."""
 _MOST_BURST = 999_999_999
 _MOST = 2**31 - 1
 _EXPECTED = "expected a rate like '100/s', '5/10m' or '100/s, burst 20'"
@@ -26,7 +26,7 @@ RULES = tuple(name for name in Policy.__struct_fields__ if name not in ("queue",
 
 
 def parse_rate(given: object, what: str) -> Rate:
-    """The rate of ``"100/s"``, ``"5/10m"`` or ``"100/s, burst 20"``; the burst is the number itself unless told.
+    """The rate of ``"100/s"``, ``"5/10m"`` or ``"100/s, burst 20"``; by default, the burst is the number itself.
 
     >>> parse_rate("100/s", "rate")
     Rate(every=10000, burst=100)
@@ -54,7 +54,7 @@ def _checked(rate: Rate, given: object, what: str) -> Rate:
         raise ConfigError(f"{what}: expected a burst of at most {_MOST_BURST:,}, got {shown(given)}")
     if rate.every > _DAY or rate.every * rate.burst > _LONGEST_BURST:
         raise ConfigError(
-            f"{what}: expected at least one job a day, and a burst of at most what 30 days bring, got {shown(given)}"
+            f"{what}: expected at least one job a day, and a burst of at most 30 days' worth, got {shown(given)}"
         )
     return rate
 
@@ -79,7 +79,7 @@ def spell_rate(rate: Rate) -> str:
 
 
 def _jobs(every: int, length: int) -> range:
-    """All numbers of jobs in such a length of which one per ``every`` is what is made."""
+    """All numbers of jobs per ``length`` that amount to one job per ``every``."""
     least = -(-length // every)
     most = length if every == 1 else (length - 1) // (every - 1)
     return range(least, min(most, length, _MOST_BURST) + 1)
@@ -157,8 +157,8 @@ _CHECKS: dict[str, Any] = {
     "tenant_running": _count,
     "tenant_rate": _rate,
     "task_rates": _rates,
-    "holders": _count,
-    "chunk": _count,
+    "tenant_workers": _count,
+    "tenant_batch": _count,
     "ageing": _ageing,
     "group_running": _turns,
     "depth": _depth,

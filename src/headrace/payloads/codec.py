@@ -3,8 +3,8 @@
 A cell is ``kind (1 byte) · CRC-32 (4 bytes) · body``. The kind says how the body was made, so a cell can be read
 whatever the settings are today; the checksum tells damage from nonsense. Only data is ever decoded, never code.
 
-A cell that begins with ``{`` is a bare JSON object, without a kind and a checksum: what those write who have no
-envelope at hand, like a function in SQL. No kind is 123, the code of ``{``.
+A cell that begins with ``{`` is a bare JSON object, without a kind and a checksum: it was written where no envelope is
+at hand, as by a function in SQL. No kind is 123, the code of ``{``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _HEAD = 5
 _NAMES = {RAW: "raw bytes", JSON: "JSON", MSGPACK: "MessagePack"}
 _MAX_DEPTH = 64
 _NO_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[^"\[\]{}]++', re.DOTALL)
-"""Of JSON: texts, and all else but brackets."""
+"""In JSON: strings, and everything else but brackets."""
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _OPENS = ord("[")
 _PLAIN = frozenset((str, int, bool, type(None), bytes))
-"""Nothing is in them, and they are what they look like."""
+"""Types whose values contain no others."""
 _MIN_GAIN = 0.9
 _BARE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 ENCODABLE = (
@@ -73,12 +73,12 @@ class Serde(Protocol[T]):
 
 
 def check_serde(serde: Any) -> None:
-    """Refuse what is no serde, when it is given and not when it is used."""
+    """Refuse what is not a serde when it is given, not when it is used."""
     kind = getattr(serde, "kind", None)
     if type(kind) is not int or kind not in _NAMES:
-        raise ConfigError(f"a serde has a kind: RAW, JSON or MSGPACK; {shown(serde)} has {shown(kind)}")
+        raise ConfigError(f"serde: expected kind RAW, JSON or MSGPACK, got {shown(kind)} from {shown(serde)}")
     if not callable(getattr(serde, "encode", None)) or not callable(getattr(serde, "decode", None)):
-        raise ConfigError(f"a serde encodes and decodes; {shown(serde)} does not")
+        raise ConfigError(f"serde: expected an object that can encode and decode, got {shown(serde)}")
 
 
 class JsonSerde(Generic[T]):
@@ -95,11 +95,11 @@ class JsonSerde(Generic[T]):
         self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
         self._typed = type is not Any
         self.type = type
-        """What it is for; Any where nothing is checked."""
+        """The type that values are checked against; Any: none."""
         self._untyped_keys = _has_untyped_keys(type)
 
     def encode(self, value: T, most: int | None = None) -> bytes:
-        """Of a value that takes more than ``most`` bytes, the caller wants to know no more than that."""
+        """The value as JSON. More than ``most`` bytes are not checked: the caller refuses them."""
         body = _encoding(self._encoder.encode, value)
         if most is not None and len(body) > most:
             return body
@@ -131,7 +131,7 @@ class MsgpackSerde(Generic[T]):
         self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
         self._typed = type is not Any
         self.type = type
-        """What it is for; Any where nothing is checked."""
+        """The type that values are checked against; Any: none."""
 
     def encode(self, value: T) -> bytes:
         body = _encoding(self._encoder.encode, value)
@@ -191,7 +191,7 @@ class Envelope:
             raise CodecError(f"{what}: expected an envelope of at least {_HEAD} bytes, got {len(cell)}")
         kind, body = cell[0], cell[_HEAD:]
         if crc32(body) != int.from_bytes(cell[1:_HEAD], "big"):
-            raise CodecError(f"{what}: the checksum does not fit; the stored bytes are damaged")
+            raise CodecError(f"{what}: the checksum does not match; the stored bytes are damaged")
         if kind & _ZSTD:
             body = self._inflate(body, what)
             kind &= ~_ZSTD
@@ -223,7 +223,7 @@ class Envelope:
 
 
 def _bare(cell: bytes, what: str) -> bytes:
-    """The cell itself, if it is a JSON object: with no checksum, its form is all that tells it from damage."""
+    """The cell itself, if it is a JSON object. Without a checksum, only its form tells it from damage."""
     try:
         _decoding(_BARE.decode, cell)
         _decoding(bytes.decode, cell)
@@ -241,10 +241,10 @@ def show(kind: int, body: bytes) -> Any:
     return _decoding(msgspec.msgpack.decode, body) if kind == MSGPACK else body
 
 
-def told(error: Exception) -> str:
-    """What is wrong with a value, in words that fit into a sentence of ours.
+def worded(error: Exception) -> str:
+    """What is wrong with a value, worded for a message of ours.
 
-    >>> told(CodecError("Expected `int`, got `null` - at `$.count`"))
+    >>> worded(CodecError("Expected `int`, got `null` - at `$.count`"))
     'expected int, got None, at $.count'
     """
     said = str(error).replace("`null`", "None").replace("`", "").replace(" - at ", ", at ")
@@ -252,7 +252,7 @@ def told(error: Exception) -> str:
 
 
 def annotation(serde: Serde[Any]) -> str:
-    """The type that a serde is for, as it stands in code; nothing for one of your own, and where anything goes.
+    """The type that a serde is for, as written in code; empty for a serde of your own, and for Any.
 
     >>> annotation(JsonSerde(list[int]))
     'list[int]'
@@ -286,7 +286,7 @@ def _enc_hook(value: Any) -> Any:
 
 
 def _dec_hook(type: Any, value: Any) -> Any:
-    if type is object:  # the Any of those who annotate strictly
+    if type is object:  # what strict annotations say for Any
         return value
     if hasattr(type, "model_validate"):
         return type.model_validate(value)
@@ -313,7 +313,7 @@ def refuse_nan(value: Any) -> None:
 
 
 def _has_untyped_keys(hint: Any) -> bool:
-    """Whether values of the type may hold dicts whose keys nothing turns back into what they were."""
+    """Whether values of the type may contain dicts whose keys decoding cannot restore."""
     if hint in (Any, object, dict):
         return True
     inner = get_args(hint)
@@ -323,7 +323,7 @@ def _has_untyped_keys(hint: Any) -> bool:
 
 
 def _refuse_keys(value: Any) -> None:
-    """JSON has text for keys and nothing else; what comes back would differ from what was given."""
+    """JSON keys are text only: other keys would come back different."""
     todo: list[Any] = [value]
     while todo:
         item = todo.pop()

@@ -1,4 +1,4 @@
-"""Pack and unpack: the arrows from ``NewJob`` to ``Row``, and from a leased cell back to a value."""
+"""Pack and unpack: from ``NewJob`` to ``Row``, and from a leased cell back to a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.core.ids import IdMaker
 from headrace.core.names import check_name, check_queue
 from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.payloads.codec import JSON, RAW, Envelope, JsonSerde, Serde
-from headrace.payloads.large import LARGE
+from headrace.payloads.offload import LARGE
 from headrace.seam.instants import from_datetime
 from headrace.seam.records import Cells, Limits, Row
 from headrace.text import shown
@@ -42,7 +42,7 @@ class Packer:
         self._uncompressed = Envelope(max_size=size, compress_over=None)
 
     def instant(self, value: object, what: str) -> int:
-        """The instant of a datetime that a job may be due at."""
+        """The instant of a datetime, if a job may be due then."""
         return _instant(value, self._ids.clock.now(), what)
 
     def pack(self, job: NewJob, reply_to: str | None = None) -> Row:
@@ -58,7 +58,7 @@ class Packer:
         if job.overflow is not None:
             self._queue(job.overflow, "overflow")
             if job.overflow == job.queue:
-                raise InvalidJob(f"overflow: expected another queue than the job's own, got {shown(job.overflow)}")
+                raise InvalidJob(f"overflow: expected a queue other than the job's own, got {shown(job.overflow)}")
         return Row(
             id=self._id(job.id),
             queue=self._queue(job.queue, "queue"),
@@ -80,11 +80,11 @@ class Packer:
         )
 
     def _name(self, name: str, what: str) -> str:
-        """Names of queues, tasks and tenants come again and again: those that were found good are remembered."""
+        """Names of queues, tasks and tenants come again and again: valid ones are remembered."""
         try:
             if name in self._good_names:
                 return name
-        except TypeError:  # it cannot even be looked up
+        except TypeError:  # not hashable
             pass
         return _remember(check_name(name, what), self._good_names)
 
@@ -92,7 +92,7 @@ class Packer:
         try:
             if name in self._good_queues:
                 return name
-        except TypeError:  # it cannot even be looked up
+        except TypeError:  # not hashable
             pass
         return _remember(check_queue(name, what), self._good_queues)
 
@@ -108,15 +108,15 @@ class Packer:
         return {name: None if body is None else self._seal(body, name) for name, body in _changes(patch.sections)}
 
     def seal_result(self, value: T, serde: Serde[T]) -> bytes | None:
-        """A cell that holds what a handler returned; none for JSON's null, which is what most return. A large one is
-        left as it is, for ``compress``."""
+        """A cell with a handler's result; None for JSON's null, which is what most return. A large result is left
+        uncompressed, for ``compress``."""
         if value is None and serde.kind == JSON:
             return None
         body = self.encode(value, serde, "result")
         return (self.envelope if len(body) <= LARGE else self._uncompressed).seal(body, serde.kind, "result")
 
     def compress(self, cell: bytes) -> bytes:
-        """The same in a cell that is compressed, where that pays; callable from any thread."""
+        """The same cell compressed, if that makes it smaller; callable from any thread."""
         kind, body = self._uncompressed.open(cell, "result")
         return self.envelope.seal(body, kind, "result")
 
@@ -125,7 +125,7 @@ class Packer:
         return self.envelope.seal(self.encode(value, serde, what), serde.kind, what)
 
     def encode(self, value: T, serde: Serde[T], what: str) -> bytes:
-        """The value as bytes, not in a cell yet."""
+        """The value as bytes, without an envelope."""
         try:
             if isinstance(serde, JsonSerde):
                 return serde.encode(value, self.envelope.max_size)
@@ -147,7 +147,7 @@ class Packer:
             raise PayloadMissing("the job has no parameters section; it was enqueued without arguments") from None
 
     def new_id(self) -> bytes:
-        """The id for a job that is about to be made."""
+        """An id for a new job."""
         return self._ids.new()
 
     def _id(self, given: object) -> bytes:
@@ -156,7 +156,7 @@ class Packer:
         if given is None:
             return self._ids.new()
         if not isinstance(given, UUID):
-            raise InvalidJob(f"id: expected a UUID or nothing, got {type(given).__name__} {shown(given)}")
+            raise InvalidJob(f"id: expected a UUID or None, got {type(given).__name__} {shown(given)}")
         return given.bytes
 
     def _cells(self, job: NewJob) -> Cells:
@@ -238,7 +238,7 @@ def _headers(given: Mapping[str, str]) -> bytes:
     if not isinstance(given, Mapping) or not all(isinstance(x, str) for pair in given.items() for x in pair):
         raise InvalidJob(f"headers: expected a mapping of strings to strings, got {shown(given)}")
     if ours := next((name for name in given if name.startswith("headrace-")), None):
-        raise InvalidJob(f"headers: names that begin with headrace- are Headrace's own, got {shown(ours)}")
+        raise InvalidJob(f"headers: names that begin with headrace- are reserved, got {shown(ours)}")
     try:
         packed = _HEADERS.encode(dict(given))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Schedules: what users say, the calendar, plans, the planner, the ledger of slots."""
+"""Schedules: how users write them, the calendar, plans, the planner, the ledger of ticks. Nothing here runs jobs."""

@@ -1,4 +1,4 @@
-"""When a schedule fires: intervals and cron expressions, as slots on the line of time. Pure: no clock, no chance."""
+"""When a schedule fires: the slots of intervals and cron expressions. Pure: no clock, no randomness."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class EveryRule(Struct, frozen=True, tag="every"):
         return self.anchor + ((instant - self.anchor) // self.interval + 1) * self.interval
 
     def gap(self, slot: int) -> int:
-        """How far its nearest neighbour is from a slot."""
+        """The distance from a slot to its nearest neighbour."""
         return self.interval
 
     def count(self, slot: int, before: int) -> int:
-        """How many slots there are from this one on that come before an instant."""
+        """How many slots there are from this one on before an instant."""
         return max(0, -((slot - before) // self.interval))
 
 
 class CronRule(Struct, frozen=True, tag="cron"):
     """The slots of a cron expression, by the clocks of a time zone.
 
-    When clocks are put forward, the times of day that they skip fire once for all of them, at that very instant; when
-    they are put back, a time that they show twice fires the first time. But an expression whose minutes or hours begin
-    with a star names no time of day: it fires whenever clocks show what it says, the second time too, and never else.
+    When clocks go forward, the times of day that they skip fire once, all together, at that instant. When clocks go
+    back, a time that they show twice fires the first time. But an expression whose minutes or hours begin with a star
+    names no time of day: it fires whenever clocks show what it says, also the second time, and never otherwise.
 
     >>> rule = CronRule("30 6 * * *", "Europe/Madrid")
     >>> to_datetime(rule.after(1_800_000_000_000_000)).isoformat()
@@ -82,12 +82,12 @@ class CronRule(Struct, frozen=True, tag="cron"):
             return None
 
     def gap(self, slot: int) -> int:
-        """How far its nearest neighbour is from a slot."""
+        """The distance from a slot to its nearest neighbour."""
         return min(
             (abs(other - slot) for other in (self.before(slot), self.after(slot)) if other is not None), default=0
         )
 
-    # CronSim is given clocks without a zone: what becomes of times that clocks skip and repeat is said here.
+    # CronSim sees clocks without a zone: times that clocks skip or repeat are handled here.
 
     def _after(self, instant: int) -> int:
         expression, clocks, starred = self._parts()
@@ -135,22 +135,22 @@ class _Clocks:
         self._zone = zone
 
     def shown_at(self, instant: int) -> datetime:
-        """The time that they show."""
+        """The local time."""
         return to_datetime(instant).astimezone(self._zone).replace(tzinfo=None)
 
     def instants(self, time: datetime, *, starred: bool) -> list[int]:
-        """When a time fires: as a rule once."""
+        """The instants at which a local time fires: usually one."""
         first, second = (from_datetime(time.replace(tzinfo=self._zone, fold=fold)) for fold in (0, 1))
         if first <= second:
             return [first, second] if starred and first < second else [first]
         return [] if starred else [self._turn(second, first)]
 
     def put_back(self, since: int, until: int) -> int | None:
-        """When they are, within a day."""
+        """When the clocks go back between two instants at most a day apart; None: they do not."""
         return self._turn(since, until) if self._offset(since) > self._offset(until) else None
 
     def _turn(self, since: int, until: int) -> int:
-        """When they are put back or forward: later than ``since``, and at ``until`` at the latest."""
+        """When the clocks change: after ``since``, at ``until`` at the latest."""
         before = self._offset(since)
         while until - since > 1:
             middle = (since + until) // 2
@@ -183,7 +183,7 @@ def cron_rule(expression: object, tz: object) -> CronRule:
         fields = "minute hour day month weekday (or six fields, seconds first)"
         raise ConfigError(f"cron: expected {fields}, got {shown(expression)}: {error}") from None
     if rule.after(0) is None:
-        raise ConfigError(f"cron: {shown(expression)} names no day that there is")
+        raise ConfigError(f"cron: {shown(expression)} names a day that does not exist")
     return rule
 
 
@@ -197,7 +197,7 @@ def plain(expression: str) -> str:
 
 
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
-"""Names that mean another zone on each machine, or none: planners would not agree."""
+"""Names that mean different zones on different machines, or none: planners would disagree."""
 
 
 @lru_cache(maxsize=1_024)

@@ -1,4 +1,4 @@
-"""What a schedule does next: from its definition, how far it is planned, and the store's clock to a plan. Pure."""
+"""What a schedule does next: a plan from its definition, how far it is planned, and the store's clock. Pure."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from headrace.types import SECTIONS
 SCHEDULE, DELIVERY = "headrace-schedule", "headrace-delivery"
 """Further headers that the job of a slot carries."""
 SHORTEST = 1_000_000
-"""No slots come closer than this."""
+"""The least distance between slots."""
 LAST = 7_258_118_400_000_000
-"""The year 2200: no slot is later."""
+"""The year 2200: no slot comes later."""
 _MOST_MISSED = 1_000
 _LOOKS = 6
-"""In the time that slots are planned ahead, planners look so many times."""
+"""How often planners look during the time that slots are planned ahead."""
 _NAMED = 900
-"""Bytes of a schedule's name that a group's name has room for."""
+"""Bytes of a schedule's name that fit into a group's name."""
 _MOST_FIRED = 100
-"""Slots that one plan walks over."""
+"""Slots that one plan looks at."""
 
 
 class Misfire(StrEnum):
-    """What becomes of slots that nobody planned in time, as when no worker ran."""
+    """What happens to slots that nobody planned in time, as when no worker ran."""
 
     ONCE = "once"
-    """The last of them fires, for all."""
+    """The last of them fires for all."""
     SKIP = "skip"
     """None fires."""
     ALL = "all"
-    """Each fires that is not older than ``max_age``, or still in time."""
+    """Each fires that is not older than ``max_age``, or is still in time."""
 
 
 class Delivery(StrEnum):
@@ -80,7 +80,7 @@ class Template(Struct, frozen=True, omit_defaults=True):
 
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a schedule says, but for its name, queue and tenant, and whether it is enabled."""
+    """Everything about a schedule except its name, queue and tenant, and whether it is enabled."""
 
     rule: Rule
     template: Template
@@ -88,7 +88,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     misfire: Misfire = Misfire.ONCE
     max_age: int = 0
     grace: int = 60_000_000
-    """A slot counts as planned in time for so long after its instant."""
+    """How long after its instant a slot still counts as planned in time."""
     overlap: Overlap = Overlap.ALLOW
     queued: bool = False
     """Whether its jobs run one after the other, as a group of their own."""
@@ -96,12 +96,11 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int | None = None
     end: int | None = None
     max_runs: int | None = None
-    paced: bool = False
-    """Whether a function says how long it is until the next slot: only workers that have it plan the schedule."""
+    dynamic_interval: bool = msgspec.field(default=False, name="paced")  # the name in stores
+    """Whether a function says when the next slot comes: only workers that have it plan the schedule."""
 
     def __post_init__(self) -> None:
-        """A definition may come from anywhere, as from a store that others write to: each is checked, however it was
-        made. Raises ``ConfigError``."""
+        """Each definition is checked: it may come from a store that others write to. Raises ``ConfigError``."""
         if isinstance(self.rule, EveryRule):
             _within("interval", self.rule.interval, SHORTEST, LONGEST)
             _within("anchor", self.rule.anchor, -LAST, LAST)
@@ -113,13 +112,10 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
         _within("start", self.start, 0, LAST)
         _within("end", self.end, self.start or 0, LAST)
         if self.delivery is Delivery.AT_MOST_ONCE and self.misfire is not Misfire.SKIP:
-            raise ConfigError(
-                f"misfire: with delivery='at_most_once' late slots are skipped, got {self.misfire.value!r}"
-            )
+            raise ConfigError(f"misfire: expected 'skip' with delivery='at_most_once', got {self.misfire.value!r}")
         if self.queued and self.template.group is not None:
             raise ConfigError(
-                "overlap: with 'queue' the jobs are a group of their own; leave out "
-                f"group={shown(self.template.group)}, in which they take turns with other jobs too"
+                f"overlap: 'queue' makes the jobs a group of their own; leave out group={shown(self.template.group)}"
             )
 
     def pack(self) -> bytes:
@@ -140,8 +136,8 @@ _DECODER = msgspec.msgpack.Decoder(Definition)
 
 
 def unpack(packed: bytes) -> Definition:
-    """The definition that was packed so. Raises ``ConfigError`` if it says what no schedule may; and ``ValueError`` if
-    it cannot be read at all, as one that a newer version has made."""
+    """The definition in its packed form. Raises ``ConfigError`` if it is not valid, and ``ValueError`` if it cannot be
+    read at all, as when a newer version wrote it."""
     try:
         return _DECODER.decode(packed)
     except msgspec.ValidationError as error:
@@ -152,12 +148,12 @@ def unpack(packed: bytes) -> Definition:
 
 def _within(what: str, number: int | None, least: int, most: int) -> None:
     if number is not None and not least <= number <= most:
-        raise ConfigError(f"{what}: expected {least:,} to {most:,}, in microseconds where it is a time, got {number:,}")
+        raise ConfigError(f"{what}: expected {least:,} to {most:,} (times in microseconds), got {number:,}")
 
 
 def run_at(uid: bytes, slot: int, definition: Definition, nearest: int | None = None) -> int:
-    """When the job of a slot is due: jitter follows from schedule and slot, whoever works it out. ``nearest``: how far
-    the slot beside it is, where that may be nearer than the rule says."""
+    """When the job of a slot is due. Jitter depends on schedule and slot alone, so that all planners agree.
+    ``nearest``: the distance to the slot beside it, if that may be less than the rule says."""
     if not definition.jitter:
         return slot
     drawn = int.from_bytes(_digest(uid, slot)[:8], "big") / 2**63 - 1.0
@@ -166,7 +162,7 @@ def run_at(uid: bytes, slot: int, definition: Definition, nearest: int | None = 
 
 
 def job_id(uid: bytes, slot: int, due: int) -> JobId:
-    """The id of a slot's job: a UUIDv7 of the instant at which it is due, the same whoever makes it."""
+    """The id of a slot's job: a UUIDv7 of the instant at which it is due, the same from every planner."""
     value = int.from_bytes((due // 1_000).to_bytes(6, "big") + _digest(uid, slot)[:10], "big")
     value = value & ~(0xF << 76) | (0x7 << 76)
     return (value & ~(0b11 << 62) | (0b10 << 62)).to_bytes(16, "big")
@@ -177,16 +173,16 @@ def _digest(uid: bytes, slot: int) -> bytes:
 
 
 def look_at(schedule: Schedule, definition: Definition, slot: int | None, ahead: int) -> int | None:
-    """When somebody must look at the schedule for this slot. Not ahead where it matters how the job before fares, or
-    where a function sets the pace."""
+    """When a planner must look at the schedule for this slot. Not ahead if it matters what the job before does, or if a
+    function says when the next slot comes."""
     if slot is None:
         return None
-    exact = definition.overlap is not Overlap.ALLOW or definition.paced
+    exact = definition.overlap is not Overlap.ALLOW or definition.dynamic_interval
     return _look_at(run_at(schedule.uid, slot, definition), 0 if exact else ahead)
 
 
 def _look_at(due: int, ahead: int) -> int:
-    """Ahead, and at one of a few instants that all schedules share, so that a planner wakes for many at once."""
+    """Ahead, at one of a few instants that all schedules share, so that a planner wakes for many at once."""
     step = max(1, ahead // _LOOKS)
     return -((ahead - due) // step) * step if ahead else due
 
@@ -219,21 +215,21 @@ def tick(schedule: Schedule, definition: Definition, slot: int, due: int, now: i
 
 
 def _group(schedule: Schedule) -> str:
-    """That of all its jobs: it tells people which schedule it is, and is no longer than names may be."""
+    """The group of all its jobs. People can read the schedule's name in it, and it is not too long for a name."""
     name = schedule.name.encode()[:_NAMED].decode(errors="ignore")
     return f"{SCHEDULE}:{name}:{schedule.uid.hex()}"
 
 
 def make_plan(
-    schedule: Schedule, definition: Definition, now: int, ahead: int, pace: Callable[[], int | None] | None = None
+    schedule: Schedule, definition: Definition, now: int, ahead: int, interval: Callable[[], int | None] | None = None
 ) -> Plan:
-    """What to do now, and where the schedule stands then. ``pace`` is asked, when a slot fires, how long it is until
-    the next; None: as the rule says. Such a schedule is not planned ahead."""
-    return _Planning(schedule, definition, now, ahead, pace).plan()
+    """What to do now, and where the schedule stands afterwards. When a slot fires, ``interval`` says how long until the
+    next; None: as the rule says. Such a schedule is not planned ahead."""
+    return _Planning(schedule, definition, now, ahead, interval).plan()
 
 
 class _Planning:
-    """The making of one plan."""
+    """Makes one plan."""
 
     def __init__(
         self,
@@ -241,18 +237,18 @@ class _Planning:
         definition: Definition,
         now: int,
         ahead: int,
-        pace: Callable[[], int | None] | None,
+        interval: Callable[[], int | None] | None,
     ) -> None:
         self._schedule = schedule
         self._definition = definition
         self._now = now
-        exact = definition.overlap is not Overlap.ALLOW or pace is not None
+        exact = definition.overlap is not Overlap.ALLOW or interval is not None
         self._ahead = 0 if exact else ahead
         self._slot = schedule.slot
         self._left = _MOST_FIRED
         if definition.max_runs is not None:
             self._left = min(self._left, definition.max_runs - schedule.runs)
-        self._pace = pace
+        self._interval = interval
         late = max(definition.grace, definition.max_age if definition.misfire is Misfire.ALL else 0)
         self._deadline = now - late
         self._horizon = now + self._ahead
@@ -268,8 +264,8 @@ class _Planning:
         return Plan(schedule.name, schedule.uid, schedule.version, ticks, self._slot, when)
 
     def _due(self, slot: int) -> int:
-        paced = self._pace is not None and self._before is not None and self._before < slot
-        return run_at(self._schedule.uid, slot, self._definition, slot - (self._before or 0) if paced else None)
+        dynamic = self._interval is not None and self._before is not None and self._before < slot
+        return run_at(self._schedule.uid, slot, self._definition, slot - (self._before or 0) if dynamic else None)
 
     def _following(self, slot: int) -> int | None:
         if self._next is None or self._next[0] != slot:
@@ -281,7 +277,7 @@ class _Planning:
             self._before, self._slot = self._slot, self._following(self._slot)
 
     def _late(self, slot: int) -> bool:
-        """Whether a slot is past its deadline: it is, whatever its jitter, if the next one comes no later."""
+        """Whether a slot is past its deadline. Whatever its jitter, it is if the next slot is, too."""
         if self._definition.jitter and (following := self._following(slot)) is not None and following <= self._deadline:
             return True
         return self._due(slot) < self._deadline
@@ -291,7 +287,7 @@ class _Planning:
         return tick(self._schedule, self._definition, slot, due, self._now)
 
     def _make_up(self) -> Iterator[NewTick]:
-        """For slots that are past their deadline."""
+        """The ticks of slots that are past their deadline."""
         first = last = self._slot
         count = 0
         for _ in range(_MOST_MISSED):
@@ -300,7 +296,7 @@ class _Planning:
             last, count = slot, count + 1
             self._advance()
             if isinstance(rule := self._definition.rule, EveryRule) and self._slot is not None:
-                # Those that are late whatever their jitter is are not walked over one by one.
+                # Slots that are late whatever their jitter are not looked at one by one.
                 sure = rule.count(self._slot, self._surely_late(rule))
                 if sure > 1:
                     count += sure - 1
@@ -322,10 +318,10 @@ class _Planning:
         return before if self._definition.end is None else min(before, self._definition.end + 1)
 
     def _fire(self) -> Iterator[NewTick]:
-        """For slots whose time comes, and for those that are late and not missed."""
+        """The ticks of slots whose time comes, and of late slots that are not missed."""
         while self._left > 0 and (slot := self._slot) is not None and (due := self._due(slot)) <= self._horizon:
             yield self._tick(slot, due)
-            interval = None if self._pace is None else self._pace()
+            interval = None if self._interval is None else self._interval()
             if interval is None:
                 self._advance()
             else:

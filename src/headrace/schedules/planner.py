@@ -26,7 +26,7 @@ from headrace.types import Duration
 
 log = logging.getLogger("headrace")
 
-Pace = Callable[[str], Duration | None]
+IntervalFunction = Callable[[str], Duration | None]
 """How long until the next slot of the schedule of that name; None: as its rule says."""
 
 _KINDS = {
@@ -35,29 +35,29 @@ _KINDS = {
     TickOutcome.MISSED: EventKind.TICK_MISSED,
 }
 _LATER = 60_000_000
-"""When a schedule is looked at again that cannot be planned, as one that a newer version has made."""
-_PUT_OFF = "it is looked at again later"
+"""When to look again at a schedule that cannot be planned, as one that a newer version wrote."""
+_PUT_OFF = "it is tried again later"
 _AGAIN = 1_000_000
-"""When a store is asked again that did not answer."""
+"""When to ask a store again that did not answer."""
 _SELDOM = 64
-"""Beats between two looks of a worker that may not plan, in the end."""
+"""The most beats between two looks of a worker that is not allowed to plan."""
 _FRUITLESS = 3
-"""Rounds in a row in which others were faster, or the store carried nothing out, after which the planner rests."""
+"""The planner rests after this many rounds in a row in which others were faster or the store did nothing."""
 _BEHIND = 100
-"""So many schedules that nobody looked at in time: the planners do not keep up."""
+"""If nobody looked at this many schedules in time, the planners do not keep up."""
 _DESERTED = 3
-"""So many times in a row nobody looked: then others plan a schedule of that share."""
+"""After this many missed looks, others plan a schedule of that share."""
 _MOST_LEFT = 1_000
-"""Schedules that are left to others, and looked past for those behind them."""
+"""Schedules left to others that one look reads past, to reach those behind them."""
 _STAGGER = 0.2
-"""Seconds over which planners spread that all wait for one instant: the first one plans, the others find it done."""
+"""Planners that wait for one instant spread over this many seconds: the first one plans, the others find it done."""
 
 
 class Planner:
-    """Looks for schedules that must be looked at, on a jittered beat and whenever one is known to come up.
+    """Looks for schedules to plan, on a jittered beat and whenever one is known to come up.
 
-    It needs no leader: of several planners that plan one schedule, the store accepts one, and the others have done
-    nothing. One plan is under way at a time.
+    It needs no leader: if several planners plan one schedule, the store accepts one plan and ignores the others. One
+    plan is under way at a time.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Planner:
         rng: Random,
         observers: Observers,
         settings: PlannerSettings,
-        paces: Mapping[str, Pace] | None = None,
+        intervals: Mapping[str, IntervalFunction] | None = None,
     ) -> None:
         self._ticks = ticks
         self._clock = clock
@@ -78,22 +78,21 @@ class Planner:
         self._patience = 2 * self._beat
         self._ahead = micros(settings.ahead)
         self._look = Look(settings.batch, settings.shard, settings.shards)
-        self._paces = paces or {}
+        self._intervals = intervals or {}
         self._left: set[str] = set()
-        """Schedules of which it was told that they are left to others."""
+        """Schedules already logged as left to others."""
         self._help_at = 0.0
-        """When to look for shares that nobody looks after, by the loop's clock."""
+        """When to look for shares without a planner, by the loop's clock."""
         self._woken = asyncio.Event()
         self._forbidden = 0
-        """Looks in a row after which the store said that this worker may not plan."""
+        """How often in a row the store said that this worker is not allowed to plan."""
 
     def wake(self) -> None:
         """A schedule has changed: look now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Plan until cancelled, the first time at once. One who may not looks more and more seldom whether he may by
-        now."""
+        """Plan until cancelled, the first time at once. A worker that is not allowed to tries less and less often."""
         while True:
             self._woken.clear()
             next_in = await self.look()
@@ -106,13 +105,13 @@ class Planner:
             try:
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
-                # Whoever is told of a change is told with all others, and often of several in a row.
+                # All planners hear of a change at once, and often of several in a row.
                 await asyncio.sleep(self._rng.random() * _STAGGER)
             except TimeoutError:
                 continue
 
     async def look(self) -> int | None:
-        """Plan what must be planned, as far as the store and its rights allow; microseconds until the next look."""
+        """Plan what must be planned, if the store and its permissions allow it; microseconds until the next look."""
         try:
             next_in = await self.plan_due()
             self._forbidden = 0
@@ -121,14 +120,14 @@ class Planner:
             return _AGAIN
         except ConfigError as error:
             if not self._forbidden:
-                log.warning("this worker does not plan schedules: %s", error)
+                log.warning("this worker is not allowed to plan schedules: %s", error)
             self._forbidden += 1
         except Exception:
-            log.exception("planning failed; the next look comes")
+            log.exception("planning failed; it is tried again")
         return None
 
     async def plan_due(self) -> int | None:
-        """Plan all that must be planned now; microseconds until the next schedule must be looked at."""
+        """Plan all that must be planned now; returns microseconds until the next schedule must be looked at."""
         next_in = await self._plan_share()
         if self._look.shards > 1 and asyncio.get_running_loop().time() >= self._help_at:
             self._help_at = asyncio.get_running_loop().time() + self._every
@@ -136,7 +135,7 @@ class Planner:
         return next_in
 
     async def _help_out(self) -> None:
-        """Plan what nobody looks after, of whichever share."""
+        """Plan schedules of any share that nobody plans."""
         look = Look(self._look.limit)
         while True:
             looked = await self._ticks.due(look, self._clock.stamp())
@@ -151,7 +150,7 @@ class Planner:
             ]
             for share, count in sorted(Counter(one.bucket % self._look.shards for one in schedules).items()):
                 which = f"share {share} of {self._look.shards}"
-                sentence = f"{which} has no planner: another worker plans its schedules, {count} or more that waited"
+                sentence = f"{which} has no planner; another worker plans its schedules: {count} or more had waited"
                 self._observers.alert(Alert.SHARE_UNATTENDED, which, sentence)
             if not schedules or not await self._plan_all(schedules, looked.now):
                 return
@@ -176,7 +175,7 @@ class Planner:
         return _AGAIN
 
     async def _plan_all(self, schedules: Sequence[Schedule], now: int) -> bool:
-        """Whether the store carried out any plan."""
+        """Plan these; returns whether the store carried out any plan."""
         if unmarked := [saved for one in schedules if (saved := self._marked(one)) is not None]:
             return any(await self._ticks.save(unmarked, self._clock.stamp()))
         sound, plans = [], []
@@ -193,41 +192,43 @@ class Planner:
         return bool(plans and await self._plan(sound, plans, now)) or disabled
 
     async def _disable(self, schedule: Schedule, error: ConfigError) -> bool:
-        """Of a schedule that says what none may, nothing good comes later either; whether it was this call that has
-        disabled it."""
+        """Disable a schedule that is not valid: it will not become so by itself. Returns whether this call did."""
         off = Save(replace(schedule, enabled=False), schedule.version)
         [saved] = await self._ticks.save([off], self._clock.stamp())
         if saved:
-            log.error("schedule %s is disabled, as it says what none may: %s", shown(schedule.name), error)
+            log.error("schedule %s is disabled, because it is not valid: %s", shown(schedule.name), error)
             self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"schedule {schedule.name} is disabled"))
         return saved
 
     def _marked(self, schedule: Schedule) -> Save | None:
-        """The schedule with a note that its pace is set, if it is and others do not know it yet."""
-        definition = _read(schedule) if schedule.name in self._paces else None
-        if definition is None or definition.paced:
+        """The schedule, marked as dynamic, if this worker has a function for it and the store does not say so yet."""
+        definition = _read(schedule) if schedule.name in self._intervals else None
+        if definition is None or definition.dynamic_interval:
             return None
-        return Save(replace(schedule, definition=replace(definition, paced=True).pack()), schedule.version)
+        return Save(replace(schedule, definition=replace(definition, dynamic_interval=True).pack()), schedule.version)
 
     def _is_for_others(self, schedule: Schedule, now: int) -> bool:
-        """Whether a function sets its pace that this worker does not have, and workers that do have it are not late."""
-        if schedule.name in self._paces or (definition := _read(schedule)) is None or not definition.paced:
+        """Whether it needs a function that this worker does not have, and the workers that have it are not late."""
+        if (
+            schedule.name in self._intervals
+            or (definition := _read(schedule)) is None
+            or not definition.dynamic_interval
+        ):
             return False
         if schedule.name not in self._left:
             self._left.add(schedule.name)
-            log.info("schedule %s is left to workers that have the function that sets its pace", shown(schedule.name))
+            log.info("schedule %s is left to workers that have the function for its interval", shown(schedule.name))
         return schedule.slot is not None and now - schedule.slot <= self._patience
 
     async def _plan(self, schedules: Sequence[Schedule], plans: Sequence[Plan], now: int) -> bool:
-        """Have the store carry out plans, and tell of what it did; whether it did any. One that it will not take is put
-        off by itself."""
+        """Have the store carry out plans; returns whether it did any. A plan that it rejects is put off alone."""
         try:
             answers = await self._ticks.plan(plans, self._clock.stamp())
         except (Unavailable, ConfigError):
             raise
         except Exception:
             if len(plans) == 1:
-                log.exception("the store will not plan schedule %s; %s", shown(plans[0].name), _PUT_OFF)
+                log.exception("the store rejected a plan of schedule %s; %s", shown(plans[0].name), _PUT_OFF)
                 answers = await self._ticks.plan([_put_off(schedules[0], now)], self._clock.stamp())
             else:
                 each = zip(schedules, plans, strict=True)
@@ -241,15 +242,15 @@ class Planner:
         return any(outcomes is not None for outcomes in answers)
 
     def _plan_of(self, schedule: Schedule, now: int) -> Plan:
-        """What to do now. Raises ``ConfigError`` for a schedule that says what none may; one that cannot be read, as a
-        newer version's, or that names a time zone unknown here, is put off."""
+        """What to do now. Raises ``ConfigError`` for a schedule that is not valid. One that cannot be read, as a newer
+        version's, or that names a time zone unknown here, is put off."""
         definition: Definition | None = None
         try:
             definition = unpack(schedule.definition)
-            if definition.paced and schedule.name not in self._paces:
+            if definition.dynamic_interval and schedule.name not in self._intervals:
                 return self._left_by_others(schedule, now)
-            pace = None if schedule.name not in self._paces else partial(self._interval, schedule.name)
-            return make_plan(schedule, definition, now, self._ahead, pace)
+            interval = None if schedule.name not in self._intervals else partial(self._ask_interval, schedule.name)
+            return make_plan(schedule, definition, now, self._ahead, interval)
         except Exception as error:
             if definition is None and isinstance(error, ConfigError):
                 raise
@@ -257,35 +258,38 @@ class Planner:
             return _put_off(schedule, now)
 
     def _left_by_others(self, schedule: Schedule, now: int) -> Plan:
-        """Out of the way of other schedules, for a moment: a worker that has the function may come."""
+        """Put it off for a moment, out of the way of other schedules: a worker that has the function may come."""
         if schedule.slot is not None:
             which = f"schedule {shown(schedule.name)}: the slot of {to_datetime(schedule.slot).isoformat()}"
-            why = "a function sets the pace of the schedule, and no worker that runs has it"
+            why = "a function sets its interval, and no running worker has that function"
             self._observers.alert(Alert.SCHEDULE_LATE, schedule.name, f"{which} waits: {why}", queue=schedule.queue)
         return _put_off(schedule, now, self._beat)
 
-    def _interval(self, name: str) -> int | None:
+    def _ask_interval(self, name: str) -> int | None:
         try:
-            given = self._paces[name](name)
+            given = self._intervals[name](name)
             return None if given is None else max(micros(given, f"schedule {name}: next interval"), 1_000_000)
         except Exception as error:
-            log.exception("the pace of schedule %s raised; it goes on by its rule", shown(name))
-            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"pace of schedule {name}"))
+            log.exception(
+                "the function for the interval of schedule %s raised; its fixed interval is used instead", shown(name)
+            )
+            self._observers.tell(Event(EventKind.ERROR, error=error, detail=f"interval of schedule {name}"))
             return None
 
     def _overdue(self, schedules: Sequence[Schedule], now: int) -> int:
-        """How many should have been looked at long ago."""
+        """How many schedules should have been looked at long ago."""
         long_ago = now - self._patience
         return sum(one.look_at is not None and one.look_at < long_ago for one in schedules)
 
     def _warn_if_behind(self, overdue: int) -> None:
         if overdue >= _BEHIND:
-            sentence = f"{overdue} schedules or more had waited {self._patience / 1e6:g} s and longer for a planner"
+            waited = f"{overdue} or more schedules had waited {self._patience / 1e6:g} s or longer for a planner"
+            sentence = f"{waited}; start more workers"
             self._observers.alert(Alert.PLANNER_BEHIND, "", sentence)
 
 
 def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome | None]) -> None:
-    """Tell of slots that were planned."""
+    """Report slots that were planned."""
     if not observers:
         return
     for tick, outcome in zip(plan.ticks, outcomes, strict=False):
@@ -299,11 +303,11 @@ def tell_ticks(observers: Observers, plan: Plan, outcomes: Sequence[TickOutcome 
 def warn_if_late(
     observers: Observers, schedule: Schedule, plan: Plan, outcomes: Sequence[TickOutcome | None], now: int
 ) -> None:
-    """Alert to the first slot that was missed, or planned more than two distances between slots after its instant."""
+    """Alert to the first slot that was missed, or planned late by more than twice the distance between slots."""
     for tick, outcome in zip(plan.ticks, outcomes, strict=False):
         late = now - tick.run_at
         if outcome is TickOutcome.MISSED:
-            what = f"{_named(tick)} had no job: nobody planned in time"
+            what = f"{_named(tick)} was missed: nobody planned it in time"
         elif outcome is not None and late >= 2 * SHORTEST and late > 2 * _gap(schedule, tick.slot):
             what = f"{_named(tick)} was planned {late / 1e6:.0f} s after its instant"
         else:

@@ -1,4 +1,4 @@
-"""Schedules as users say and see them."""
+"""Schedules as users write and see them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
 
 QUEUE = "queue"
-"""The way to overlap that stores need not know of: a group."""
+"""The value of ``overlap`` that stores do not know: it becomes a group."""
 
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
 
     class _Options(StructMeta):
-        """Options of other names are refused as everywhere else; type checkers know those that there are."""
+        """Refuses unknown options like everything else; type checkers know the valid ones."""
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
             if unknown := options.keys() - {*cls.__struct_fields__}:
@@ -44,16 +44,16 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     """What intervals and cron expressions have in common."""
 
     name: str | None = None
-    """Unique in the store; the name of the task unless told."""
+    """Unique in the store; by default the name of the task."""
     jitter: float | None = None
-    """Each job is due up to this share of the distance between slots before or after its slot: how much follows from
-    schedule and slot. Unless told, 0.1 for intervals and 0 for cron expressions."""
+    """Each job is due up to this share of the distance between slots before or after its slot; how much depends on
+    schedule and slot alone. By default, 0.1 for intervals and 0 for cron expressions."""
     misfire: Literal["once", "skip", "all"] | None = None
-    """Slots that nobody planned in time, as when no worker ran: the last of them fires for all (``once``, unless told),
-    none does (``skip``), or each that is not older than ``max_age`` (``all``)."""
+    """Slots that nobody planned in time, as when no worker ran: the last of them fires for all (``once``, the default),
+    none fires (``skip``), or each that is not older than ``max_age`` (``all``)."""
     max_age: Duration = "1d"
     grace: Duration = "1m"
-    """For so long after its instant a slot can still be planned in time."""
+    """How long after its instant a slot can still be planned in time."""
     overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
     """While the job of the slot before is still alive: fire, skip the slot, fire and let the new job wait until the old
     one has ended, or cancel the old job and fire."""
@@ -64,13 +64,13 @@ class ScheduleOptions(Struct, frozen=True, kw_only=True, metaclass=_Options):
     end: datetime | None = None
     """Only slots from ``start`` to ``end``; intervals are counted from ``start``."""
     max_runs: int | None = None
-    """After so many slots have fired the schedule is over."""
-    rank: int = 0
-    """When many schedules are behind, those of lower rank are planned first."""
+    """The schedule ends after this many slots have fired."""
+    plan_priority: int = 0
+    """When many schedules are behind, those with a lower number are planned first."""
 
 
 class SharedOptions(TypedDict, total=False):
-    """What may be said of any schedule, and changed later; ``ScheduleOptions`` explains each."""
+    """Options of every schedule, which can be changed later; ``ScheduleOptions`` explains each."""
 
     jitter: float | None
     misfire: Literal["once", "skip", "all"] | None
@@ -81,7 +81,7 @@ class SharedOptions(TypedDict, total=False):
     start: datetime | None
     end: datetime | None
     max_runs: int | None
-    rank: int
+    plan_priority: int
 
 
 class EveryOptions(SharedOptions, total=False):
@@ -102,7 +102,7 @@ class ScheduleChanges(SharedOptions, total=False):
     every: Duration
     cron: str
     tz: str
-    paced: bool
+    dynamic_interval: bool
 
 
 class Every(ScheduleOptions, frozen=True):
@@ -160,7 +160,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     """Of its jobs, as plain data."""
     queue: str
     tenant: str
-    """Empty: it belongs to nobody in particular."""
+    """Empty: it belongs to no tenant."""
     priority: int
     """Of its jobs."""
     enabled: bool
@@ -174,7 +174,7 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     last_job: UUID | None
     """The last slot that was planned, and its job."""
     runs: int
-    """Slots whose jobs were stored: those planned ahead count already, and so do runs out of turn."""
+    """Slots whose jobs were stored, including those planned ahead, and runs out of turn."""
     jitter: float
     misfire: str
     max_age: float
@@ -185,9 +185,9 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     start: datetime | None
     end: datetime | None
     max_runs: int | None
-    rank: int
-    paced: bool
-    """Whether a function sets its pace (``app.pace``): workers without it leave the schedule to others."""
+    plan_priority: int
+    dynamic_interval: bool
+    """Whether a function sets its interval (``app.dynamic_interval``). Workers without it leave it to others."""
     created_at: datetime
     updated_at: datetime
 
@@ -219,18 +219,18 @@ class TickInfo(Struct, frozen=True, kw_only=True):
     run_at: datetime
     """With jitter."""
     planned_at: datetime
-    """When it came on the ledger."""
+    """When it was entered in the ledger."""
     outcome: str
     """``fired``, ``skipped`` (the job before was still alive) or ``missed`` (nobody planned it in time)."""
     count: int
-    """So many slots in a row, where they were missed."""
+    """How many slots in a row, if they were missed."""
     job: UUID | None
     state: str
-    """Of the job, as far as it is known."""
+    """The job's state, as far as it is known."""
     waited: float | None
-    """Seconds from ``run_at`` until the job was last started; where the slot was backfilled, that is from then on …"""
+    """Seconds from ``run_at`` (in a backfill: from then) until the job was last started."""
     ran: float | None
-    """… and for which it ran; None while it has not ended, or when that was not noted."""
+    """Seconds for which it ran. Both are None while it has not ended, or if that was not noted."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can carry."""
@@ -238,7 +238,7 @@ class TickInfo(Struct, frozen=True, kw_only=True):
 
 
 def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
-    """The definition of a schedule with such jobs. Intervals without a start are counted from ``anchor``. Raises
+    """The definition of a schedule with these jobs. Intervals without a start are counted from ``anchor``. Raises
     ``ConfigError``."""
     at_most_once = _one_of(Delivery, spec.delivery, "delivery") is Delivery.AT_MOST_ONCE
     start, end = _instant(spec.start, "start"), _instant(spec.end, "end")
@@ -247,8 +247,9 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
     if start is not None and end is not None and end < start:
         raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
-    if not isinstance(spec.rank, int) or isinstance(spec.rank, bool) or not -32_768 <= spec.rank <= 32_767:
-        raise ConfigError(f"rank: expected a whole number from -32768 to 32767, got {shown(spec.rank)}")
+    first = spec.plan_priority
+    if not isinstance(first, int) or isinstance(first, bool) or not -32_768 <= first <= 32_767:
+        raise ConfigError(f"plan_priority: expected a whole number from -32768 to 32767, got {shown(first)}")
     return Definition(
         rule=rule,
         template=template,
@@ -276,7 +277,7 @@ def _rule(spec: Every | Cron, anchor: int) -> Rule:
 
 
 def template_of(row: Row) -> Template:
-    """What all jobs that are made like this one have in common."""
+    """What all jobs of a schedule have in common, from the row of one."""
     return Template(
         task=row.task,
         cells=row.cells,
@@ -327,8 +328,8 @@ def _whole(given: object, what: str) -> int | None:
     return given
 
 
-def spec_of(definition: Definition, rank: int) -> Every | Cron:
-    """What a user would have said; its job is only named."""
+def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
+    """What a user would have written; of its job, only the task."""
     rule = definition.rule
     options: dict[str, Any] = {
         "jitter": definition.jitter,
@@ -340,7 +341,7 @@ def spec_of(definition: Definition, rank: int) -> Every | Cron:
         "start": _moment(definition.start),
         "end": _moment(definition.end),
         "max_runs": definition.max_runs,
-        "rank": rank,
+        "plan_priority": plan_priority,
     }
     job = NewJob(task=definition.template.task)
     if isinstance(rule, CronRule):
@@ -358,7 +359,7 @@ def changed(spec: Every | Cron, changes: Mapping[str, Any]) -> Every | Cron:
         raise ConfigError("expected every=, or cron= and tz=, got both")
     kept = {name: getattr(spec, name) for name in options} | {k: v for k, v in changes.items() if k in options}
     if ("every" if isinstance(spec, Cron) else "cron") in changes:
-        # A jitter that the old kind has by itself is not one that somebody asked for.
+        # The old kind's default jitter is not one that somebody asked for.
         kept["jitter"] = changes.get("jitter", None if spec.jitter == _default_jitter(spec) else spec.jitter)
     if "every" in changes or (isinstance(spec, Every) and "cron" not in changes):
         if "tz" in changes:
@@ -369,12 +370,12 @@ def changed(spec: Every | Cron, changes: Mapping[str, Any]) -> Every | Cron:
 
 
 def check_job(job: object) -> NewJob:
-    """A job that can be made again and again. Raises ``InvalidJob``."""
+    """A job that a schedule can make again and again. Raises ``InvalidJob``."""
     if not isinstance(job, NewJob):
-        raise InvalidJob(f"expected the job to make, as by task.job(…), got {shown(job)}")
+        raise InvalidJob(f"expected a job made with task.job(…), got {shown(job)}")
     for what in ("run_at", "delay", "key"):
         if getattr(job, what) is not None:
-            raise InvalidJob(f"{what}: the schedule says when its jobs are due, and they have no keys; leave it out")
+            raise InvalidJob(f"{what}: leave it out; a schedule decides when its jobs are due, and they have no keys")
     return job
 
 
@@ -420,15 +421,15 @@ def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope
         start=_moment(definition.start),
         end=_moment(definition.end),
         max_runs=definition.max_runs,
-        rank=schedule.rank,
-        paced=definition.paced,
+        plan_priority=schedule.plan_priority,
+        dynamic_interval=definition.dynamic_interval,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )
 
 
 def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
-    """A schedule of which no more can be told than what its store knows; ``rule`` says why."""
+    """A schedule that cannot be read: only what the store knows of it; ``rule`` says why."""
     return ScheduleInfo(
         name=schedule.name,
         task="",
@@ -448,12 +449,12 @@ def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
         max_age=0.0,
         grace=0.0,
         overlap="",
-        paced=False,
+        dynamic_interval=False,
         delivery="",
         start=None,
         end=None,
         max_runs=None,
-        rank=schedule.rank,
+        plan_priority=schedule.plan_priority,
         created_at=to_datetime(schedule.created_at),
         updated_at=to_datetime(schedule.updated_at),
     )

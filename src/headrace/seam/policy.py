@@ -6,13 +6,13 @@ conventions are those of :mod:`headrace.seam.records`.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headrace.seam.records import JobId
 
 STORE = ""
 """The name under which the store itself has a policy. Only its ``depth`` counts."""
-CHUNK = 10
+TENANT_BATCH = 10
 """How many jobs a tenant gets at its turn, if the policy does not say."""
 FOREVER = 2**53 - 1
 """An instant that never comes: the end of a pause that is resumed by hand."""
@@ -42,7 +42,7 @@ class Rate(Struct, frozen=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The rules of one queue. None: no such rule."""
+    """The rules of one queue. None: no such rule. ``name=`` is the name in stores."""
 
     queue: str
     version: int = 0
@@ -56,11 +56,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     """The same for every tenant that has no limit of its own."""
     task_rates: dict[str, Rate] = {}
     """The same for single tasks."""
-    holders: int | None = None
+    tenant_workers: int | None = field(default=None, name="holders")
     """At most this many holders have jobs of one tenant at once. A holder counts until the lease on its last job of the
     tenant ends."""
-    chunk: int | None = None
-    """A tenant gets at most this many jobs at its turn; None: ``CHUNK``, if another rule governs the queue."""
+    tenant_batch: int | None = field(default=None, name="chunk")
+    """A tenant gets at most this many jobs at its turn; None: ``TENANT_BATCH``, if another rule governs the queue."""
     ageing: int | None = None
     """Waiting this long makes up for one step of priority; None: priority always comes first."""
     group_running: int = 1
@@ -72,7 +72,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     def governs(self) -> bool:
         """Whether one of the rules says how the jobs of the queue are given out."""
         rules = (
-            self.running, self.rate, self.tenant_running, self.tenant_rate, self.holders, self.chunk, self.ageing,
+            self.running, self.rate, self.tenant_running, self.tenant_rate, self.tenant_workers, self.tenant_batch,
+            self.ageing,
         )  # fmt: skip
         return bool(self.task_rates) or any(rule is not None for rule in rules)
 

@@ -194,8 +194,9 @@ class TickStore(Protocol):
         ...
 
     async def due(self, req: Look, at: Stamp = None) -> Looked:
-        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(rank, look_at, name)``. Nothing changes.
-        The cost depends on ``limit`` and on the number of ranks in use, not on the number of schedules."""
+        """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(plan_priority, look_at, name)``. Nothing
+        changes. The cost depends on ``limit`` and on the number of priorities in use, not on the number of
+        schedules."""
         ...
 
     async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
@@ -443,10 +444,10 @@ class Backend(Protocol):
         1. **Wake.** Sleeping tenants whose time has come wake up. Their *since* is that time; their count becomes the
            round, or stays if it is higher.
         2. **Next tenant.** While the claim has room, the awake tenant with the lowest ``(count, since, name)`` is
-           visited. ``holders`` may rule a tenant out: it must have jobs with this holder already, or have fewer than
-           ``holders`` holders. The round rises to the tenant's count.
-        3. **Allowance.** The visit may take at most ``chunk`` jobs, and no more than there is room for in the claim, in
-           ``running`` and ``rate`` of the queue, and in those of the tenant. A tenant that has reached its ``running``
+           visited. ``tenant_workers`` may rule a tenant out: it must have jobs with this holder already, or with fewer
+           holders than that. The round rises to the tenant's count.
+        3. **Allowance.** The visit may take at most ``tenant_batch`` jobs, and no more than there is room for in the
+           claim, in ``running`` and ``rate`` of the queue, and in those of the tenant. A tenant that has reached its ``running``
            becomes full, until one of its jobs stops running. A tenant that is paused, or whose rate allows nothing,
            falls asleep until that ends.
         4. **Take.** The visit takes the tenant's first claimable jobs by ``(priority, run_at, id)``; with ``ageing``,

@@ -78,7 +78,7 @@ class Room(Struct, frozen=True):
     waiting: int
 
     def __str__(self) -> str:
-        return f"{self.waiting:,} wait, {self.depth:,} may"
+        return f"{self.waiting:,} of {self.depth:,} jobs wait"
 
 
 class Inserted(Struct, frozen=True, gc=False):

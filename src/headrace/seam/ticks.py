@@ -29,8 +29,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     definition: bytes
     """Everything that only the core reads."""
     tenant: str = ""
-    rank: int = 0
-    """Of several schedules that must be looked at, those of lower rank come first."""
+    plan_priority: int = 0
+    """Of several schedules that must be looked at, those with a lower number come first."""
     bucket: int = 0
     """0 … BUCKETS-1."""
     enabled: bool = True

@@ -14,9 +14,9 @@ from headrace.core.alerts import Alert
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
 from headrace.errors import CodecError, PayloadError, UnknownTask
-from headrace.payloads.large import LARGE, any_large
+from headrace.payloads.offload import LARGE, any_large
 from headrace.payloads.pack import Packer
-from headrace.schedules.notes import at_most_once, slot_of
+from headrace.schedules.tick_notes import at_most_once, slot_of
 from headrace.seam.records import Leased, Settlement
 from headrace.text import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry

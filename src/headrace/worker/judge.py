@@ -14,7 +14,7 @@ from headrace.core.clock import Clock
 from headrace.core.durations import LONGEST, micros
 from headrace.core.names import check_queue
 from headrace.errors import CodecError, ConfigError, InvalidJob, PayloadError, PayloadTooLarge, Stop, UnknownTask
-from headrace.payloads.codec import annotation, told
+from headrace.payloads.codec import annotation, worded
 from headrace.payloads.pack import Packer
 from headrace.seam.records import JobId, Leased, Settlement
 from headrace.text import shown, without_secrets
@@ -180,7 +180,7 @@ class Judge:
         except PayloadError as error:
             arrow = f" -> {kind}" if (kind := annotation(handler.result_serde)) else ""
             wrong = PayloadTooLarge if isinstance(error, PayloadTooLarge) else CodecError
-            raise wrong(f"result of {handler.task}(…){arrow}: {told(error).removeprefix('result: ')}") from error
+            raise wrong(f"result of {handler.task}(…){arrow}: {worded(error).removeprefix('result: ')}") from error
 
     def _attempt(self, leased: Leased, retry: RetryPolicy, failure: Failure, after: int | None) -> Settlement:
         attempt = leased.attempt + 1

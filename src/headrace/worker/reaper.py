@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.slow import timed
+from headrace.core.slow_calls import timed
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Reap

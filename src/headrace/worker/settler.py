@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.core.alerts import Alert
 from headrace.core.events import Event, EventKind, Observers
-from headrace.schedules.notes import Notes
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import JobId, Leased, Settlement
 from headrace.text import shown
 from headrace.types import JobState

@@ -10,7 +10,7 @@ from random import Random
 from headrace.core.backoff import Backoff
 from headrace.core.clock import Clock
 from headrace.core.events import Event, EventKind, Observers
-from headrace.core.slow import took
+from headrace.core.slow_calls import took
 from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement

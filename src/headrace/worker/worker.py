@@ -22,8 +22,8 @@ from headrace.core.tasks import Tasks
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.payloads.pack import Packer
-from headrace.schedules.notes import Notes
-from headrace.schedules.planner import Pace, Planner
+from headrace.schedules.planner import IntervalFunction, Planner
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claim, Hint, JobId, Renewed
 from headrace.text import shown
@@ -94,7 +94,7 @@ class Worker:
         rng: Random,
         observers: Observers,
         heartbeat_thread: bool = True,
-        paces: Mapping[str, Pace] | None = None,
+        intervals: Mapping[str, IntervalFunction] | None = None,
         guest: bool = False,
         strays: Strays | None = None,
         helper: Helper | None = None,
@@ -124,7 +124,7 @@ class Worker:
         self._planner = (
             None
             if backend.ticks is None or guest
-            else Planner(backend.ticks, clock, rng, observers, settings.planner, paces)
+            else Planner(backend.ticks, clock, rng, observers, settings.planner, intervals)
         )
         self._build(handlers, packer)
 

@@ -88,7 +88,7 @@ class MemoryTicks:
                 if one.enabled and one.look_at is not None and one.bucket % req.shards == req.shard
             ]
             due = [one for look_at, one in waiting if look_at <= now]
-            first = nsmallest(req.limit, due, key=lambda one: (one.rank, one.look_at, one.name))
+            first = nsmallest(req.limit, due, key=lambda one: (one.plan_priority, one.look_at, one.name))
             coming = min((look_at for look_at, _ in waiting if look_at > now), default=None)
             short = len(first) < req.limit
             return Looked(now, first, coming - now if short and coming is not None else None)

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
-from headrace.seam.policy import CHUNK, FOREVER, Policy, Rate, TenantLimit
+from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, Rate, TenantLimit
 from headrace.seam.records import JobId
 
 
@@ -186,7 +186,7 @@ class Turns:
             tenant.full = False
             self._expect(name, now)
         self._forget(name, now)
-        return not (self.policy.running is self.policy.holders is self.cap(name) is None)
+        return not (self.policy.running is self.policy.tenant_workers is self.cap(name) is None)
 
     def _forget(self, name: str, now: int) -> None:
         """Forget a tenant that would come back just the same: it has no jobs, its count is not above the round, and its
@@ -266,7 +266,7 @@ class Turns:
         others: set[str] = set()
         while (first := self._awake.first(self._stands)) is not None:
             holders = self.tenants[first[2]].holders
-            if self.policy.holders is None or holder in holders or len(holders) < self.policy.holders:
+            if self.policy.tenant_workers is None or holder in holders or len(holders) < self.policy.tenant_workers:
                 break
             others.add(self._awake.pop()[2])
         for name in others:
@@ -294,7 +294,7 @@ class Turns:
             self._sleep(name, max(paused, opens_at or 0))
             return 0
         free = self.free("tenant", name, now)
-        rooms = (self.policy.chunk or CHUNK, None if cap is None else cap - tenant.running, free)
+        rooms = (self.policy.tenant_batch or TENANT_BATCH, None if cap is None else cap - tenant.running, free)
         return min(room for room in rooms if room is not None)
 
     def eligible(self, name: str, now: int, find: Callable[[JobId], Entry]) -> Iterator[Entry]:

@@ -67,7 +67,7 @@ def pack_schedule(one: Schedule, past: Past = ()) -> bytes:
     ):  # fmt: skip
         flags += 0 if value is None else flag
     head = _SCHEDULE.pack(
-        one.uid, 0, one.rank, one.bucket, flags, one.slot or 0, one.look_at or 0, one.runs, one.last_slot or 0,
+        one.uid, 0, one.plan_priority, one.bucket, flags, one.slot or 0, one.look_at or 0, one.runs, one.last_slot or 0,
         one.last_job or _NO_JOB, 0, 0,
     )  # fmt: skip
     names = [name.encode() for name in (one.queue, one.tenant)]
@@ -87,7 +87,7 @@ def unpack_schedule(name: bytes, packed: bytes, definition: bytes) -> Stored:
         queue=queue,
         definition=definition,
         tenant=tenant,
-        rank=rank,
+        plan_priority=rank,
         bucket=bucket,
         enabled=bool(flags & _ENABLED),
         slot=slot if flags & _SLOT else None,

@@ -30,15 +30,15 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
         return False
     qid = tx.queue(policy.queue)
     blob = _encode(replace(policy, version=policy.version + 1))
-    bounded = int(any(rule is not None for rule in (policy.running, policy.tenant_running, policy.holders)))
+    bounded = int(any(rule is not None for rule in (policy.running, policy.tenant_running, policy.tenant_workers)))
     anew = int(policy.rate != known.rate)
-    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.holders, bounded, anew))
+    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.tenant_workers, bounded, anew))
     tx.look_anew()
     changed = [task for task, rate in known.task_rates.items() if policy.task_rates.get(task) != rate]
     tx.executemany(_SQL["begin_anew"], [(qid, task) for task in changed])
     new = policy.governs and govern(tx, qid, now)
     if tx.rules(qid).governed:
-        if new or policy.holders != known.holders:
+        if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
         turns.begin_anew(tx, qid, policy.tenant_rate)
         turns.wake_all(tx, qid, now)

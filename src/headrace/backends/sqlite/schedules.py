@@ -40,7 +40,7 @@ def _save(tx: Transaction, change: Save, now: int) -> bool:
         return False
     tx.drop(definition)
     row = (
-        wanted.uid, wanted.queue, wanted.tenant, wanted.rank, wanted.bucket, int(wanted.enabled), wanted.slot,
+        wanted.uid, wanted.queue, wanted.tenant, wanted.plan_priority, wanted.bucket, int(wanted.enabled), wanted.slot,
         wanted.look_at, wanted.runs, wanted.last_slot, wanted.last_job, version + 1, now, tx.put(wanted.definition),
     )  # fmt: skip
     if sid is None:
@@ -75,7 +75,7 @@ def find(session: Session, sel: ScheduleSelector, after: str | None, limit: int)
 
 
 def due(session: Session, req: Look, now: int) -> Looked:
-    """Up to ``req.limit`` schedules that somebody must look at, the first by (rank, look_at, name)."""
+    """Up to ``req.limit`` schedules that somebody must look at, the first by (plan_priority, look_at, name)."""
     share = (req.shard, req.shards)
     heads = [(rank, first) for rank, first in session.rows(_SQL["heads"], share) if first is not None]
     come = [rank for rank, first in heads if first <= now]
@@ -103,7 +103,7 @@ def _schedules(session: Session, sids: Iterable[int]) -> list[Schedule]:
             queue=queue,
             definition=session.read(definition) or b"",
             tenant=tenant,
-            rank=rank,
+            plan_priority=rank,
             bucket=bucket,
             enabled=bool(enabled),
             slot=slot,

@@ -21,7 +21,7 @@ from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
-from headrace.seam.policy import CHUNK, FOREVER, Policy, Rate
+from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, Rate
 from headrace.seam.records import JobId, Leased
 
 _SQL = load("turn")
@@ -92,7 +92,7 @@ def has_turn(session: Session, qid: int, holder: str, now: int) -> bool:
         return False
     if standing.any_awake:
         return True
-    return standing.policy.holders is not None and session.first(_SQL["any_mine"], (qid, holder)) is not None
+    return standing.policy.tenant_workers is not None and session.first(_SQL["any_mine"], (qid, holder)) is not None
 
 
 def put_back(tx: Transaction, basket: Basket) -> None:
@@ -161,7 +161,7 @@ class Visits:
         self._wakes = standing.wake_at is not None and standing.wake_at <= now
         self._queue = standing.queue
         self._policy = standing.policy
-        self._chunk = standing.policy.chunk or CHUNK
+        self._chunk = standing.policy.tenant_batch or TENANT_BATCH
         self._round = standing.round
         self._full_at = standing.full_at
         self._running = standing.running
@@ -193,7 +193,7 @@ class Visits:
         basket, now = self._basket, self._now
         if self._wakes:
             self._tx.execute(_SQL["wake"], (self._qid, now, self._round, max(_WOKEN, most)))
-        if self._policy.holders is not None:
+        if self._policy.tenant_workers is not None:
             self._meet(self._tx.rows(_SQL["mine"], (self._qid, basket.req.holder)))
         goal = len(basket.jobs) + most
         visits = 0
@@ -441,10 +441,10 @@ class Visits:
         if self._spent:
             tx.executemany(_SQL["spent"], [(qid, task, self._task_full_at[task]) for task in self._spent])
         self._write_tenants()
-        if policy.holders is not None:
+        if policy.tenant_workers is not None:
             holders = [(one.tid, self._basket.req.holder, one.taken) for one in self._visited.values() if one.taken]
             tx.executemany(_TENANT["hold"], holders)
-            tx.executemany(_TENANT["take"], [(tid, policy.holders) for tid, _, _ in holders])
+            tx.executemany(_TENANT["take"], [(tid, policy.tenant_workers) for tid, _, _ in holders])
         self._basket.expired += expire(tx, self._dying, self._now)
 
     def _write_tenants(self) -> None:

@@ -311,7 +311,7 @@ class ClaimTests(ConformanceBase):
     async def test_epochs_and_beginnings_are_told_where_tenants_take_turns(self, store: Backend) -> None:
         if store.policies is None:
             return
-        await store.policies.save(Policy(queue="q", chunk=1), T0)
+        await store.policies.save(Policy(queue="q", tenant_batch=1), T0)
         await self.put(store, *(row(n, tenant=f"t{n % 2}") for n in range(4)))
         for n in range(2):
             jobs = await self.take(store, at=T0 + n)

@@ -19,7 +19,7 @@ from headrace.testing.conformance.base import (
 )
 from headrace.types import JobState
 
-GOVERNED = Policy(queue="q", chunk=10)
+GOVERNED = Policy(queue="q", tenant_batch=10)
 """Nothing but turns."""
 
 
@@ -42,7 +42,7 @@ class GovernedBase(ConformanceBase):
 
     async def ahead(self, store: Backend, tenant: str) -> None:
         """A tenant was given more than others, and has nothing now."""
-        await self.govern(store, chunk=4)
+        await self.govern(store, tenant_batch=4)
         await self.put(store, *(row(n, tenant=tenant) for n in range(3)))
         await self.end(store, *await self.got(store))
 

@@ -63,7 +63,7 @@ class HintTests(ConformanceBase):
     async def test_so_does_the_end_of_a_job_where_there_are_limits(self, store: Backend) -> None:
         assert store.hints is not None
         assert store.policies is not None
-        rules = (Policy(queue="q", running=1), Policy(queue="q", tenant_running=1), Policy(queue="q", holders=1))
+        rules = (Policy(queue="q", running=1), Policy(queue="q", tenant_running=1), Policy(queue="q", tenant_workers=1))
         for version, rule in enumerate(rules):
             assert await store.policies.save(replace(rule, version=version), T0)
             await self.put(store, row(10 * version + 1), row(10 * version + 2))

@@ -67,7 +67,7 @@ class LimitTests(GovernedBase):
 
     @needs("policies")
     async def test_a_lost_lease_makes_room_when_it_is_taken_back(self, store: Backend) -> None:
-        await self.govern(store, running=1, tenant_running=1, holders=1)
+        await self.govern(store, running=1, tenant_running=1, tenant_workers=1)
         await self.put(store, row(1, tenant="a"), row(2, tenant="b"))
         assert await self.got(store, holder="dead") == [1]
         assert await self.got(store, at=T0 + LEASE) == []
@@ -89,7 +89,7 @@ class LimitTests(GovernedBase):
 
     @needs("policies")
     async def test_no_more_holders_than_allowed_have_jobs_of_a_tenant(self, store: Backend) -> None:
-        await self.govern(store, holders=1, chunk=2)
+        await self.govern(store, tenant_workers=1, tenant_batch=2)
         await self.put(store, *(row(n, tenant="a") for n in range(6)), row(6, tenant="b"))
         assert await self.got(store, 2, holder="w1") == [0, 1]
         assert await self.got(store, holder="w2") == [6]
@@ -99,16 +99,16 @@ class LimitTests(GovernedBase):
         await self.end(store, 2)
         assert await self.got(store, 2, holder="w2") == [3, 4]
         assert await self.got(store, holder="w1") == []
-        await self.govern(store, holders=2)
+        await self.govern(store, tenant_workers=2)
         assert await self.got(store, holder="w1") == [5]
 
     @needs("policies")
     async def test_holders_from_before_the_rule_count(self, store: Backend) -> None:
         await self.put(store, *(row(n, tenant="a") for n in range(6)))
         assert await self.got(store, 1, holder="w1") == [0]
-        await self.govern(store, holders=None, running=100)
+        await self.govern(store, tenant_workers=None, running=100)
         assert await self.got(store, 1, holder="w2") == [1]
-        await self.govern(store, holders=1)
+        await self.govern(store, tenant_workers=1)
         assert await self.got(store, 1, holder="w3") == []
         await self.end(store, 1, holder="w2")
         assert await self.got(store, 1, holder="w3") == []
@@ -118,7 +118,7 @@ class LimitTests(GovernedBase):
 
     @needs("policies")
     async def test_tokens_are_exclusive_under_concurrent_claims(self, store: Backend) -> None:
-        await self.govern(store, holders=1, chunk=1)
+        await self.govern(store, tenant_workers=1, tenant_batch=1)
         await self.put(store, *(row(n, tenant=f"t{n % 5}") for n in range(50)))
         claims = await asyncio.gather(*(self.claim(store, 7, holder=f"w{n}") for n in range(6)))
         owners: dict[str, set[int]] = {}
@@ -249,7 +249,7 @@ class LimitTests(GovernedBase):
     @needs("policies")
     async def test_all_limits_hold_at_once_and_nobody_waits_for_nothing(self, store: Backend) -> None:
         await self.govern(
-            store, running=8, rate=Rate(SECOND, 7), tenant_running=3, task_rates={"slow": Rate(SECOND)}, chunk=2
+            store, running=8, rate=Rate(SECOND, 7), tenant_running=3, task_rates={"slow": Rate(SECOND)}, tenant_batch=2
         )
         await self.policies(store).limit(TenantLimit("q", "b", 1), T0)
         await self.policies(store).pause(QueuePause("q", tenant="c"), T0)

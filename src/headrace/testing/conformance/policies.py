@@ -50,8 +50,8 @@ class PolicyTests(GovernedBase):
             tenant_running=2,
             tenant_rate=Rate(20, 4),
             task_rates={"t": Rate(30, 5), "u": Rate(40)},
-            holders=3,
-            chunk=4,
+            tenant_workers=3,
+            tenant_batch=4,
             ageing=MINUTE,
             group_running=2,
             depth=1_000,
@@ -119,28 +119,28 @@ class PolicyTests(GovernedBase):
     # -- turns
 
     @needs("policies")
-    async def test_tenants_take_turns_chunk_by_chunk(self, store: Backend) -> None:
-        await self.govern(store, chunk=2)
+    async def test_tenants_take_turns_batch_by_batch(self, store: Backend) -> None:
+        await self.govern(store, tenant_batch=2)
         await self.put(store, *(row(n, tenant="a") for n in range(6)), row(6, tenant="b"), row(7, tenant="b"))
         await self.put(store, row(8, tenant="b"), row(9, tenant="c"), at=T0)
         assert await self.got(store) == [0, 1, 6, 7, 9, 2, 3, 8, 4, 5]
 
     @needs("policies")
-    async def test_a_chunk_has_a_size_if_the_policy_names_none(self, store: Backend) -> None:
-        await self.govern(store, chunk=None, running=1_000)
+    async def test_a_tenants_batch_has_a_size_if_the_policy_names_none(self, store: Backend) -> None:
+        await self.govern(store, tenant_batch=None, running=1_000)
         await self.put(store, *(row(n, tenant="ab"[n // 12]) for n in range(24)))
         assert await self.got(store) == [*range(10), *range(12, 22), 10, 11, 22, 23]
 
     @needs("policies")
     async def test_turns_go_on_from_claim_to_claim(self, store: Backend) -> None:
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant="abc"[n // 4]) for n in range(12)))
         claims = [await self.got(store, 1) for _ in range(12)]
         assert [n for one in claims for n in one] == [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
 
     @needs("policies")
     async def test_a_newcomer_enters_at_the_current_round(self, store: Backend) -> None:
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant="a") for n in range(20)))
         await self.claim(store, 10)
         await self.put(store, *(row(n, tenant="b") for n in range(20, 30)))
@@ -150,7 +150,7 @@ class PolicyTests(GovernedBase):
     @needs("policies")
     async def test_who_comes_back_at_once_gains_nothing(self, store: Backend) -> None:
         """One job at a time, always there again in time for the next claim."""
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant="heavy") for n in range(30)))
         shares: Counter[str] = Counter()
         for n in range(100, 120):
@@ -178,7 +178,7 @@ class PolicyTests(GovernedBase):
 
     @needs("policies")
     async def test_who_has_jobs_is_not_forgotten(self, store: Backend) -> None:
-        await self.govern(store, chunk=2)
+        await self.govern(store, tenant_batch=2)
         await self.put(store, *(row(n, tenant="a") for n in range(4)), row(4, tenant="c"), row(5, tenant="c"))
         assert await self.got(store, 3) == [0, 1, 4]
         await self.end(store, 0, 1)
@@ -280,7 +280,7 @@ class PolicyTests(GovernedBase):
     @needs("policies")
     async def test_jobs_that_waited_before_there_were_rules_take_part(self, store: Backend) -> None:
         await self.put(store, *(row(n, tenant="a") for n in range(5)), *(row(n, tenant="b") for n in range(5, 8)))
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         assert await self.got(store, 6) == [0, 5, 1, 6, 2, 7]
         assert await self.got(store) == [3, 4]
 
@@ -295,14 +295,14 @@ class PolicyTests(GovernedBase):
 
     @needs("policies")
     async def test_a_queue_without_rules_any_more_still_takes_turns(self, store: Backend) -> None:
-        await self.govern(store, chunk=1, running=1)
-        await self.govern(store, running=None, holders=None)
+        await self.govern(store, tenant_batch=1, running=1)
+        await self.govern(store, running=None, tenant_workers=None)
         await self.put(store, *(row(n, tenant="ab"[n // 3]) for n in range(6)))
         assert await self.got(store) == [0, 3, 1, 4, 2, 5]
 
     @needs("policies")
     async def test_every_way_back_into_the_queue_leads_to_a_turn(self, store: Backend) -> None:
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant=f"t{n}") for n in range(6)), row(6, queue="r", tenant="t6"))
         jobs = {number(job): job for job in (await self.claim(store, 4)).jobs}
         await store.finish([settle(jobs[0], JobState.AVAILABLE), settle(jobs[1], JobState.AVAILABLE, delay=5)], T0)
@@ -346,7 +346,7 @@ class PolicyTests(GovernedBase):
 
     @needs("policies")
     async def test_large_jobs_come_a_few_at_a_time(self, store: Backend) -> None:
-        await self.govern(store, chunk=1)
+        await self.govern(store, tenant_batch=1)
         await self.put(store, *(row(n, tenant="ab"[n % 2], cells={"blob": bytes(100_000)}) for n in range(4)))
         claimed = await self.claim(store, max_bytes=150_000)
         assert ([number(job) for job in claimed.jobs], claimed.next_in) == ([0, 1], 0)
@@ -354,7 +354,7 @@ class PolicyTests(GovernedBase):
 
     @needs("policies")
     async def test_one_of_many_concurrent_claims_gets_each_job(self, store: Backend) -> None:
-        await self.govern(store, chunk=3)
+        await self.govern(store, tenant_batch=3)
         await self.put(store, *(row(n, tenant=f"t{n % 7}") for n in range(100)))
         claims = await asyncio.gather(*(self.got(store, 9, holder=f"w{n}") for n in range(12)))
         assert sorted(n for one in claims for n in one) == list(range(100))

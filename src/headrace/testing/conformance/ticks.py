@@ -100,7 +100,7 @@ class TickTests(ConformanceBase):
             queue="other",
             definition=bytes(range(256)) * 10,
             tenant="acme",
-            rank=-3,
+            plan_priority=-3,
             bucket=BUCKETS - 1,
             enabled=False,
             slot=T0 + 1,
@@ -149,7 +149,7 @@ class TickTests(ConformanceBase):
     @needs("ticks")
     async def test_one_of_several_that_save_at_once_succeeds(self, store: Backend) -> None:
         ticks = self.ticks(store)
-        changes = [Save(schedule(1, rank=n), 0) for n in range(8)]
+        changes = [Save(schedule(1, plan_priority=n), 0) for n in range(8)]
         answers = await asyncio.gather(*(ticks.save([change], T0) for change in changes))
         assert sorted(answers) == [[False]] * 7 + [[True]]
 
@@ -214,11 +214,11 @@ class TickTests(ConformanceBase):
         await self.keep(
             store,
             schedule(1, look_at=T0),
-            schedule(2, look_at=T0 - 5, rank=2),
+            schedule(2, look_at=T0 - 5, plan_priority=2),
             schedule(3, look_at=T0 - 3),
-            schedule(4, look_at=T0 - 1, rank=-1),
+            schedule(4, look_at=T0 - 1, plan_priority=-1),
             schedule(5, look_at=T0),
-            schedule(6, look_at=T0 + 7, rank=-5),
+            schedule(6, look_at=T0 + 7, plan_priority=-5),
         )
         looked = await ticks.due(Look(limit=3), T0)
         assert [one.name[-1] for one in looked.schedules] == ["4", "3", "1"]

@@ -132,7 +132,7 @@ def _check_limits(rules: Policy, books: Books, ledger: Ledger) -> None:
         assert rules.running is None or len(running) <= rules.running, f"{len(running)} jobs at once"
         assert rules.tenant_running is None or len(beside) <= rules.tenant_running, f"{len(beside)} of one tenant"
         holders = {other.holder for other in beside}
-        assert rules.holders is None or len(holders) <= rules.holders, f"{holders} have jobs of one tenant"
+        assert rules.tenant_workers is None or len(holders) <= rules.tenant_workers, f"{holders} have jobs of a tenant"
 
 
 async def _check_counts(actor: Actor, books: Books) -> None:

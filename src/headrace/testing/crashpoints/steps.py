@@ -289,7 +289,7 @@ async def cancel_first(actor: Actor) -> None:
 
 # -- rules
 
-RULES = Policy(queue="q", running=3, tenant_running=2, holders=1, chunk=1, rate=Rate(SECOND, 10))
+RULES = Policy(queue="q", running=3, tenant_running=2, tenant_workers=1, tenant_batch=1, rate=Rate(SECOND, 10))
 NARROW = Policy(queue="q", depth=2)
 
 

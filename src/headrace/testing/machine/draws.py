@@ -343,7 +343,7 @@ def _policy(draw: DrawFn, world: World) -> Policy:
     """The rules of a queue, with the version that a saver has read, or one beside it."""
     queue, chunk, ageing, group_running, depth, off = draw(_orders)
     policy = Policy(
-        queue=queue, version=world.versions[queue] + off, chunk=chunk, group_running=group_running, depth=depth
+        queue=queue, version=world.versions[queue] + off, tenant_batch=chunk, group_running=group_running, depth=depth
     )
     if queue not in pools.GOVERNED:
         return policy
@@ -355,7 +355,7 @@ def _policy(draw: DrawFn, world: World) -> Policy:
         tenant_running=tenant_running,
         tenant_rate=_rate(tenant_rate, world),
         task_rates={task: Rate(rate.every * world.tick, rate.burst) for task, rate in task_rates.items()},
-        holders=holders,
+        tenant_workers=holders,
         ageing=_lasting(ageing, world),
     )
 

@@ -143,7 +143,7 @@ class Book:
 
     def kept_from(self, tenant: str, holder: str) -> bool:
         """Whether as many other holders as may have jobs of the tenant."""
-        most, holders = self.rules.policy.holders, self.holders(tenant)
+        most, holders = self.rules.policy.tenant_workers, self.holders(tenant)
         return most is not None and holder not in holders and len(holders) >= most
 
     # -- what happens

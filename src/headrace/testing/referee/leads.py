@@ -9,10 +9,10 @@ from collections.abc import Collection
 class Leads:
     """Pairs of tenants, and the lead of one over the other since both have been ready for every claim.
 
-    A tenant that is ready has a count of at least the round and at most ``chunk`` above it. So of two tenants that are
-    ready throughout, neither gets more than two chunks more than the other: one that it may have been behind at the
-    start, and one for its turn. Only a tenant that ``holders`` kept from its jobs may fall further behind; it catches
-    up.
+    A tenant that is ready has a count of at least the round and at most ``tenant_batch`` above it. So of two tenants
+    that are ready throughout, neither gets more than two batches more than the other: one that it may have been behind
+    at the start, and one for its turn. Only a tenant that ``tenant_workers`` kept from its jobs may fall further
+    behind; it catches up.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from headrace.seam.policy import CHUNK, FOREVER, Policy, QueuePause, TenantLimit
+from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, QueuePause, TenantLimit
 from headrace.seam.records import (
     Cancel,
     Change,
@@ -50,7 +50,7 @@ class Referee:
 
     def save(self, policy: Policy) -> None:
         """A policy was stored."""
-        self._chunk = max(self._chunk, policy.chunk or CHUNK)
+        self._chunk = max(self._chunk, policy.tenant_batch or TENANT_BATCH)
         self.governed = self.governed or policy.governs
         self.book.reign(replace(self.book.rules, policy=policy))
 

@@ -143,8 +143,8 @@ def _policy(dice: _Dice) -> Policy:
         tenant_running=dice.pick((*none, 1, 2, 4)),
         tenant_rate=dice.pick((*none, *RATES)),
         task_rates=dice.pick((*({} for _ in none), {"t": RATES[0]}, {"t": RATES[1], "u": RATES[2]})),
-        holders=dice.pick((*none, 1, 2, 3)),
-        chunk=dice.pick((1, 1, 1, 2, 3)),
+        tenant_workers=dice.pick((*none, 1, 2, 3)),
+        tenant_batch=dice.pick((1, 1, 1, 2, 3)),
         ageing=dice.pick((*none, TICK, 3 * TICK)),
         group_running=dice.pick((1, 1, 1, 2, 3)),
         depth=dice.pick((*none, 6, 20)),
@@ -154,7 +154,7 @@ def _policy(dice: _Dice) -> Policy:
 def _governs(thrown: bytes) -> Policy:
     """Rules, or at least turns."""
     policy = _policy(_Dice(thrown))
-    return policy if policy.governs else replace(policy, holders=1_000)
+    return policy if policy.governs else replace(policy, tenant_workers=1_000)
 
 
 def _end(dice: _Dice) -> End:

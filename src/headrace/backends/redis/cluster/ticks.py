@@ -180,7 +180,7 @@ class ClusterTicks:
             coming += [] if look.next_in is None else [look.next_in]
         if now is None:
             raise problem or Unavailable(f"{self._shards.where} has no shards")
-        schedules.sort(key=lambda one: (one.rank, one.look_at, one.name))
+        schedules.sort(key=lambda one: (one.plan_priority, one.look_at, one.name))
         short = len(schedules) < req.limit
         return Looked(now, schedules[: req.limit], min(coming, default=None) if short else None)
 

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api.client import Client
 from headrace.core.config import Settings
 from headrace.errors import ScheduleNotFound, Unavailable
-from headrace.schedules.book import Schedules
+from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, Every
 from headrace.seam.instants import to_datetime
 from headrace.testing.sim.cast.planning import PLANNER
@@ -82,7 +82,7 @@ class Keeper:
             "delivery": "at_most_once" if once else "exactly_once",
             "max_runs": rng.choice((None, None, rng.randint(1, 12))),
             "end": self._end,
-            "rank": rng.choice((0, 0, 1)),
+            "plan_priority": rng.choice((0, 0, 1)),
         }
         if rng.random() < 0.3:
             return Cron(f"*/{rng.randint(1, 5)} * * * * *", job, tz=rng.choice(("UTC", "Asia/Kolkata")), **options)

@@ -61,7 +61,7 @@ def on_due(book: Ledger, req: Look, looked: Looked, now: int) -> None:
         for one in book.schedules.values()
         if one.enabled and one.look_at is not None and one.bucket % req.shards == req.shard
     ]
-    due = sorted((one.rank, one.look_at or 0, one.name) for one in waiting if (one.look_at or 0) <= now)
+    due = sorted((one.plan_priority, one.look_at or 0, one.name) for one in waiting if (one.look_at or 0) <= now)
     if [one.name for one in looked.schedules] != [name for _, _, name in due[: req.limit]]:
         book.blame("I10", None, f"{[one.name for one in looked.schedules]} must be looked at, which should be {due}")
     coming = min((one.look_at - now for one in waiting if one.look_at is not None and one.look_at > now), default=None)

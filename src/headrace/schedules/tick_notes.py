@@ -1,4 +1,4 @@
-"""What became of the jobs of slots, on its way to the ledger."""
+"""Notes for the ledger: what became of the jobs of slots."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ log = logging.getLogger("headrace")
 
 _BATCH = 500
 _KEPT = 10_000
-"""Notes that wait while the store is away; later ones are lost, and the ledger then knows only the jobs."""
+"""Notes that wait while the store is away. Further ones are lost; the ledger then knows only the jobs."""
 
 
 def at_most_once(leased: Leased) -> bool:
-    """Whether the job may not be started again if it ever was."""
+    """Whether the job must not be started a second time."""
     if not _names(leased, DELIVERY):
         return False
     return read_headers(leased.headers).get(DELIVERY) == Delivery.AT_MOST_ONCE
 
 
 def slot_of(leased: Leased) -> str:
-    """The schedule and the slot that a job is of, as events tell them; empty for all other jobs."""
+    """The schedule and the slot of a job, as events name them; empty for all other jobs."""
     if not _names(leased, SLOT):
         return ""
     headers = read_headers(leased.headers)
@@ -45,23 +45,23 @@ def slot_of(leased: Leased) -> str:
 
 
 def _names(leased: Leased, header: str) -> bool:
-    """Whether the name stands in the job's headers; which is found out without reading them."""
+    """Whether the job has the header; a quick look that does not decode them."""
     return isinstance(leased.headers, bytes) and header.encode() in leased.headers
 
 
 class Notes:
-    """Notes of jobs that came from slots. They are for people: a worker that dies takes some with it."""
+    """Notes of jobs that came from slots. They are for people: if a worker dies, some are lost."""
 
     def __init__(self, ticks: TickStore | None, clock: Clock, rng: Random) -> None:
         self._ticks = ticks
         self._clock = clock
         self._rng = rng
         self.expected: dict[tuple[JobId, int], TickNote] = {}
-        """Of settlements that the store has not answered yet."""
+        """Notes of settlements that the store has not answered yet."""
         self._ready: list[TickNote] = []
         self._woken = asyncio.Event()
         self._forbidden = False
-        """Whether the store says that this worker may not."""
+        """Whether the store said that this worker is not allowed to write notes."""
 
     def ended(self, leased: Leased, settlement: Settlement, ran: float) -> None:
         """A run of the job is over."""
@@ -85,14 +85,14 @@ class Notes:
             log.debug("%s: %s, started %.3f s late, ran %.3f s", shown(slot_of(leased)), note.state, waited, took)
 
     def answered(self, settlement: Settlement, state: JobState | None) -> None:
-        """The store has spoken of it; what it has refused is not noted."""
+        """The store has answered; what it refused is not noted."""
         note = self.expected.pop((settlement.id, settlement.epoch), None)
         if note is not None and state is settlement.state and len(self._ready) < _KEPT:
             self._ready.append(note)
             self._woken.set()
 
     async def run(self) -> None:
-        """Write notes down until cancelled."""
+        """Write notes until cancelled."""
         backoff = Backoff(self._rng)
         while self._ticks is not None:
             await self._woken.wait()
@@ -102,7 +102,7 @@ class Notes:
                 await asyncio.sleep(backoff.pause())
 
     async def write(self) -> bool:
-        """Write down what there is; False: the store is away."""
+        """Write the notes that there are; False: the store is away."""
         try:
             while self._ticks is not None and (batch := self._ready[:_BATCH]):
                 await self._ticks.note(batch, self._clock.stamp())
@@ -112,11 +112,11 @@ class Notes:
             return False
         except ConfigError as error:
             if not self._forbidden:
-                log.warning("this worker notes nothing of schedules' jobs: %s", error)
+                log.warning("this worker is not allowed to record how jobs of schedules ended: %s", error)
             self._forbidden = True
             self._ready.clear()
         except Exception:
-            log.exception("notes of schedules' jobs could not be written down")
+            log.exception("could not record how jobs of schedules ended")
             self._ready.clear()
         self._woken.clear()
         return True

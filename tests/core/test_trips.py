@@ -1,4 +1,4 @@
-"""A lane whose outcomes the store refuses: what it drops, and what it keeps."""
+"""Trips whose outcomes the store refuses: what is dropped, and what is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from headrace.backends.memory import MemoryBackend
 from headrace.core.events import Observers
 from headrace.errors import BackendError, Unavailable
-from headrace.schedules.notes import Notes
+from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Claim, JobId, Row, Settlement, Stamp
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import run

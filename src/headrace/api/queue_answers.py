@@ -30,7 +30,7 @@ class Queued(Struct, frozen=True):
 
 class Duplicate(Struct, frozen=True):
     """The id is taken by a job that is not done: ``state`` is queued, processing, failing or (if asked for) failed; or
-    completed, where retention has removed the job and its result, but not its id.
+    completed, if retention has removed the job and its result, but not its id.
 
     >>> import asyncio
     >>> from headrace import Queue

@@ -1,4 +1,4 @@
-"""Calls that are awaited, refused where no event loop runs: nothing would come of them, and nobody would be told."""
+"""Refuses async calls where no event loop runs, and calls that run a loop of their own where one does."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.errors import ConfigError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Awaited = Callable[P, Coroutine[Any, Any, R]]
+Async = Callable[P, Coroutine[Any, Any, R]]
 
 
-def awaited(instead: str = "") -> Callable[[Awaited[P, R]], Awaited[P, R]]:
-    """Let an async function raise when it is called where no loop runs. ``instead`` says what to call there."""
+def needs_loop(instead: str = "") -> Callable[[Async[P, R]], Async[P, R]]:
+    """Make an async function raise when it is called where no loop runs. ``instead`` says what to call there."""
 
-    def decorate(function: Awaited[P, R]) -> Awaited[P, R]:
+    def decorate(function: Async[P, R]) -> Async[P, R]:
         advice = "await it in an async function" + (f", or call {instead} here" if instead else "")
 
         @wraps(function)
@@ -35,9 +35,18 @@ def awaited(instead: str = "") -> Callable[[Awaited[P, R]], Awaited[P, R]]:
     return decorate
 
 
-def marked(function: Awaited[P, R]) -> Awaited[P, R]:
-    """The plain function, which returns a coroutine, known as a coroutine function to mocks and web frameworks."""
+def marked(function: Async[P, R]) -> Async[P, R]:
+    """The plain function, marked as a coroutine function for mocks and web frameworks."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return function
+
+
+def no_loop(what: str, instead: str) -> None:
+    """Refuse a call that runs its own event loop where one runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(f"{what} runs its own event loop, but one already runs here; use: {instead}")

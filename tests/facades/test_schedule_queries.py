@@ -154,7 +154,7 @@ def test_a_schedule_with_a_pace_of_its_own_is_not_silent() -> None:
     async def main(world: World) -> Any:
         app = world.app()
         app.every("1m", app.task(quiet), name="s", jitter=0)
-        app.pace("s")(lambda name: "1h")
+        app.dynamic_interval("s")(lambda name: "1h")
         async with working(app):
             await asyncio.sleep(2.5 * HOUR)
         found = await stale(app)

@@ -14,7 +14,7 @@ from headrace.payloads.codec import refuse_nan
 def content_id(payload: Any) -> str:
     """An id made from the payload itself: equal payloads, whatever the order of their keys, get equal ids.
 
-    128 bits, so that two different payloads never meet in practice.
+    128 bits, so that two different payloads never collide in practice.
 
     >>> content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
     True
@@ -26,7 +26,7 @@ def content_id(payload: Any) -> str:
         raise
     except RecursionError:
         raise CodecError(
-            f"cannot make an id from {type(payload).__name__}: it is nested too deeply, or holds itself"
+            f"cannot make an id from {type(payload).__name__}: it is nested too deeply, or contains itself"
         ) from None
     except Exception as error:
         raise CodecError(f"cannot make an id from {type(payload).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Schedules on a store, looked at: what is there, what comes, what was, and what is wrong."""
+"""Reads schedules from a store: what is there, what comes, what was, and what is wrong."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from headrace.core.access import Access
 from headrace.core.durations import micros
 from headrace.core.names import check_name
+from headrace.core.store_access import StoreAccess
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack
@@ -29,7 +29,7 @@ from headrace.types import Duration, JobState
 _PAGE = 100
 _LONG_PAGE = 500
 _MOST_READ = 10_000
-"""Slots of one schedule that are looked at for its health."""
+"""Slots of one schedule that are read for its health."""
 _SLOWEST = 10
 
 
@@ -63,43 +63,42 @@ class ScheduleHealth(Struct, frozen=True, kw_only=True):
     completed: int
     failed: int
     cancelled: int
-    """Jobs of slots that fired, by how they ended; of the others it is not known, or they have not ended."""
+    """Jobs of slots that fired, by how they ended. The others have not ended, or it is not known."""
     coverage: float | None
-    """Of the slots that fired or were missed, the share that fired and whose jobs were not cancelled; None: there were
-    none."""
+    """Of the slots that fired or were missed, the share that fired and was not cancelled; None: there were none."""
     failure_rate: float | None
     """Of the jobs that ended, the share that failed; None: there were none."""
     slow: list[TickInfo]
-    """Slots whose jobs ran longer than asked for: the ten slowest, those first."""
+    """Slots whose jobs ran longer than ``slow``: the ten slowest, slowest first."""
     complete: bool
-    """False: there were more than 10,000 slots, and the earlier ones were not looked at."""
+    """False: there were more than 10,000 slots, and the earlier ones were not read."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can carry."""
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
-class Desk(Access, Protocol):
-    """A way to a store, and what makes jobs for it."""
+class ScheduleAccess(StoreAccess, Protocol):
+    """Access to a store, and the packer that makes jobs for it."""
 
     packer: Packer
 
 
 class Owner(Protocol):
-    """Whatever has a desk."""
+    """Something that has a client; tests may replace it."""
 
     @property
-    def client(self) -> Desk:
-        """The desk."""
+    def client(self) -> ScheduleAccess:
+        """The way to the store."""
 
 
-class Timetable:
-    """The schedules of a store, as they are. Nothing here changes them."""
+class ScheduleQueries:
+    """Reads the schedules of a store. Nothing here changes them."""
 
-    def __init__(self, owner: Owner, paced: Collection[str] = ()) -> None:
+    def __init__(self, owner: Owner, dynamic: Collection[str] = ()) -> None:
         self._owner = owner
-        self._paced = paced
-        """Those for which this process has a function that says how long it is until the next slot."""
+        self._dynamic = dynamic
+        """The schedules for which this process has a function that says when the next slot comes."""
 
     async def get(self, name: str) -> ScheduleInfo:
         """One schedule. Raises ``ScheduleNotFound``."""
@@ -109,8 +108,7 @@ class Timetable:
     async def list(
         self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ScheduleInfo]:
-        """Schedules in the order of their names: all, or those of a tenant (empty: of none), or of a queue; from the
-        name ``after`` on, which is left out, as the last one of a page is."""
+        """Schedules by name: all, or those of a tenant (empty: of none) or a queue. ``after``: the last name seen."""
         found = []
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
@@ -123,7 +121,7 @@ class Timetable:
         return found
 
     async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """The next instants at which its jobs will be due, with jitter, those that are planned already included."""
+        """The next instants at which its jobs will be due, with jitter, including those that are planned already."""
         number(count, "count")
         ticks = await self._ticks()
         now = await self._now()
@@ -138,7 +136,7 @@ class Timetable:
         return [to_datetime(instant) for instant in due[:count]]
 
     async def history(self, name: str, limit: int = 20, *, before: datetime | None = None) -> Sequence[TickInfo]:
-        """What became of its slots, the latest first; of those before an instant, as of the last one of a page."""
+        """What became of its slots, the latest first. ``before``: the last slot of the page before."""
         number(limit, "limit")
         earlier = None if before is None else aware(before, "before")
         ticks = await self._ticks()
@@ -150,10 +148,10 @@ class Timetable:
     async def stale(
         self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[ScheduleInfo]:
-        """Enabled schedules that have not fired lately: nobody has planned their next slot in time, or their last two
-        slots were skipped or missed. The first ``limit`` of them, by name, above ``after``.
+        """Enabled schedules that have not fired lately: nobody planned their next slot in time, or their last two slots
+        were skipped or missed. The first ``limit`` of them after ``after``, by name.
 
-        It reads the schedules in pages of a hundred until it has found so many: all of them, if all are well.
+        It reads schedules in pages of a hundred until it has found enough: all of them, if all are well.
         """
         number(limit, "limit")
         sel = _selector(tenant, queue)
@@ -179,11 +177,11 @@ class Timetable:
         limit: int = 100,
     ) -> Sequence[ScheduleHealth]:
         """How schedules fared in the ``period`` until now, and which of their jobs ran longer than ``slow``: of those
-        named, or of the first ``limit``, by name, above ``after``. It reaches back as far as the ledger does. Raises
+        named, or of the first ``limit`` after ``after``, by name. It reaches back as far as the ledger does. Raises
         ``ScheduleNotFound``.
 
-        For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs of those of
-        which it is not noted how they ended.
+        For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs whose end is
+        not noted.
         """
         number(limit, "limit")
         length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
@@ -202,7 +200,7 @@ class Timetable:
         return found
 
     def _staleness(self, known: Schedule, now: int) -> str:
-        """Why it has not fired lately; empty: it has, or it need not."""
+        """Why it has not fired lately; empty if it has, or need not."""
         slot = known.slot
         if slot is None or not known.enabled:
             return ""
@@ -213,14 +211,14 @@ class Timetable:
         late = now - run_at(known.uid, slot, definition)
         if late > 0 and late > min(definition.grace, 2 * definition.rule.gap(slot)):
             return "overdue"
-        if definition.paced:
+        if definition.dynamic_interval:
             return ""
-        # Slots that came after it last fired or was changed, and for which it did not fire.
+        # Slots since it last fired or was changed; it did not fire for them.
         passed = slots(definition, definition.first(max(known.last_slot or 0, known.updated_at)), min(slot, now) - 1)
         return "silent" if len([*islice(passed, 2)]) == 2 else ""
 
     async def _since(self, ticks: TickStore, uid: bytes, first: int, last: int) -> tuple[Sequence[TickInfo], bool]:
-        """What became of slots between two instants; whether these are all."""
+        """What became of slots between two instants, and whether these are all."""
         read: list[TickInfo] = []
         before = last + 1
         start = to_datetime(first)
@@ -241,14 +239,14 @@ class Timetable:
         return [tick_info(one, one.state or states.get(one.job, "")) for one in page]
 
     async def _states(self, page: Sequence[Tick]) -> dict[JobId | None, str]:
-        """Of jobs of which nothing is noted."""
+        """The states of jobs whose end is not noted."""
         backend = await self._owner.client.backend()
         unknown = [one.job for one in page if one.job is not None and not one.state]
         records = await backend.fetch(unknown, at=self._stamp()) if unknown else []
         return {record.id: record.state.value for record in records if record is not None}
 
     def _info(self, known: Schedule) -> ScheduleInfo:
-        """One that cannot be read is told as such: it must not spoil a whole list."""
+        """A schedule that cannot be read is shown as such: it must not spoil a whole list."""
         try:
             definition = unpack(known.definition)
         except ValueError as error:
@@ -265,7 +263,7 @@ class Timetable:
     async def _ticks(self) -> TickStore:
         backend: Backend = await self._owner.client.backend()
         if backend.ticks is None:
-            raise ConfigError("this store keeps no schedules; SQLite, PostgreSQL and Valkey do")
+            raise ConfigError("this store does not keep schedules; SQLite, PostgreSQL and Valkey do")
         return backend.ticks
 
     async def _find(self, ticks: TickStore, name: str) -> Schedule | None:
@@ -275,7 +273,7 @@ class Timetable:
     async def _known(self, ticks: TickStore, name: str) -> Schedule:
         known = await self._find(ticks, name)
         if known is None:
-            raise ScheduleNotFound(f"no schedule {shown(name)}: it never was, or has been deleted")
+            raise ScheduleNotFound(f"no schedule {shown(name)}: it never existed, or was deleted")
         return known
 
     async def _named(self, ticks: TickStore, names: Sequence[str]) -> AsyncIterator[Schedule]:
@@ -339,6 +337,6 @@ def aware(given: object, what: str) -> int:
 
 
 def number(given: object, what: str) -> None:
-    """Raises ``ConfigError`` if it is no whole number of at least 1."""
+    """Raises ``ConfigError`` unless it is a whole number of at least 1."""
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")

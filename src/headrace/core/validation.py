@@ -1,4 +1,4 @@
-"""What people say about stored jobs, checked before a store sees it: which jobs are meant, and what is to change."""
+"""Checks of ids, keys, selectors and changes that users give, before a store sees them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ AnyId = UUID | str | bytes
 T = TypeVar("T")
 
 _MOST = 2**31 - 1
+"""As many jobs as every store can count in one call."""
 _LATEST = 2**53 - 1
-"""An instant that every store can tell from the one before."""
-"""Jobs in one call: what every store can count."""
+"""The latest instant that every store can tell from the one before."""
 
 
 def raw_id(job_id: AnyId) -> JobId:
-    """Any spelling of a job id as 16 bytes."""
+    """A job id, however it is spelled, as 16 bytes."""
     if isinstance(job_id, UUID):
         return job_id.bytes
     if isinstance(job_id, bytes) and len(job_id) == 16:
@@ -49,7 +49,7 @@ def raw_id(job_id: AnyId) -> JobId:
 
 
 def check_key(key: object) -> JobKey:
-    """The key, if a job can have it.
+    """The key, if it is valid.
 
     >>> check_key(JobKey("mail", "ada"))
     JobKey(queue='mail', key='ada')
@@ -62,7 +62,7 @@ def check_key(key: object) -> JobKey:
 
 
 def check_which(job: AnyId | JobKey) -> JobId | JobKey:
-    """A job's name, by id or by key."""
+    """The id or the key of a job, checked."""
     return check_key(job) if isinstance(job, JobKey) else raw_id(job)
 
 
@@ -93,7 +93,7 @@ def check_jobs(jobs: Iterable[NewJob]) -> list[NewJob]:
 
 
 def check_limit(limit: object) -> int:
-    """How many jobs are meant at most.
+    """The largest number of jobs to look at or change, checked.
 
     >>> check_limit(100)
     100
@@ -151,9 +151,9 @@ def check_change(change: Any, priority: Callable[[object], int]) -> Change:
 
 
 def repeatable(sel: Selector, change: Change) -> bool:
-    """Whether the change, made twice, is made once. It is not where the second time meets other jobs: the next ones
-    that match, or the one that has got the key meanwhile. And a job that is to run again, or now, may have run before
-    it is told so again.
+    """Whether making the change twice has the same effect as making it once. It has not if the second call may find
+    other jobs: the next ones that match, or a new job under the same key. Nor if the job may have run between the
+    calls.
     """
     if isinstance(change, Hold):
         return True

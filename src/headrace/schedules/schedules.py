@@ -1,4 +1,4 @@
-"""Schedules on a store: made, changed, paused, made up for."""
+"""Schedules in a store: create, change, disable, run, backfill."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.core.durations import micros
 from headrace.core.names import check_name
 from headrace.errors import ConfigError, ScheduleNotFound, Unavailable
 from headrace.schedules.calendar import EveryRule
-from headrace.schedules.missed import Stretch, split
+from headrace.schedules.missed_slots import Stretch, split
 from headrace.schedules.plan import Definition, look_at, make_plan, tick, unpack
 from headrace.schedules.planner import tell_ticks, warn_if_late
-from headrace.schedules.reading import Timetable, aware, slots
+from headrace.schedules.queries import ScheduleQueries, aware, slots
 from headrace.schedules.spec import (
     Cron,
     Every,
@@ -41,17 +41,17 @@ from headrace.types import JobState
 log = logging.getLogger("headrace")
 
 _TRIES = 20
-"""How often a change is made anew that another one came before."""
+"""How often a change is repeated if another one came first."""
 _MOST_PLANS = 10_000
-"""Until a schedule has caught up; each deals with many slots."""
+"""Plans that one call may need until a schedule has caught up; each deals with many slots."""
 _PAGE = 100
 _LONG_PAGE = 1_000
 _MOST_BACKFILLED = 100_000
 
 
-class Schedules(Timetable):
-    """The schedules of a store. Workers plan them: nothing fires while none runs, and what then was missed is made up
-    for as each schedule says.
+class Schedules(ScheduleQueries):
+    """The schedules of a store. Workers plan them: nothing fires while no worker runs, and ``misfire`` says what
+    happens to slots that were missed.
 
     >>> import asyncio
     >>> from headrace import App, Every
@@ -72,8 +72,8 @@ class Schedules(Timetable):
     # -- making and changing
 
     async def put(self, spec: Every | Cron) -> ScheduleInfo:
-        """Make a schedule, or give the one of that name a new definition. What is the same stays as it is: how far it
-        is planned, its runs, its phase, and whether it is enabled."""
+        """Create a schedule, or give the one of that name a new definition. The rest stays: how far it is planned, its
+        runs, its phase, and whether it is enabled."""
         if not isinstance(spec, Every | Cron):
             raise ConfigError(f"expected Every(…) or Cron(…), got {shown(spec)}")
         row = self._owner.client.packer.pack(check_job(spec.job))
@@ -89,9 +89,9 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     def _wanted(self, spec: Every | Cron, row: Row, name: str, known: Schedule | None, now: int) -> Schedule:
-        paced = name in self._paced
+        dynamic = name in self._dynamic
         if known is None:
-            definition = replace(define(spec, template_of(row), now), paced=paced)
+            definition = replace(define(spec, template_of(row), now), dynamic_interval=dynamic)
             schedule = Schedule(
                 name=name,
                 uid=self._owner.client.packer.new_id(),
@@ -104,21 +104,25 @@ class Schedules(Timetable):
         else:
             before, schedule = unpack(known.definition), known
             definition = define(spec, template_of(row), _anchor(before, spec, known, now))
-            definition = replace(definition, paced=paced or before.paced)
+            definition = replace(definition, dynamic_interval=dynamic or before.dynamic_interval)
             slot = self._next_slot(before, definition, known, now)
         return replace(
-            schedule, queue=row.queue, tenant=row.tenant, rank=spec.rank, **self._planned(schedule, definition, slot)
+            schedule,
+            queue=row.queue,
+            tenant=row.tenant,
+            plan_priority=spec.plan_priority,
+            **self._planned(schedule, definition, slot),
         )
 
     def _next_slot(self, before: Definition, definition: Definition, known: Schedule, now: int) -> int | None:
-        """Where a changed schedule goes on: where it stands, unless it has other slots now."""
+        """Where a changed schedule continues: where it stands, unless its slots are different now."""
 
         def same(*what: str) -> bool:
             return all(getattr(before, one) == getattr(definition, one) for one in what)
 
         if not same("rule", "start") or (known.slot is None and not same("end", "max_runs")):
             return definition.first(max(now, known.last_slot or now))
-        if known.slot is None or definition.paced:
+        if known.slot is None or definition.dynamic_interval:
             return None if known.slot is None or known.slot > (definition.end or known.slot) else known.slot
         return definition.following(known.slot - 1)
 
@@ -127,36 +131,36 @@ class Schedules(Timetable):
         return {"definition": definition.pack(), "slot": slot, "look_at": when}
 
     async def update(self, name: str, **changes: Unpack[ScheduleChanges]) -> ScheduleInfo:
-        """Change single things of a schedule: ``every`` or ``cron`` and ``tz``, or any option of ``Every`` and
-        ``Cron`` but its name. Slots that are planned already stay; an interval keeps its phase. ``paced=False``: no
-        function sets its pace any more."""
-        paced = self._wanted_pace(name, changes)
+        """Change parts of a schedule: ``every``, or ``cron`` and ``tz``, or any option of ``Every`` and ``Cron`` except
+        the name. Slots that are planned already stay; an interval keeps its phase. ``dynamic_interval=False``: no
+        function sets its interval any more."""
+        dynamic = self._wanted_dynamic(name, changes)
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now, known = await self._known_and_caught_up(ticks, name)
             before = unpack(known.definition)
-            spec = changed(spec_of(before, known.rank), changes)
+            spec = changed(spec_of(before, known.plan_priority), changes)
             definition = define(spec, before.template, _anchor(before, spec, known, now))
-            definition = replace(definition, paced=before.paced if paced is None else paced)
+            definition = replace(definition, dynamic_interval=before.dynamic_interval if dynamic is None else dynamic)
             slot = self._next_slot(before, definition, known, now)
-            wanted = replace(known, rank=spec.rank, **self._planned(known, definition, slot))
+            wanted = replace(known, plan_priority=spec.plan_priority, **self._planned(known, definition, slot))
             if await self._save(ticks, wanted, known, now):
                 return await self.get(name)
         raise self._contended(name)
 
-    def _wanted_pace(self, name: str, changes: ScheduleChanges) -> bool | None:
-        """Whether the schedule is paced from now on; None: as before. Raises ``ConfigError``."""
-        paced = changes.pop("paced", None)
-        if paced is not None and not isinstance(paced, bool):
-            raise ConfigError(f"paced: expected True or False, got {shown(paced)}")
-        if name not in self._paced:
-            return paced
-        if paced is False:
-            raise ConfigError(f"paced: this app has a function for the pace of schedule {shown(name)}; remove it first")
+    def _wanted_dynamic(self, name: str, changes: ScheduleChanges) -> bool | None:
+        """Whether a function sets the interval from now on; None: as before. Raises ``ConfigError``."""
+        dynamic = changes.pop("dynamic_interval", None)
+        if dynamic is not None and not isinstance(dynamic, bool):
+            raise ConfigError(f"dynamic_interval: expected True or False, got {shown(dynamic)}")
+        if name not in self._dynamic:
+            return dynamic
+        if dynamic is False:
+            raise ConfigError(f"dynamic_interval: this app has a function for schedule {shown(name)}; remove it first")
         return True
 
     async def enable(self, name: str) -> ScheduleInfo:
-        """Fire again, from the next slot on: what came while it was disabled is not made up for."""
+        """Fire again, from the next slot on. Slots that came while it was disabled do not fire."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             now = await self._now()
@@ -171,8 +175,8 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def disable(self, name: str, *, cancel_pending: bool = False) -> ScheduleInfo:
-        """Fire no more. Jobs of slots that are planned already still run, unless ``cancel_pending``: those that have
-        not started are cancelled. Their slots have fired, and are not made up for."""
+        """Stop firing. Jobs of slots that are planned already still run; with ``cancel_pending``, those that have not
+        started are cancelled. Their slots count as fired and do not fire again."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             _, known = await self._known_and_caught_up(ticks, name)
@@ -191,7 +195,7 @@ class Schedules(Timetable):
         return saved
 
     async def delete(self, name: str) -> None:
-        """The schedule goes, and jobs of its slots that have not started are cancelled. Raises ``ScheduleNotFound``."""
+        """Delete the schedule, and cancel jobs of its slots that have not started. Raises ``ScheduleNotFound``."""
         ticks = await self._ticks()
         for _ in range(_TRIES):
             known = await self._known(ticks, name)
@@ -200,7 +204,7 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def delete_tenant(self, tenant: str) -> int:
-        """All schedules of a tenant go, as by ``delete``; how many there were."""
+        """Delete all schedules of a tenant, as ``delete`` does; returns how many there were."""
         check_name(tenant, "tenant")
         ticks = await self._ticks()
         count = 0
@@ -213,7 +217,7 @@ class Schedules(Timetable):
         raise self._contended(f"of tenant {tenant}")
 
     async def _drop(self, ticks: TickStore, known: Schedule) -> bool:
-        """Step by step, so that whoever is cut short can begin again: nothing new, nothing that waits, nothing."""
+        """In steps that can be repeated after an interruption: disable it, cancel waiting jobs, remove it."""
         if not await self._stop(ticks, known):
             return False
         await self._cancel_pending(ticks, known.uid)
@@ -223,7 +227,7 @@ class Schedules(Timetable):
         return dropped
 
     async def _cancel_pending(self, ticks: TickStore, uid: bytes) -> None:
-        """Jobs that wait, of all slots that are on the ledger."""
+        """Cancel the waiting jobs of all slots in the ledger."""
         before: int | None = None
         waiting = frozenset((JobState.AVAILABLE,))
         while page := await ticks.history(uid, before, _LONG_PAGE):
@@ -240,8 +244,8 @@ class Schedules(Timetable):
     # -- out of turn
 
     async def run(self, name: str) -> UUID:
-        """Run its job once, now, beside its slots, whether or not one of them still runs (with ``overlap="queue"``:
-        when that has ended); the id of that job."""
+        """Run its job once, now, in addition to its slots, even if one of them still runs (with ``overlap="queue"``:
+        after that has ended). Returns the job's id."""
         ticks = await self._ticks()
         for later in range(_TRIES):
             now = await self._now()
@@ -249,7 +253,7 @@ class Schedules(Timetable):
             definition = replace(unpack(known.definition), overlap=Overlap.ALLOW)
             slot = now + later
             if definition.following(slot - 1) == slot:
-                continue  # it is one of its own, which has a job to come
+                continue  # a slot of the schedule itself, which gets its own job
             extra = tick(known, definition, slot, now, now)
             done = await self._plan(ticks, Plan(known.name, known.uid, None, [extra]))
             if done and done[0] is not None and extra.row is not None:
@@ -259,8 +263,8 @@ class Schedules(Timetable):
     async def backfill(
         self, name: str, since: datetime, until: datetime | None = None, *, dry_run: bool = False
     ) -> int:
-        """Fire the slots from ``since`` on that did not, up to ``until`` or now; how many that were. Their jobs are due
-        at once, in the order of their slots, however many still run. Calling it again fires none twice. ``dry_run``
+        """Fire the slots from ``since`` up to ``until`` (or now) that did not fire; returns how many. Their jobs are
+        due at once, in the order of their slots, however many still run. A second call fires none twice. ``dry_run``
         only counts them."""
         first, end = aware(since, "since"), None if until is None else aware(until, "until")
         if end is not None and end < first:
@@ -281,23 +285,23 @@ class Schedules(Timetable):
         count = 0
         for start in range(0, len(left_out), _PAGE):
             page = left_out[start : start + _PAGE]
-            # Due now, in their order: a job that is made up for is not late.
+            # Due now, in their order: a job of a backfill is not late.
             due = now - len(left_out) + start
             made_up = [tick(known, definition, slot, due + i, now) for i, slot in enumerate(page)]
             missed, left = split(missed, page, definition)
             plan = Plan(name, known.uid, None, sorted([*made_up, *left], key=lambda one: one.slot))
             outcomes = await self._plan(ticks, plan)
             if outcomes is None:
-                raise ScheduleNotFound(f"schedule {shown(name)} went while it was made up for")
+                raise ScheduleNotFound(f"schedule {shown(name)} was deleted during the backfill")
             count += sum(outcome is TickOutcome.FIRED for outcome in outcomes)
         return count
 
     def _check_reach(self, known: Schedule, first: int, now: int) -> None:
-        """What is not on the ledger any more could fire once more."""
+        """Slots that are no longer in the ledger could fire twice."""
         oldest = now - micros(self._owner.client.settings.retention.ticks.age)
         if max(first, known.created_at) < oldest:
             reach = to_datetime(oldest).isoformat(timespec="seconds")
-            raise ConfigError(f"since: expected an instant after {reach}: what fired before is kept no longer")
+            raise ConfigError(f"since: expected an instant after {reach}: the ledger does not reach back further")
 
     async def _dealt_with(
         self, ticks: TickStore, uid: bytes, first: int, last: int
@@ -324,14 +328,14 @@ class Schedules(Timetable):
         return micros(self._owner.client.settings.planner.ahead)
 
     async def _caught_up(self, ticks: TickStore, name: str) -> tuple[int, Schedule | None]:
-        """The store's clock, and a schedule of which no slot is overdue: what it was until now decides about those."""
+        """The store's clock, and the schedule without overdue slots: its old definition decides about those."""
         for _ in range(_MOST_PLANS):
             now = await self._now()
             known = await self._find(ticks, name)
             if known is None or not known.enabled or known.look_at is None or known.look_at > now:
                 return now, known
             definition = unpack(known.definition)
-            if definition.paced or name in self._paced:
+            if definition.dynamic_interval or name in self._dynamic:
                 return now, known
             plan = make_plan(known, definition, now, self._ahead)
             if not plan.ticks:
@@ -341,7 +345,7 @@ class Schedules(Timetable):
         raise self._contended(name)
 
     async def _plan(self, ticks: TickStore, plan: Plan) -> Sequence[TickOutcome | None] | None:
-        """Have the store carry out a plan, and tell of what it did; None: nothing."""
+        """Have the store carry out a plan, and report what it did; None: nothing."""
         [outcomes] = await ticks.plan([plan], self._stamp())
         tell_ticks(self._owner.client.observers, plan, outcomes or ())
         return outcomes
@@ -351,7 +355,7 @@ class Schedules(Timetable):
         return now, await self._known(ticks, name) if known is None else known
 
     async def _save(self, ticks: TickStore, wanted: Schedule, known: Schedule | None, now: int) -> bool:
-        """Save, and plan at once what no planner may be awake in time for."""
+        """Save, and plan at once what is due before a planner may wake."""
         expect = 0 if known is None else known.version
         [saved] = await ticks.save([Save(wanted, expect)], self._stamp())
         if saved:
@@ -359,16 +363,16 @@ class Schedules(Timetable):
             log.info("schedule %s: %s", shown(wanted.name), what)
         due = wanted.enabled and wanted.look_at is not None and wanted.look_at <= now
         definition = unpack(wanted.definition)
-        if saved and due and not definition.paced:
+        if saved and due and not definition.dynamic_interval:
             await self._plan(ticks, make_plan(replace(wanted, version=expect + 1), definition, now, self._ahead))
         return saved
 
     def _contended(self, name: str) -> Unavailable:
-        return Unavailable(f"schedule {shown(name)} is being changed over and over by others; try again")
+        return Unavailable(f"others keep changing schedule {shown(name)}; try again")
 
 
 def _anchor(before: Definition, spec: Every | Cron, known: Schedule, now: int) -> int:
-    """From where an interval is counted that has no start: as before, if it is the same; else from the last slot."""
+    """From where an interval without a start is counted: as before, if it is the same; else from the last slot."""
     rule = before.rule
     if not isinstance(rule, EveryRule):
         return known.last_slot or now

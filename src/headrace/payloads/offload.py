@@ -1,4 +1,4 @@
-"""Large values: what takes long and needs no interpreter, packing and unpacking them, is done beside the event loop."""
+"""Packs and unpacks large values in a thread, beside the event loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.seam.records import Cells
 T = TypeVar("T")
 
 LARGE = 65_536
-"""Bytes from which on the way to another thread and back pays."""
+"""Above this many bytes, the way to another thread and back pays off."""
 
 
 def any_large(cells: Cells) -> bool:
-    """Whether one of these cells is better opened in a thread."""
+    """Whether one of these cells should be opened in a thread."""
     for cell in cells.values():  # noqa: SIM110  asked for every job, and any() takes twice as long
         if len(cell) > LARGE:
             return True
@@ -23,14 +23,14 @@ def any_large(cells: Cells) -> bool:
 
 
 async def seal(envelope: Envelope, body: bytes, kind: int, what: str) -> bytes:
-    """``envelope.seal``."""
+    """``envelope.seal``, in a thread if the body is large."""
     if len(body) <= LARGE:
         return envelope.seal(body, kind, what)
     return await asyncio.to_thread(envelope.seal, body, kind, what)
 
 
 async def decode(envelope: Envelope, cell: bytes | None, serde: Serde[T], what: str) -> T:
-    """``envelope.decode``."""
+    """``envelope.decode``, in a thread if the cell is large."""
     if cell is None or len(cell) <= LARGE:
         return envelope.decode(cell, serde, what)
     return await asyncio.to_thread(envelope.decode, cell, serde, what)

@@ -1,4 +1,4 @@
-"""What schedules and limits need of a client, so that they know nothing else of it."""
+"""The part of a client that schedules and limits use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.seam.records import Altered, Change, Limits, Selector
 from headrace.types import Duration
 
 
-class Access(Protocol):
+class StoreAccess(Protocol):
     """A way to a store, opened on first use."""
 
     settings: Settings
@@ -40,8 +40,8 @@ class Access(Protocol):
 
 
 class Owner(Protocol):
-    """Whatever has a client; tests may give it another one."""
+    """Something that has a client; tests may replace it."""
 
     @property
-    def client(self) -> Access:
+    def client(self) -> StoreAccess:
         """The way to the store."""

@@ -1,4 +1,4 @@
-"""What may be a handler, and how it is to be called: found out when it is registered, not when its first job runs."""
+"""What may be a handler, and how to call it: checked when it is registered, not when its first job runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.text import shown
 
 
 def check_handler(function: Any, what: str) -> None:
-    """Refuse what could be called, but would not do its work; ``what`` it is for begins the message."""
+    """Refuse what can be called but would not do its work. The message begins with ``what``."""
     if isinstance(function, type):
         raise ConfigError(f"{what}: expected a function, got the class {function.__qualname__}")
     source = written(function)
     if inspect.isgeneratorfunction(source) or inspect.isasyncgenfunction(source):
         raise ConfigError(
-            f"{what}: expected a function that returns, got a generator, of which nothing would run; "
+            f"{what}: expected a function that returns, got a generator, whose body would never run;  "
             "return a list, or enqueue a job for each item"
         )
     if _is_method(function):
@@ -29,7 +29,7 @@ def check_handler(function: Any, what: str) -> None:
 
 
 def _is_method(function: Any) -> bool:
-    """Whether it stands in the body of a class, and wants to be called on an object."""
+    """Whether it is defined in a class and must be called on an object."""
     parent = str(getattr(function, "__qualname__", "")).rpartition(".")[0]
     if not inspect.isfunction(function) or not parent or parent.endswith("<locals>"):
         return False
@@ -37,7 +37,7 @@ def _is_method(function: Any) -> bool:
 
 
 def written(function: Any) -> Any:
-    """Where a handler's code and annotations stand: inside partials, and of an object in its ``__call__``."""
+    """The function that holds a handler's code and annotations: inside partials; for an object, its ``__call__``."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, staticmethod):
@@ -54,12 +54,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def check_listener(listener: Any, what: str) -> None:
-    """Refuse what is called and not waited for, if it has to be."""
+    """Refuse a listener that would have to be awaited."""
     if not callable(listener):
         raise ConfigError(f"{what}: expected a function, got {shown(listener)}")
     source = written(listener)
     if inspect.iscoroutinefunction(source) or inspect.isasyncgenfunction(source) or inspect.isgeneratorfunction(source):
         raise ConfigError(
-            f"{what}: expected a plain function, which is called and not awaited, got {shown(listener)}; "
-            "let it put what it hears into a queue, or start a task"
+            f"{what}: expected a plain function, because it is not awaited, got {shown(listener)};  "
+            "let it put events into a queue, or start a task"
         )

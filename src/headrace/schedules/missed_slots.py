@@ -1,4 +1,4 @@
-"""Stretches of missed slots, which are one entry on the ledger each, when some of them are made up for."""
+"""Backfill among missed slots: consecutive missed slots are one entry in the ledger, which is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.seam.ticks import NewTick
 
 
 class Stretch(NamedTuple):
-    """So many slots in a row, from the first on."""
+    """Consecutive slots: the first one, and how many."""
 
     first: int
     length: int
@@ -20,7 +20,7 @@ class Stretch(NamedTuple):
 def split(
     stretches: Iterable[Stretch], slots: Sequence[int], definition: Definition
 ) -> tuple[list[Stretch], list[NewTick]]:
-    """What is left of stretches without these slots, which follow each other; and its entries on the ledger.
+    """What is left of stretches without these consecutive slots, and the new entries in the ledger.
 
     >>> from headrace.schedules.plan import Template
     >>> hour = 3_600_000_000
@@ -53,7 +53,7 @@ def _without(stretch: Stretch, slots: Sequence[int], definition: Definition) -> 
 
 
 def _slots_between(slot: int, before: int, most: int, definition: Definition) -> int:
-    """How many slots there are from one on that come before another."""
+    """How many slots there are from one on before another."""
     if isinstance(definition.rule, EveryRule):
         return min(most, definition.rule.count(slot, before))
     count = 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import App, Event, Job, JobState, Queue
-from headrace.core.functions import is_async
+from headrace.core.callables import is_async
 from headrace.errors import ConfigError
 
 
@@ -74,14 +74,14 @@ def self_outside(self: int) -> None: ...
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (rows, "got a generator, of which nothing would run"),
+        (rows, "got a generator, whose body would never run"),
         (async_rows, "got a generator"),
         (Yielder(), "got a generator"),
         (functools.partial(rows), "got a generator"),
         (Thing, "got the class Thing"),
         (Service.on_object, r"got the method Service\.on_object; a job has no object"),
         (Service.on_class, r"got the method Service\.on_class"),
-        (max, "whose parameters can be told"),
+        (max, "whose parameters can be read"),
         (of_thing, "thing: Thing cannot be stored; what can be stored is"),
         (of_things, "things: Thing cannot be stored"),
         (of_a_dict, "things: Thing cannot be stored"),

@@ -10,27 +10,16 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
-from headrace.errors import ConfigError
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def no_loop(what: str, instead: str) -> None:
-    """Refuse what brings a loop of its own where one runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigError(f"{what} runs a loop of its own, and one runs here already; use: {instead}")
 
 
 @contextmanager
 def ended_by_sigterm(tell: Callable[[str], None]) -> Iterator[None]:
-    """Around a worker: as long as it does not listen to signals itself, SIGTERM ends the process, which holds nothing
-    then. As process 1 of a container it would take no notice."""
+    """Around a worker: until it listens to signals itself, SIGTERM ends the process, which has no jobs yet. Process 1
+    of a container would ignore the signal."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        tell("stopped on SIGTERM, with nothing in hand")
+        tell("stopped on SIGTERM before it had any jobs")
         raise SystemExit(0)
 
     before = signal.signal(signal.SIGTERM, end)
@@ -41,7 +30,7 @@ def ended_by_sigterm(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 class Stopper:
-    """Listens to signals while its block lasts; ``stop`` is called once, on the loop.
+    """Listens to signals during its block; ``stop`` is called once, on the loop.
 
     The signal handlers are Python's own, not the loop's: a job that blocks the loop cannot keep the second signal out.
     """
@@ -75,8 +64,7 @@ class Stopper:
 
 
 def end_now(number: int) -> None:
-    """No clean-up, no waiting: the store takes unfinished jobs back when their leases end, and child processes end with
-    this one."""
+    """No clean-up, no waiting: unfinished jobs are taken back when their leases end; child processes end with this."""
     with suppress(OSError):
         os.write(2, b"forced to end: unfinished jobs are taken back when their leases run out\n")
     os._exit(128 + number)

@@ -415,17 +415,17 @@ def test_where_it_matters_how_the_last_job_fares_nothing_is_planned_ahead(overla
     assert fired(make_plan(schedule, definition, due, AHEAD)) == [schedule.slot]
 
 
-# -- a pace
+# -- a dynamic interval
 
 
-def paced(schedule: Schedule, definition: Definition, now: int, *paces: int | None) -> Plan:
-    answers = iter(paces)
+def dynamic(schedule: Schedule, definition: Definition, now: int, *intervals: int | None) -> Plan:
+    answers = iter(intervals)
     return make_plan(schedule, definition, now, AHEAD, lambda: next(answers))
 
 
 def test_a_pace_says_how_far_the_next_slot_is_from_this_one() -> None:
     definition = defined()
-    plan = paced(scheduled(definition), definition, START + 10 * SECOND, 3 * SECOND)
+    plan = dynamic(scheduled(definition), definition, START + 10 * SECOND, 3 * SECOND)
     assert fired(plan) == [START + 10 * SECOND]
     assert (plan.slot, plan.look_at) == (START + 13 * SECOND, START + 13 * SECOND)
 
@@ -433,12 +433,12 @@ def test_a_pace_says_how_far_the_next_slot_is_from_this_one() -> None:
 def test_a_pace_of_none_goes_back_to_the_grid() -> None:
     definition = defined()
     schedule = replace(scheduled(definition), slot=START + 13 * SECOND)
-    assert paced(schedule, definition, START + 13 * SECOND, None).slot == START + 20 * SECOND
+    assert dynamic(schedule, definition, START + 13 * SECOND, None).slot == START + 20 * SECOND
 
 
-def test_a_paced_schedule_that_is_looked_at_early_waits_for_its_slot() -> None:
+def test_a_dynamic_schedule_that_is_looked_at_early_waits_for_its_slot() -> None:
     definition = defined()
-    plan = paced(scheduled(definition), definition, START)
+    plan = dynamic(scheduled(definition), definition, START)
     assert (list(plan.ticks), plan.look_at) == ([], START + 10 * SECOND)
 
 
@@ -450,7 +450,7 @@ def test_jitter_keeps_within_the_distance_that_a_pace_leaves(steps: list[int]) -
         slot = schedule.slot
         assert slot is not None
         assert schedule.last_slot is not None
-        plan = paced(schedule, definition, slot + 5 * SECOND, step * SECOND, *[HOUR] * 100)
+        plan = dynamic(schedule, definition, slot + 5 * SECOND, step * SECOND, *[HOUR] * 100)
         one = plan.ticks[0]
         assert abs(one.run_at - slot) <= min(5 * SECOND, (slot - schedule.last_slot) // 2)
         schedule = replace(schedule, last_slot=slot, slot=slot + step * SECOND)
@@ -559,5 +559,5 @@ def test_a_stored_definition_says_nothing_that_none_may(more: dict[str, object],
     assert unpack(msgspec.msgpack.encode(usual)) == Definition(
         rule=EveryRule(SECOND, START), template=Template("t", {})
     )
-    with pytest.raises(ConfigError, match=f"^{told}: expected|^{told}: with"):
+    with pytest.raises(ConfigError, match=f"^{told}: "):
         unpack(msgspec.msgpack.encode(usual | more))

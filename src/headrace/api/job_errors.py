@@ -1,4 +1,4 @@
-"""How a job ended, for those who waited for its result."""
+"""The errors for those who wait for a result: why there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.worker.judge import EXHAUSTED, failures
 
 
 def raise_unless_completed(record: Record, envelope: Envelope) -> None:
-    """Tell a waiter why there is no result."""
+    """Raise the error that says why there is no result, unless the job completed."""
     job_id = str(UUID(bytes=record.id))
     match record.state:
         case JobState.COMPLETED:
@@ -29,7 +29,7 @@ def raise_unless_completed(record: Record, envelope: Envelope) -> None:
 
 
 def failed(record: Record, envelope: Envelope) -> JobFailed:
-    """The error for a job that lies with the dead letters."""
+    """The error for a dead letter."""
     job_id = str(UUID(bytes=record.id))
     last: dict[str, Any] = {}
     if known := failures(record.error):
