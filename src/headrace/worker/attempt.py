@@ -20,6 +20,7 @@ from headrace.schedules.notes import at_most_once, slot_of
 from headrace.seam.records import Leased, Settlement
 from headrace.text import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
+from headrace.worker.entrusted import Entrusted
 from headrace.worker.handler import Ended, Ending, Handler
 from headrace.worker.job import CancelToken, Completion, Job
 from headrace.worker.judge import UNSTORABLE, Judge, failures, unwrap
@@ -45,6 +46,7 @@ class Attempts:
         judge: Judge,
         packer: Packer,
         settler: Settler,
+        entrusted: Entrusted,
         observers: Observers,
         clock: Clock,
         holder: str,
@@ -53,6 +55,7 @@ class Attempts:
         self._judge = judge
         self._packer = packer
         self._settler = settler
+        self._entrusted = entrusted
         self._observers = observers
         self._clock = clock
         self._holder = holder
@@ -206,7 +209,8 @@ class Attempts:
         if sections is None:
             sections = self._packer.sections(leased.cells)
         completion = Completion(
-            partial(self._complete, leased, handler, slot.token), partial(self._settler.disown, leased.id, leased.epoch)
+            partial(self._complete, leased, handler, slot.token),
+            partial(self._entrusted.withdraw, leased.id, leased.epoch),
         )
         return Job(leased, payload, self._holder, slot.token, sections, completion)
 
@@ -215,7 +219,7 @@ class Attempts:
         settlement = self._judge.done(leased, handler, result)
         if settlement.state is not JobState.COMPLETED:
             raise _Unstorable(failures(settlement.error)[-1].message)
-        self._settler.entrust(leased.id, leased.epoch, result)
+        self._entrusted.add(leased.id, leased.epoch, result)
         # Looked at after that; whoever gives the job up looks in the other order.
         return None if token.given_up else settlement
 
