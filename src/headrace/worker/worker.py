@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
+from msgspec import Struct
+
 from headrace.core.clock import Clock
 from headrace.core.config import Settings
 from headrace.core.durations import micros
@@ -51,24 +53,22 @@ SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
 
 
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """Whether the worker does its work, not merely whether its process lives."""
 
-    def __init__(
-        self, *, consuming: bool, beating: bool, busy: int, slots: int, alive: int, strays: int, detail: str
-    ) -> None:
-        self.consuming = consuming
-        self.beating = beating
-        self.busy = busy
-        self.slots = slots
-        self.alive = alive
-        """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
-        self.strays = strays
-        """Threads that go on although their jobs were given up on."""
-        self.detail = detail
+    consuming: bool
+    beating: bool
+    busy: int
+    slots: int
+    alive: int
+    """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
+    strays: int
+    """Threads that go on although their jobs were given up on."""
+    detail: str
 
     @property
     def ok(self) -> bool:
+        """Whether all is well."""
         return self.consuming and self.beating and self.alive >= self.slots
 
 
