@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Claim, Leased, Row, Settlement
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
+from headrace.worker.bell import Bell
 from headrace.worker.leases import Leases
 from headrace.worker.renewer import Renewer, RenewerThread
 from headrace.worker.settler import Settler
@@ -126,7 +128,7 @@ class TestLeases:
         async def main() -> list[Event]:
             leases, observers, heard = Leases(10, asyncio.get_running_loop().time), Observers(), []
             observers.add(heard.append)
-            settler = Settler(leases, observers, Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
+            settler = Settler(leases, observers, Notes(None, SystemClock(), Random(1)), Bell())
             job = self.held(leases, since=asyncio.get_running_loop().time() - age)
             settler.add(Settlement(job.id, 1, "holder", JobState.COMPLETED))
             settler.answered(settler.take(10), [answer])
@@ -142,18 +144,12 @@ class TestLeases:
         await backend.insert([Row(id=b"\1" * 16, queue="q", task="t", cells={})])
         claimed = await backend.claim(Claim("holder", ("q",), 1, 10_000_000))
         leases, told = Leases(10), asyncio.get_running_loop().create_future()
-        leases.nearly_over = lambda job: told.set_result((job.id, threading.current_thread()))
-        leases.grant(claimed.jobs, leases.now() - 9.5)
-        renewer = Renewer(
-            leases,
-            SystemClock(),
-            holder="holder",
-            worker="w",
-            queues=("q",),
-            slots=lambda: 1,
-            busy=lambda: 1,
-            tell=_nobody,
+        orders: Any = SimpleNamespace(
+            hear=lambda renewed: None, warn=lambda job: told.set_result((job.id, threading.current_thread()))
         )
+        runner: Any = SimpleNamespace(alive=1, busy=1)
+        leases.grant(claimed.jobs, leases.now() - 9.5)
+        renewer = Renewer(leases, SystemClock(), runner, orders, holder="holder", worker="w", queues=("q",))
         heartbeat = RenewerThread(renewer, backend)
         heartbeat.start()
         try:
@@ -161,6 +157,3 @@ class TestLeases:
                 assert await told == (b"\1" * 16, threading.current_thread())
         finally:
             await heartbeat.stop()
-
-
-def _nobody(renewed: Any) -> None: ...

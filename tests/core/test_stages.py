@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import Beat, Claim, Claimed, Hint, Leased, Renewed, Settlement, Stamp
 from headrace.testing.sim.loop import run
 from headrace.types import JobState, Outcome
+from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
 from headrace.worker.deadlines import Deadlines
 from headrace.worker.job import CancelToken
@@ -220,10 +222,9 @@ class TestRenewer:
 
         leases = Leases(10, lambda: 111.0)
         leases.grant([leased(1)], now=100)
-        renewer = Renewer(
-            leases, SystemClock(), holder="w", worker="w", queues=("q",), slots=lambda: 1, busy=lambda: 1,
-            tell=lambda renewed: None, doubted=doubted,
-        )  # fmt: skip
+        orders: Any = SimpleNamespace(hear=lambda renewed: None, warn=lambda job: None, doubt=doubted)
+        runner: Any = SimpleNamespace(alive=1, busy=1)
+        renewer = Renewer(leases, SystemClock(), runner, orders, holder="w", worker="w", queues=("q",))
         store: Any = Store()
         for _ in range(3):
             await renewer._renew(store)
@@ -234,12 +235,11 @@ class TestClaimer:
     async def test_looks_again_in_a_moment_each_time_that_a_due_job_is_in_somebody_s_hand(self) -> None:
         """Longer and longer while it gets nothing; and not so after a claim that brought jobs."""
         leases = Leases(10)
-        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), lambda: None, lambda: None)
-        claimer = Claimer(
-            Claim("w", ("q",), 0, 10_000_000), leases, settler, Random(1), slots=1, prefetch=0, poll=60.0,
-            deliver=lambda jobs: None, alone=lambda: False, stuck=lambda: False, companions=lambda: 0,
-            busy=lambda: 0, nudge=lambda: None,
-        )  # fmt: skip
+        settler: Any = Settler(leases, Observers(), Notes(None, ManualClock(), Random(1)), Bell())
+        runner: Any = SimpleNamespace(deliver=lambda jobs: None, alone=False, companions=lambda: 0, busy=0)
+        strays: Any = SimpleNamespace(stuck=False)
+        request = Claim("w", ("q",), 0, 10_000_000)
+        claimer = Claimer(request, leases, settler, runner, strays, Bell(), Random(1), slots=1, prefetch=0, poll=60.0)
         pauses: list[float] = []
         claimer._sleep = pauses.append  # type: ignore[method-assign]
         for number in range(20):
@@ -254,7 +254,7 @@ class TestSettler:
         """5.3-2: a job lost and claimed again by the same worker is held under its new epoch, whatever comes of the
         old one; without its lease it would not be renewed, and would be lost once more."""
         leases = Leases(10)
-        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
         leases.grant([leased(1, epoch=1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         leases.grant([leased(1, epoch=2)], now=101)
@@ -263,7 +263,7 @@ class TestSettler:
 
     async def test_the_answer_to_a_run_ends_its_lease(self) -> None:
         leases = Leases(10)
-        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), lambda: None, lambda: None)
+        settler = Settler(leases, Observers(), Notes(None, SystemClock(), Random(1)), Bell())
         leases.grant([leased(1)], now=100)
         settler.add(Settlement(b"\1" * 16, 1, "holder", JobState.COMPLETED))
         assert (len(settler), len(leases), settler.quiet.is_set()) == (1, 1, False)

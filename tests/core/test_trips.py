@@ -1,10 +1,11 @@
-"""Trips whose outcomes the store refuses: what is dropped, and what is kept."""
+"""Trips with outcomes that the store refuses: which are dropped, and which are kept."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,29 @@ from headrace.seam.records import Claim, JobId, Row, Settlement, Stamp
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.loop import run
 from headrace.types import JobState
+from headrace.worker.bell import Bell
 from headrace.worker.leases import Leases
 from headrace.worker.outage import Outage
 from headrace.worker.settler import Settler
-from headrace.worker.trips import Lane
+from headrace.worker.trips import Trips
 
 LEASE = 30.0
 BAD, FINE = b"\1" * 16, b"\2" * 16
 AWAY = Unavailable("nobody there")
+
+
+class Heart:
+    """Beats until then."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    @property
+    def beat(self) -> float:
+        return min(asyncio.get_running_loop().time(), self._until)
+
+
+judge: Any = SimpleNamespace(refused=lambda settlement, _: settlement)
 
 
 class Moody(MemoryBackend):
@@ -54,14 +70,15 @@ def outcomes(
         await store.insert([Row(job_id, "q", "t", {}) for job_id in (BAD, FINE)])
         claimed = (await store.claim(Claim("w", ("q",), 2, 10**12))).jobs
         leases.grant(claimed, loop.time())
-        settler = Settler(leases, observers, Notes(None, clock, Random(1)), lambda: lane.nudge(), lambda: None)
-        lane = Lane(
+        bell = Bell()
+        settler = Settler(leases, observers, Notes(None, clock, Random(1)), bell)
+        trips = Trips(
             store, clock, Random(1), observers, Outage(observers), settler=settler, claimer=None, lease=LEASE,
-            refused=lambda settlement, _: settlement, doubt=lambda: None, beat=lambda: min(loop.time(), beats_until),
+            judge=judge, renewer=Heart(beats_until), bell=bell,
         )  # fmt: skip
         for job in claimed:
             settler.add(Settlement(job.id, job.epoch, "w", JobState.COMPLETED))
-        running = asyncio.ensure_future(lane.run())
+        running = asyncio.ensure_future(trips.run())
         await asyncio.sleep(after)
         waiting = len(settler)
         running.cancel()

@@ -338,8 +338,8 @@ async def test_a_worker_that_holds_back_for_a_last_chance_is_healthy(
         assert app.worker is not None
         long_ago = asyncio.get_running_loop().time() - 3_600
         app.worker._started = long_ago
-        for lane in app.worker._lanes:
-            lane.beat = long_ago
+        for trips in app.worker._trips:
+            trips.beat = long_ago
         assert app.worker.health().consuming
         assert app.worker.health().busy == 1
         go_on.set()

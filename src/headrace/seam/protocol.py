@@ -447,9 +447,9 @@ class Backend(Protocol):
            visited. ``tenant_workers`` may rule a tenant out: it must have jobs with this holder already, or with fewer
            holders than that. The round rises to the tenant's count.
         3. **Allowance.** The visit may take at most ``tenant_batch`` jobs, and no more than there is room for in the
-           claim, in ``running`` and ``rate`` of the queue, and in those of the tenant. A tenant that has reached its ``running``
-           becomes full, until one of its jobs stops running. A tenant that is paused, or whose rate allows nothing,
-           falls asleep until that ends.
+           claim, in ``running`` and ``rate`` of the queue, and in those of the tenant. A tenant that has reached its
+           ``running`` becomes full, until one of its jobs stops running. A tenant that is paused, or whose rate allows
+           nothing, falls asleep until that ends.
         4. **Take.** The visit takes the tenant's first claimable jobs by ``(priority, run_at, id)``; with ``ageing``,
            by ``(run_at + priority * ageing, id)``. It leaves out tasks that are paused or whose rate allows nothing.
            The count rises by what was taken.

@@ -20,6 +20,7 @@ from headrace.schedules.tick_notes import at_most_once, slot_of
 from headrace.seam.records import Leased, Settlement
 from headrace.text import shown
 from headrace.types import OUTCOMES, Done, Fail, JobState, Retry
+from headrace.worker.entrusted import Entrusted
 from headrace.worker.handler import Ended, Ending, Handler
 from headrace.worker.job import CancelToken, Completion, Job
 from headrace.worker.judge import UNSTORABLE, Judge, failures, unwrap
@@ -45,6 +46,7 @@ class Attempts:
         judge: Judge,
         packer: Packer,
         settler: Settler,
+        entrusted: Entrusted,
         observers: Observers,
         clock: Clock,
         holder: str,
@@ -53,6 +55,7 @@ class Attempts:
         self._judge = judge
         self._packer = packer
         self._settler = settler
+        self._entrusted = entrusted
         self._observers = observers
         self._clock = clock
         self._holder = holder
@@ -76,22 +79,15 @@ class Attempts:
         self._observers.alert(Alert.UNKNOWN_TASK, leased.task, sentence, queue=leased.queue, task=leased.task)
 
     async def run(self, slot: Slot, handler: Handler) -> None:
-        """Run the slot's one job."""
+        """Run the slot's one job: start it, load it, call its handler, judge what came of it, settle."""
         [leased] = slot.jobs
-        if leased.begun and at_most_once(leased):
-            self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
+        if (leased.begun or self._observers) and not self._start(leased):
             return
-        observed = bool(self._observers)
-        if observed:
-            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
         job: Job[Any] | None = None
         usable = False
         try:
-            sections = None
-            if any_large(leased.cells):
-                payload, sections = await asyncio.to_thread(self._open, handler, leased)
-            else:
-                payload = _loaded(handler, leased)
+            large = any_large(leased.cells)
+            payload, sections = await self._load_large(handler, leased) if large else (_loaded(handler, leased), None)
             if handler.quick is not None:
                 usable = True
                 value = await handler.quick(payload)
@@ -100,71 +96,69 @@ class Attempts:
                 usable = True
                 assert handler.call is not None
                 value = await handler.call(job)
-        except asyncio.CancelledError as error:
-            if slot.stopped:
-                self._settle_stopped(slot, [leased], handler)
-                return
-            ended: Ended = error
-        except GeneratorExit as error:
-            if slot.abandoned:
-                raise
-            ended = error
         except BaseException as error:  # a handler that wants to leave leaves alone: the worker stays
-            ended = unwrap(error) or error
+            if self._stopped(slot, [leased], handler, error):
+                return
+            ended: Ended = unwrap(error) or error
         else:
-            if not isinstance(value, OUTCOMES):
-                if handler.after is None and not observed and leased.headers is None:
-                    settlement = self._judge.done(leased, handler, value)
-                    if settlement.result is not None and len(settlement.result) > LARGE:
-                        settlement = await self._compressed(settlement)
-                    self._settler.add(settlement)
-                    return
-                value = Done(value)
-            ended = value
+            if not (isinstance(value, OUTCOMES) or handler.after or self._observers or leased.headers is not None):
+                settlement = self._judge.done(leased, handler, value)
+                self._settler.add(settlement if settlement.result is None else await self._compressed(settlement))
+                return
+            ended = value if isinstance(value, OUTCOMES) else Done(value)
         settlement = self._judged(leased, handler, ended, usable=usable)
         if handler.after is not None and settlement.state in (JobState.COMPLETED, JobState.FAILED):
             settlement, ended = await self._after(slot, handler, job, leased, ended, settlement)
-        if settlement.result is not None and len(settlement.result) > LARGE:
-            settlement = await self._compressed(settlement)
-        self._conclude(leased, settlement, ended, slot)
+        self._conclude(leased, await self._compressed(settlement), ended, slot)
 
     async def run_batch(self, slot: Slot, handler: Handler) -> None:
         """Run all of the slot's jobs with one call."""
-        started: list[Leased] = []
-        for leased in slot.jobs:
-            if leased.begun and at_most_once(leased):
-                self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
-                continue
-            if self._observers:
-                self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
-            started.append(leased)
+        started = [leased for leased in slot.jobs if self._start(leased)]
         assert handler.batch is not None
         endings: Sequence[Ended]
         try:
             jobs = await self._jobs(slot, handler, started)
             endings = await handler.batch(jobs) if jobs else []
-        except asyncio.CancelledError as error:
-            if slot.stopped:
-                self._settle_stopped(slot, started, handler)
-                return
-            endings = [error] * len(started)
-        except GeneratorExit as error:
-            if slot.abandoned:
-                raise
-            endings = [error] * len(started)
         except BaseException as error:
+            if self._stopped(slot, started, handler, error):
+                return
             endings = [error] * len(started)
         for leased, ended in zip(started, endings, strict=True):
             try:
                 outcome = unwrap(ended) or ended if isinstance(ended, BaseException) else ended
-                settlement = self._judged(leased, handler, outcome)
-                if settlement.result is not None and len(settlement.result) > LARGE:
-                    settlement = await self._compressed(settlement)
+                settlement = await self._compressed(self._judged(leased, handler, outcome))
                 self._conclude(leased, settlement, outcome, slot)
             except BaseException as error:  # the others have outcomes of their own
                 if isinstance(error, GeneratorExit) and slot.abandoned:
                     raise
                 self.escaped(leased, error)
+
+    def _start(self, leased: Leased) -> bool:
+        """Tell that the job starts; whether it may."""
+        if leased.begun and at_most_once(leased):
+            self._conclude(leased, self._judge.cancelled(leased, _NOT_AGAIN), None)
+            return False
+        if self._observers:
+            self.tell(EventKind.STARTED, leased, seconds=self._waited(leased), detail=slot_of(leased))
+        return True
+
+    def _stopped(self, slot: Slot, jobs: list[Leased], handler: Handler, error: BaseException) -> bool:
+        """Whether the handler ended because this worker stopped it; its jobs are settled then. A slot that is being
+        thrown away raises the error."""
+        if isinstance(error, GeneratorExit) and slot.abandoned:
+            raise error
+        if isinstance(error, asyncio.CancelledError) and slot.stopped:
+            self._settle_stopped(slot, jobs, handler)
+            return True
+        return False
+
+    async def _load_large(self, handler: Handler, leased: Leased) -> tuple[Any, dict[str, bytes] | None]:
+        """Payload and sections, opened in a thread."""
+
+        def opened() -> tuple[Any, dict[str, bytes]]:
+            return _loaded(handler, leased), self._packer.sections(leased.cells)
+
+        return await asyncio.to_thread(opened)
 
     async def _jobs(self, slot: Slot, handler: Handler, started: list[Leased]) -> list[Job[Any]]:
         """Those of a batch as its handler sees them. Those whose payloads cannot be used are concluded, and started no
@@ -173,8 +167,7 @@ class Attempts:
         for leased in tuple(started):
             try:
                 if any_large(leased.cells):
-                    opened = await asyncio.to_thread(self._open, handler, leased)
-                    jobs.append(self._job(slot, handler, leased, *opened))
+                    jobs.append(self._job(slot, handler, leased, *await self._load_large(handler, leased)))
                 else:
                     jobs.append(self._job(slot, handler, leased, _loaded(handler, leased)))
             except PayloadError as error:
@@ -182,13 +175,11 @@ class Attempts:
                 self._conclude(leased, self._judged(leased, handler, error, usable=False), error, slot)
         return jobs
 
-    def _open(self, handler: Handler, leased: Leased) -> tuple[Any, dict[str, bytes]]:
-        return _loaded(handler, leased), self._packer.sections(leased.cells)
-
     async def _compressed(self, settlement: Settlement) -> Settlement:
-        """With its large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
+        """With a large result compressed, in a thread. The handler is through by now: a stop that comes meanwhile
         changes nothing but the size."""
-        assert settlement.result is not None
+        if settlement.result is None or len(settlement.result) <= LARGE:
+            return settlement
         try:
             return replace(settlement, result=await asyncio.to_thread(self._packer.compress, settlement.result))
         except asyncio.CancelledError:
@@ -206,7 +197,8 @@ class Attempts:
         if sections is None:
             sections = self._packer.sections(leased.cells)
         completion = Completion(
-            partial(self._complete, leased, handler, slot.token), partial(self._settler.disown, leased.id, leased.epoch)
+            partial(self._complete, leased, handler, slot.token),
+            partial(self._entrusted.withdraw, leased.id, leased.epoch),
         )
         return Job(leased, payload, self._holder, slot.token, sections, completion)
 
@@ -215,7 +207,7 @@ class Attempts:
         settlement = self._judge.done(leased, handler, result)
         if settlement.state is not JobState.COMPLETED:
             raise _Unstorable(failures(settlement.error)[-1].message)
-        self._settler.entrust(leased.id, leased.epoch, result)
+        self._entrusted.add(leased.id, leased.epoch, result)
         # Looked at after that; whoever gives the job up looks in the other order.
         return None if token.given_up else settlement
 
@@ -252,13 +244,12 @@ class Attempts:
                 raise ValueError("the result or result_ttl that the hook set cannot be stored")
             if ending.error is not None and ending.error is not error:
                 return self._judge.refuse(leased, ending.error, settlement.reason), ending.error
-        except asyncio.CancelledError as problem:
-            detail = "the after hook was cut short" if slot.stopped else "the after hook failed"
-            self.tell(EventKind.ERROR, leased, error=problem, detail=detail)
         except BaseException as problem:
             if isinstance(problem, GeneratorExit) and slot.abandoned:
                 raise
-            self.tell(EventKind.ERROR, leased, error=problem, detail="the after hook failed")
+            cut_short = isinstance(problem, asyncio.CancelledError) and slot.stopped
+            detail = "the after hook was cut short" if cut_short else "the after hook failed"
+            self.tell(EventKind.ERROR, leased, error=problem, detail=detail)
         return settlement, ended
 
     def _settle_stopped(self, slot: Slot, jobs: list[Leased], handler: Handler) -> None:

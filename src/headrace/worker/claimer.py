@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 
 from headrace.seam.records import Claim, Claimed, Leased
+from headrace.worker.bell import Bell
 from headrace.worker.helper import Helper
 from headrace.worker.leases import Leases
+from headrace.worker.runner import Runner
 from headrace.worker.settler import Settler
+from headrace.worker.stray_watch import StrayWatch
 
 _HORIZON = 0.05
 """Seconds of work that may wait in the buffer: enough to hide a trip, too little to hoard."""
@@ -38,17 +40,14 @@ class Claimer:
         request: Claim,
         leases: Leases,
         settler: Settler,
+        runner: Runner,
+        strays: StrayWatch,
+        bell: Bell,
         rng: Random,
         *,
         slots: int,
         prefetch: int,
         poll: float,
-        deliver: Callable[[list[Leased]], None],
-        alone: Callable[[], bool],
-        busy: Callable[[], int],
-        stuck: Callable[[], bool],
-        companions: Callable[[], int],
-        nudge: Callable[[], None],
         helper: Helper | None = None,
     ) -> None:
         self._request = request
@@ -58,14 +57,9 @@ class Claimer:
         self._slots = slots
         self._prefetch = prefetch
         self._poll = poll
-        self._deliver = deliver
-        self._alone = alone
-        self._busy = busy
-        """Handlers that go on, those among them whose leases are lost."""
-        self._stuck = stuck
-        """Whether so many threads go on whose jobs were given up on that nothing more may be started."""
-        self._companions = companions
-        self._nudge = nudge
+        self._runner = runner
+        self._strays = strays
+        self._bell = bell
         self._helper = helper
         self._pace = 0.0
         self._last_count = 0
@@ -83,6 +77,9 @@ class Claimer:
         self._moment = _MOMENT
         self.asking = 0
         """Jobs asked for by claims that are under way."""
+        self._under_way: set[asyncio.Future[None]] = set()
+        self.burst = False
+        """Whether to look again each time that nothing is held, until a look finds nothing due."""
         self._making_room = False
         """Whether this worker is the one for a job on its last chance: nothing more is claimed until it holds nothing,
         and then that one job."""
@@ -94,16 +91,37 @@ class Claimer:
     @property
     def holding_back(self) -> bool:
         """Whether it claims nothing on purpose, for the sake of a job on its last chance."""
-        return self._making_room or self._alone()
+        return self._making_room or self._runner.alone
 
     def want(self) -> int:
         """How many jobs to ask for right now. Those that are being settled make room, those asked for take it."""
-        if not (self.open and self._hungry) or self._alone() or self._stuck():
+        if self.burst and not (self._hungry or len(self._leases) or self.empty.is_set()):
+            self._hungry = True
+            self._disarm()
+        if not (self.open and self._hungry) or self._runner.alone or self._strays.stuck:
             return 0
         if self._making_room:
-            return 0 if len(self._leases) or self.asking or self._busy() else 1
-        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._companions()
+            return 0 if len(self._leases) or self.asking or self._runner.busy else 1
+        room = self._slots + min(self._prefetch, int(self._pace * _HORIZON)) + self._runner.companions()
         return max(0, room + self._settler.under_way - len(self._leases) - self.asking)
+
+    def depart(self, asked: int) -> asyncio.Future[None]:
+        """A claim for so many jobs is under way, until ``arrive``."""
+        claim: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.add(claim)
+        self.asking += asked
+        return claim
+
+    def arrive(self, claim: asyncio.Future[None], asked: int) -> None:
+        """It has its answer, or has failed."""
+        self.asking -= asked
+        self._under_way.discard(claim)
+        claim.set_result(None)
+
+    async def landed(self) -> None:
+        """Return when every claim that is under way now has its answer."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
 
     def request(self, limit: int, settling: int) -> Claim:
         """The claim for so many jobs, on a trip that settles ``settling`` others."""
@@ -129,7 +147,7 @@ class Claimer:
             self._hungry = True
             self._disarm()
         self.empty.clear()
-        self._nudge()
+        self._bell.ring()
 
     def got(self, claimed: Claimed, asked: int, sent_at: float, since: float) -> None:
         """A claim was answered; its leases count from ``since``."""
@@ -137,7 +155,7 @@ class Claimer:
             self._moment = _MOMENT
             self._measure(asyncio.get_running_loop().time())
             self._leases.grant(claimed.jobs, since)
-            self._deliver(claimed.jobs)
+            self._runner.deliver(claimed.jobs)
         if not self.open:
             return
         if self._claims_alone:

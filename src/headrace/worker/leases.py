@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from msgspec import Struct
 
 from headrace.core.clock import SystemClock
 from headrace.seam.records import JobId, Leased
+from headrace.worker.entrusted import Entrusted
 
 _ELAPSED = SystemClock().elapsed
 _NEARLY = 0.9
@@ -36,11 +36,7 @@ class Leases:
         self.now = now
         """The clock by which they age."""
         self._held: dict[JobId, _Held] = {}
-        self.entrusted: dict[tuple[JobId, int], list[Any]] = {}
-        """Jobs that their handlers complete in transactions of their own, and with which results, the last one last.
-        When such a transaction commits the lease is gone, and nothing is lost."""
-        self.nearly_over: Callable[[Leased], None] = lambda job: None
-        """Called on the worker's loop with a job whose lease was nearly over when it was renewed, or its job ended."""
+        self.entrusted = Entrusted()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -58,7 +54,7 @@ class Leases:
     def drop(self, job_id: JobId, epoch: int, old: float = -math.inf) -> Leased | None:
         """The lease under this epoch has ended, one way or the other. Its job, if it is from before ``old``."""
         if self.entrusted:
-            self.entrusted.pop((job_id, epoch), None)
+            self.entrusted.forget(job_id, epoch)
         held = self._held.get(job_id)
         if held is None or held.epoch != epoch:
             return None

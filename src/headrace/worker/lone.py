@@ -30,9 +30,9 @@ class LoneClaimer(Claimer):
         self._until: float | None = None
 
     def want(self) -> int:
-        if len(self._leases) or self.asking or self._busy():
+        if len(self._leases) or self.asking or self._runner.busy:
             return 0
-        if self._others >= len(self._request.queues) or self._stuck():
+        if self._others >= len(self._request.queues) or self._strays.stuck:
             self.empty.set()
             return 0
         return int(self.open and self._hungry)
@@ -51,7 +51,7 @@ class LoneClaimer(Claimer):
             else:
                 self._others += 1
             self._leases.grant(claimed.jobs, since)
-            self._deliver(claimed.jobs)
+            self._runner.deliver(claimed.jobs)
             return
         now = asyncio.get_running_loop().time()
         if self._until is None:

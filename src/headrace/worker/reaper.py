@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from random import Random
 
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Reap
 from headrace.types import JobState
+from headrace.worker.claimer import Claimer
 
 log = logging.getLogger("headrace")
 
@@ -44,14 +44,14 @@ class Reaper:
         lease: float,
         holder: str,
         gap: float,
-        took: Callable[[], None],
+        claimer: Claimer,
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._rng = rng
         self._observers = observers
         self._every = every
-        self._took = took
+        self._claimer = claimer
         self._request = Reap(
             holder=holder,
             gap=int(gap * 1e6),
@@ -75,8 +75,8 @@ class Reaper:
             await asyncio.sleep(self._every * pace)
 
     async def reap(self, *, at_once: bool = False) -> int:
-        """One batch; how many jobs it took. ``at_once``: they are due right away, and if there are any, ``took``
-        is called."""
+        """One batch; how many jobs it took. ``at_once``: they are due right away, and the claimer looks for
+        them."""
         request, at = self._request, self._clock.stamp()
         if at_once:  # where time stands still nobody is ever steady, nor late
             request = replace(request, spread=0, holder=request.holder if at is None else None)
@@ -85,5 +85,5 @@ class Reaper:
             kind = EventKind.EXPIRED if job.reason == "expired" else _KINDS[job.state]
             self._observers.tell(Event(kind, job.id, job.queue, job.task, key=job.key, detail=job.reason))
         if at_once and reaped:
-            self._took()
+            self._claimer.wake()
         return len(reaped)

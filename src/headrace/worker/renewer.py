@@ -6,15 +6,16 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from headrace.core.clock import Clock
 from headrace.errors import Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Beat, JobId, Renewed
 from headrace.worker.leases import Leases
+from headrace.worker.orders import Orders
+from headrace.worker.runner import Runner
 
 log = logging.getLogger("headrace")
 
@@ -25,19 +26,10 @@ _PATIENCE = 1.0
 """Seconds that an answer may take, however short the lease is: one that is given up too soon never comes."""
 
 
-class Doubted(Protocol):
-    """Told, on the worker's loop, which leases may be somebody else's by now, or are not after all."""
-
-    def __call__(self, leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None: ...
-
-
-def _nobody(leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None: ...
-
-
 class Renewer:
     """Beats six times per lease, renewing leases past half their life; a quick job is never renewed at all.
 
-    ``tell`` gets every answer. A store that is away, or has not answered when the next beat is due, is asked again:
+    A store that is away, or has not answered when the next beat is due, is asked again:
     leases are judged by the store, never by ignorance.
     """
 
@@ -45,24 +37,20 @@ class Renewer:
         self,
         leases: Leases,
         clock: Clock,
+        runner: Runner,
+        orders: Orders,
         *,
         holder: str,
         worker: str,
         queues: tuple[str, ...],
-        slots: Callable[[], int],
-        busy: Callable[[], int],
-        tell: Callable[[Renewed], None],
-        doubted: Doubted = _nobody,
     ) -> None:
         self._leases = leases
         self._clock = clock
         self._holder = holder
         self._worker = worker
         self._queues = queues
-        self._slots = slots
-        self._busy = busy
-        self._tell = tell
-        self._doubted = doubted
+        self._runner = runner
+        self._orders = orders
         self._doubtful: list[tuple[JobId, int]] = []
         self._every = leases.lease / _BEATS_PER_LEASE
         self.patience = max(self._every, _PATIENCE)
@@ -135,18 +123,18 @@ class Renewer:
         not_renewed = {*renewed.lost, *renewed.busy}
         kept = [lease for lease in leases if lease not in not_renewed]
         for job in self._leases.renewed(kept, since):
-            self._call_home(partial(self._leases.nearly_over, job))
+            self._call_home(partial(self._orders.warn, job))
         if self._doubtful:
             busy = {*renewed.busy}
             self._doubtful = [lease for lease in self._doubtful if lease in busy]
-            self._call_home(partial(self._doubted, kept, doubtful=False))
-        self._tell(renewed)
+            self._call_home(partial(self._orders.doubt, kept, doubtful=False))
+        self._orders.hear(renewed)
 
     def missed(self, error: Exception) -> None:
         """A beat did not get through."""
         self.away = str(error) or f"no answer in {self.patience:.3g} s"
         self._doubtful = self._leases.in_doubt(self._leases.now())
-        self._call_home(partial(self._doubted, self._doubtful, doubtful=True))
+        self._call_home(partial(self._orders.doubt, self._doubtful, doubtful=True))
 
     def _call_home(self, call: Callable[[], None]) -> None:
         """Have it called on the worker's loop."""
@@ -185,8 +173,8 @@ class Renewer:
             self._lease_micros,
             leases,
             ttl=self._lease_micros,
-            slots=self._slots(),
-            busy=self._busy(),
+            slots=self._runner.alive,
+            busy=self._runner.busy,
             gap=int(self.gap * 1e6),
             at_work=_AT_WORK * self._lease_micros,
             census=census or self._leases.now() < self._census_until,

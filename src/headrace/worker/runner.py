@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -16,6 +16,7 @@ from headrace.core.tasks import Tasks
 from headrace.seam.records import JobId, Leased
 from headrace.text import shown
 from headrace.worker.attempt import Attempts
+from headrace.worker.bell import Bell
 from headrace.worker.deadlines import Deadlines
 from headrace.worker.leases import Leases
 from headrace.worker.settler import Settler
@@ -51,14 +52,14 @@ class Runner:
         *,
         slots: int,
         last_chance: int,
-        nudge: Callable[[], None],
+        bell: Bell,
     ) -> None:
         self._attempts = attempts
         self._leases = leases
         self._settler = settler
         self._slots = slots
         self._last_chance = last_chance
-        self._nudge = nudge
+        self._bell = bell
         self._buffer: deque[Leased] = deque()
         self._alone = False
         sizes = [handler.batch_size for handler in attempts.handlers.values()]
@@ -236,7 +237,7 @@ class Runner:
                     return
             if leased.lost >= self._last_chance:
                 self._alone = False
-            self._nudge()
+            self._bell.ring()
             self._note_drained()
             if _differs(copy_context(), clean):
                 # The handler left something in the context: the next job gets a slot without it.

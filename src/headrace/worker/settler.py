@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -15,27 +14,18 @@ from headrace.schedules.tick_notes import Notes
 from headrace.seam.records import JobId, Leased, Settlement
 from headrace.text import shown
 from headrace.types import JobState
+from headrace.worker.bell import Bell
 from headrace.worker.leases import Leases
 
 
 class Settler:
     """Settlements that the store has not answered yet."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        observers: Observers,
-        notes: Notes,
-        nudge: Callable[[], None],
-        idle: Callable[[], None],
-    ) -> None:
+    def __init__(self, leases: Leases, observers: Observers, notes: Notes, bell: Bell) -> None:
         self._leases = leases
-        leases.nearly_over = self._warn
         self.notes = notes
         self._observers = observers
-        self._nudge = nudge
-        self._idle = idle
-        """Called when the last lease has ended."""
+        self._bell = bell
         self.quiet = asyncio.Event()
         """Set while every settlement has its answer."""
         self.quiet.set()
@@ -53,28 +43,17 @@ class Settler:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._apart) + self.under_way
 
-    def entrust(self, job_id: JobId, epoch: int, result: Any) -> None:
-        """The job's handler completes it in a transaction of its own; callable from any thread."""
-        self._leases.entrusted.setdefault((job_id, epoch), []).append(result)
-
-    def disown(self, job_id: JobId, epoch: int) -> None:
-        """The last completion that a handler tried did not happen; callable from any thread."""
-        if results := self._leases.entrusted.get((job_id, epoch)):
-            results.pop()
-
     def doubtful(self, batch: Sequence[Settlement], states: Sequence[JobState | None]) -> list[int]:
-        """Which of these were fenced off, perhaps only because their handlers had completed the jobs themselves."""
-        entrusted = self._leases.entrusted
-        if not (entrusted and self._news):
-            return []
-        return [i for i, s in enumerate(batch) if states[i] is None and (s.id, s.epoch) in entrusted]
+        """Which of these were refused, perhaps only because their handlers had completed the jobs themselves; none,
+        where there is no news of them to put right."""
+        return self._leases.entrusted.refused(batch, states) if self._news else []
 
     def confirm(self, settlement: Settlement) -> JobState:
         """The handler has completed the job itself: that is the news, whatever came of it afterwards."""
         lease = settlement.id, settlement.epoch
         if (news := self._news.get(lease)) is not None:
-            results = self._leases.entrusted[lease]
-            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=results[-1] if results else None)
+            result = self._leases.entrusted.result(*lease)
+            self._news[lease] = replace(news, kind=EventKind.COMPLETED, result=result)
         return settlement.state
 
     def add(self, settlement: Settlement, news: Event | None = None) -> None:
@@ -84,7 +63,7 @@ class Settler:
         self.quiet.clear()
         entrusted = (settlement.id, settlement.epoch) in self._leases.entrusted
         (self._apart if entrusted else self._waiting).append(settlement)
-        self._nudge()
+        self._bell.ring()
 
     def has(self, job_id: JobId, epoch: int) -> bool:
         """Whether an outcome under this lease waits for its trip."""
@@ -118,7 +97,7 @@ class Settler:
         for settlement, state in zip(batch, states, strict=True):
             late = drop(settlement.id, settlement.epoch, old)
             if late is not None and state is not None:
-                self._warn(late)
+                self.warn(late)
             if self._news:
                 self._tell(settlement, state)
             if self.notes.expected:
@@ -126,9 +105,10 @@ class Settler:
         if not len(self):
             self.quiet.set()
             if not len(self._leases):
-                self._idle()
+                self._bell.ring()
 
-    def _warn(self, job: Leased) -> None:
+    def warn(self, job: Leased) -> None:
+        """The lease of this job was nearly over when it was renewed, or the job ended."""
         job_id, lease = UUID(bytes=job.id), self._leases.lease
         what = f"the lease ({lease:g} s) of job {job_id} ({shown(job.task)})"
         sentence = f"more than 90 % of {what} had passed before it was renewed, or the job ended"

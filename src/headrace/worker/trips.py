@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from headrace.core.backoff import Backoff
@@ -15,20 +15,20 @@ from headrace.errors import BackendError, ConfigError, Rejected, Unavailable
 from headrace.seam.protocol import Backend
 from headrace.seam.records import Claimed, JobId, Record, Settlement
 from headrace.types import JobState
+from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
+from headrace.worker.judge import Judge
 from headrace.worker.outage import Outage
+from headrace.worker.renewer import Renewer
 from headrace.worker.settler import Settler
 
 log = logging.getLogger("headrace")
 
 
-class Lane:
-    """Makes a trip whenever there is a reason. Where the store offers ``turn``, every lane does both ways, and there
-    are as many as the store says; elsewhere a worker has one for each way, so that neither waits for the other.
-
-    ``refused`` makes the failure of an outcome that the store will not take, and ``beat`` tells when it last answered a
-    heartbeat. What waits for handlers' own transactions goes by a lane ``apart``, so that nothing else waits for
-    those."""
+class Trips:
+    """Makes one trip after the other, whenever there is a reason. Where the store offers ``turn``, a trip goes both
+    ways, and a worker makes as many at once as the store says. Elsewhere it makes trips for each way, so that neither
+    waits for the other. What waits for handlers' own transactions goes ``apart``, so that nothing else waits for it."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Lane:
         *,
         settler: Settler | None,
         claimer: Claimer | None,
-        refused: Callable[[Settlement, Exception], Settlement],
-        doubt: Callable[[], None],
+        judge: Judge,
+        renewer: Renewer,
+        bell: Bell,
         lease: float,
-        beat: Callable[[], float],
         apart: bool = False,
     ) -> None:
         self._take = None if settler is None else settler.take_apart if apart else settler.take
@@ -54,21 +54,13 @@ class Lane:
         self._outage = outage
         self._settler = settler
         self._claimer = claimer
-        self._refused = refused
-        self._doubt = doubt
-        """Called when a claim may have been carried out whose answer is lost."""
+        self._judge = judge
+        self._renewer = renewer
         self._lease = lease
-        self._beat = beat
         self._reason = asyncio.Event()
-        self.landed = asyncio.Event()
-        """Set while no claim is under way."""
-        self.landed.set()
+        bell.heard_by(self._reason.set)
         self.beat = 0.0
         """When the store last answered, by the loop's clock."""
-
-    def nudge(self) -> None:
-        """Something changed: look whether a trip is due."""
-        self._reason.set()
 
     async def run(self) -> None:
         """Make trips until cancelled."""
@@ -98,7 +90,7 @@ class Lane:
                 if not at_fault:  # what was sent may have been carried out
                     repeated = True
                     if want:
-                        self._doubt()
+                        self._renewer.doubt()
                 if batch and (at_fault or self._stumbles(hold_out)):
                     await self._settle_one_by_one(batch, repeated=repeated)
                     return
@@ -111,8 +103,6 @@ class Lane:
                     return
                 want = self._claimer.want() if self._claimer and want else 0
                 continue
-            finally:
-                self.landed.set()
             break
         self._backoff.reset()
         self._outage.ends(settled=bool(batch))
@@ -123,7 +113,7 @@ class Lane:
             self._settler.answered(batch, states)
         if claimed is not None and self._claimer:
             if claimed.doubtful:
-                self._doubt()
+                self._renewer.doubt()
             self._claimer.got(claimed, want, sent_at, since)
             for job in claimed.expired:
                 self._observers.tell(
@@ -137,7 +127,7 @@ class Lane:
     def _stumbles(self, hold_out: float) -> bool:
         """Whether the store, which has refused a batch until then, answers everything else."""
         now = asyncio.get_running_loop().time()
-        return now > hold_out and max(self._outage.answered, self._beat()) > now - self._lease / 2
+        return now > hold_out and max(self._outage.answered, self._renewer.beat) > now - self._lease / 2
 
     async def _settle_one_by_one(self, batch: list[Settlement], *, repeated: bool) -> None:
         """The store refuses the batch, for what is in it or again and again: find out for which, so that the others are
@@ -167,7 +157,7 @@ class Lane:
                     self._observers.tell(Event(EventKind.ERROR, settlement.id, error=error, detail="outcome refused"))
                     blamed.add(settlement.id)
                     sent.discard(settlement.id)
-                    batch[0] = self._refused(settlement, error)
+                    batch[0] = self._judge.refused(settlement, error)
                     continue
                 else:
                     log.exception("so was its failure; its lease runs out by itself")
@@ -191,14 +181,13 @@ class Lane:
         if not (want and self._claimer):
             return await self._finish(batch, repeated=repeated), None
         request = self._claimer.request(want, len(batch))
-        self.landed.clear()
-        self._claimer.asking += want
+        claim = self._claimer.depart(want)
         try:
             if not batch or backend.finish_and_claim is None:
                 return [], await backend.claim(request, at)
             states, claimed = await backend.finish_and_claim(batch, request, at)
         finally:
-            self._claimer.asking -= want
+            self._claimer.arrive(claim, want)
         return await self._ask_again(batch, states, repeated=repeated), claimed
 
     async def _finish(self, batch: list[Settlement], *, repeated: bool) -> list[JobState | None]:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from headrace.core.alerts import Alert
+from msgspec import Struct
+
 from headrace.core.clock import Clock
 from headrace.core.config import Settings
 from headrace.core.durations import micros
@@ -18,59 +19,56 @@ from headrace.core.events import Event, EventKind, Observers
 from headrace.core.ids import secret_name
 from headrace.core.listener import listen
 from headrace.core.names import check_name, worker_name
-from headrace.core.tasks import Tasks
 from headrace.errors import ConfigError, Unavailable
 from headrace.keeping.retention import Retention
 from headrace.payloads.pack import Packer
 from headrace.schedules.planner import IntervalFunction, Planner
 from headrace.schedules.tick_notes import Notes
 from headrace.seam.protocol import Backend
-from headrace.seam.records import Claim, Hint, JobId, Renewed
-from headrace.text import shown
+from headrace.seam.records import Claim, Hint
 from headrace.worker.attempt import Attempts
+from headrace.worker.bell import Bell
 from headrace.worker.claimer import Claimer
 from headrace.worker.handler import Handler
 from headrace.worker.helper import Helper
 from headrace.worker.judge import Judge
 from headrace.worker.leases import Leases
 from headrace.worker.lone import LoneClaimer
+from headrace.worker.orders import Orders
 from headrace.worker.outage import Outage
 from headrace.worker.reaper import Reaper
 from headrace.worker.renewer import Renewer, RenewerThread
 from headrace.worker.runner import Runner
 from headrace.worker.settler import Settler
+from headrace.worker.stray_watch import StrayWatch
 from headrace.worker.strays import Strays
-from headrace.worker.trips import Lane
+from headrace.worker.trips import Trips
 
 log = logging.getLogger("headrace")
 
 _PARTING = 2.0
 """Seconds that the store has to take back what a worker holds that is cancelled."""
 _ALL = sys.maxsize
-_STRAYS_PER_SLOT = 4
-"""Threads that go on although their jobs were given up on. With more of them a worker claims nothing."""
 SCHEDULES = "schedules:all"
 """The topic of changes to schedules."""
 
 
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """Whether the worker does its work, not merely whether its process lives."""
 
-    def __init__(
-        self, *, consuming: bool, beating: bool, busy: int, slots: int, alive: int, strays: int, detail: str
-    ) -> None:
-        self.consuming = consuming
-        self.beating = beating
-        self.busy = busy
-        self.slots = slots
-        self.alive = alive
-        """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
-        self.strays = strays
-        """Threads that go on although their jobs were given up on."""
-        self.detail = detail
+    consuming: bool
+    beating: bool
+    busy: int
+    slots: int
+    alive: int
+    """Slots that can run jobs: all of them, or some have ended and are about to be started again."""
+    strays: int
+    """Threads that go on although their jobs were given up on."""
+    detail: str
 
     @property
     def ok(self) -> bool:
+        """Whether all is well."""
         return self.consuming and self.beating and self.alive >= self.slots
 
 
@@ -118,32 +116,30 @@ class Worker:
         self._stop = asyncio.Event()
         self._started = 0.0
         self._burst = False
-        self._tasks = Tasks()
-        self._strays = Strays() if strays is None else strays
-        self._most_strays = _STRAYS_PER_SLOT * settings.worker.concurrency
         self._planner = (
             None
             if backend.ticks is None or guest
             else Planner(backend.ticks, clock, rng, observers, settings.planner, intervals)
         )
-        self._build(handlers, packer)
+        self._build(handlers, packer, Strays() if strays is None else strays)
 
-    def _build(self, handlers: Mapping[str, Handler], packer: Packer) -> None:
+    def _build(self, handlers: Mapping[str, Handler], packer: Packer, strays: Strays) -> None:
         worker, holder = self._settings.worker, secret_name(self._rng)
         self._holder = holder
         last_chance = max(worker.max_lost, 1)
         self._leases = Leases(micros(worker.lease) / 1e6, self._clock.elapsed)
         self._notes = Notes(self._backend.ticks, self._clock, self._rng)
-        self._settler = Settler(self._leases, self._observers, self._notes, self._nudge, self._idle)
+        self._bell = bell = Bell()
+        self._settler = Settler(self._leases, self._observers, self._notes, bell)
         self._judge = judge = Judge(holder, packer, self._clock, self._rng)
-        attempts = Attempts(handlers, judge, packer, self._settler, self._observers, self._clock, holder)
+        attempts = Attempts(
+            handlers, judge, packer, self._settler, self._leases.entrusted, self._observers, self._clock, holder
+        )
         self._runner = Runner(
-            attempts,
-            self._leases,
-            self._settler,
-            slots=worker.concurrency,
-            last_chance=last_chance,
-            nudge=self._nudge,
+            attempts, self._leases, self._settler, slots=worker.concurrency, last_chance=last_chance, bell=bell
+        )
+        self._strays = StrayWatch(
+            strays, self._runner, self._observers, bell, worker=self.name, slots=worker.concurrency
         )
         poll = worker.poll_blind if self._backend.hints is None else worker.poll
         make = Claimer if self._lone is None else partial(LoneClaimer, met=self._lone)
@@ -151,32 +147,26 @@ class Worker:
             Claim(holder, self._queues, 0, micros(worker.lease), lost_below=last_chance),
             self._leases,
             self._settler,
+            self._runner,
+            self._strays,
+            bell,
             self._rng,
             slots=worker.concurrency,
             prefetch=worker.prefetch,
             poll=micros(poll) / 1e6,
-            deliver=self._runner.deliver,
-            alone=lambda: self._runner.alone,
-            busy=lambda: self._runner.busy,
-            stuck=lambda: self._stuck,
-            companions=self._runner.companions,
-            nudge=self._nudge,
             helper=self._helper,
         )
+        self._orders = Orders(self._leases, self._runner, self._claimer, self._settler, judge)
         self._renewer = Renewer(
             self._leases,
             self._clock,
+            self._runner,
+            self._orders,
             holder=holder,
             worker=self.name,
             queues=self._queues,
-            slots=lambda: self._runner.alive,
-            busy=lambda: self._runner.busy,
-            tell=self._hear_renewed,
-            doubted=self._runner.doubt,
         )
-        self._lanes = self._make_lanes(judge)
-        self._strays.came, self._strays.stays = self._stray_came, self._stray_stays
-        self._strays.gone = self._nudge
+        self._trips = self._make_trips()
         self._reaper = Reaper(
             self._backend,
             self._clock,
@@ -187,7 +177,7 @@ class Worker:
             lease=self._leases.lease,
             holder=holder,
             gap=self._renewer.gap,
-            took=self._claimer.wake,
+            claimer=self._claimer,
         )
         self._retention = Retention(
             self._backend,
@@ -198,7 +188,7 @@ class Worker:
             spare=2 * micros(self._settings.patience),
         )
 
-    def _make_lanes(self, judge: Judge) -> list[Lane]:
+    def _make_trips(self) -> list[Trips]:
         pairs: list[tuple[Settler | None, Claimer | None]]
         if self._backend.finish_and_claim is not None:
             # Of two claims at once, either may get the earlier jobs; a single slot runs them strictly in order.
@@ -207,21 +197,21 @@ class Worker:
         else:
             pairs = [(self._settler, None), (None, self._claimer)]
         make = partial(
-            Lane,
+            Trips,
             self._backend,
             self._clock,
             self._rng,
             self._observers,
             Outage(self._observers),
-            refused=judge.refused,
-            doubt=self._renewer.doubt,
+            judge=self._judge,
+            renewer=self._renewer,
+            bell=self._bell,
             lease=self._leases.lease,
-            beat=lambda: self._renewer.beat,
         )
-        lanes = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
+        trips = [make(settler=settler, claimer=claimer) for settler, claimer in pairs]
         if self._backend.tx is not None:
-            lanes.append(make(settler=self._settler, claimer=None, apart=True))
-        return lanes
+            trips.append(make(settler=self._settler, claimer=None, apart=True))
+        return trips
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -236,16 +226,16 @@ class Worker:
         """Whether claims and heartbeats get through to the store, and all slots are up."""
         now = asyncio.get_running_loop().time()
         patience = max(3 * micros(self._settings.worker.poll) / 1e6, 5.0)
-        claims = max(self._started, *(lane.beat for lane in self._lanes))
+        claims = max(self._started, *(trips.beat for trips in self._trips))
         beats = max(self._started, self._renewer.beat)
         full = self._runner.busy >= self._settings.worker.concurrency
-        consuming = not self._stuck and (full or self._claimer.holding_back or now - claims <= patience)
+        consuming = not self._strays.stuck and (full or self._claimer.holding_back or now - claims <= patience)
         away = self._renewer.away
         beating = not away and now - beats <= max(self._leases.lease / 2, 1.0)
         slots, alive = self._settings.worker.concurrency, self._runner.alive
         problems = []
-        if self._stuck:
-            problems.append(f"{_gone_on(len(self._strays))}; nothing is claimed until some of them end")
+        if self._strays.stuck:
+            problems.append(f"{self._strays}; nothing is claimed until some of them end")
         elif not consuming:
             problems.append("no claim got through")
         if not beating:
@@ -259,7 +249,7 @@ class Worker:
             slots=slots,
             alive=alive,
             strays=len(self._strays),
-            detail="; ".join(problems) or (f"ok; {_gone_on(len(self._strays))}" if len(self._strays) else "ok"),
+            detail="; ".join(problems) or (f"ok; {self._strays}" if len(self._strays) else "ok"),
         )
 
     async def run(self, *, burst: bool = False) -> None:
@@ -267,8 +257,9 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._started = loop.time()
         self._loop = loop
-        self._burst = burst
+        self._burst = self._claimer.burst = burst
         self._runner.start()
+        self._orders.start()
         self._observers.tell(Event(EventKind.WORKER_STARTED, worker=self.name, detail=", ".join(self._queues)))
         if burst and self._planner is not None:
             await self._planner.look()
@@ -280,7 +271,7 @@ class Worker:
                 beat = (
                     None if thread else group.create_task(self._renewer.run(self._backend), name="headrace-heartbeat")
                 )
-                lanes = [group.create_task(lane.run(), name="headrace-lane") for lane in self._lanes]
+                trips = [group.create_task(one.run(), name="headrace-trips") for one in self._trips]
                 duties = [group.create_task(self._notes.run(), name="headrace-notes")]
                 if not self._guest:
                     duties.append(group.create_task(self._reaper.run(at_once=burst), name="headrace-reaper"))
@@ -297,8 +288,8 @@ class Worker:
                 for duty in duties:
                     duty.cancel()
                 await self._wind_down()
-                for lane in lanes:
-                    lane.cancel()
+                for one in trips:
+                    one.cancel()
                 if beat:
                     self._renewer.stop()
                     await beat
@@ -310,7 +301,7 @@ class Worker:
             raise _cause(error) from None
         finally:
             self._claimer.close()
-            await self._tasks.close()
+            await self._orders.close()
             await self._runner.close()
             if thread:
                 await thread.stop()
@@ -356,13 +347,12 @@ class Worker:
         deadline = self._loop.time() + grace
         try:
             async with asyncio.timeout(grace):
-                for lane in self._lanes:
-                    await lane.landed.wait()
+                await self._claimer.landed()
         except TimeoutError:
             log.warning("a claim is still under way; what it brings comes back when its lease runs out")
         self._runner.give_back()
         await self._runner.drain(max(0.0, deadline - self._loop.time()))
-        self._nudge()
+        self._bell.ring()
         try:
             async with asyncio.timeout(self._leases.lease):
                 await self._settler.quiet.wait()
@@ -392,31 +382,7 @@ class Worker:
             lost = len(outcomes) + len(apart)
             log.warning("%d jobs come back when their leases run out: %s", lost, str(error) or "no answer")
 
-    # -- what the stages tell each other
-
-    def _nudge(self) -> None:
-        for lane in self._lanes:
-            lane.nudge()
-
-    @property
-    def _stuck(self) -> bool:
-        return len(self._strays) >= self._most_strays
-
-    def _stray_came(self) -> None:
-        if self._stuck:
-            self._runner.give_back()
-            sentence = f"{_gone_on(len(self._strays))}; worker {self.name} claims nothing until some of them end"
-            self._observers.alert(Alert.TOO_MANY_THREADS, self.name, sentence, worker=self.name)
-
-    def _stray_stays(self, task: str) -> None:
-        sentence = f"a job of task {shown(task)} was given up on, and its thread goes on; {_gone_on(len(self._strays))}"
-        self._observers.alert(Alert.THREAD_LEFT_BEHIND, task, sentence, task=task, worker=self.name)
-
-    def _idle(self) -> None:
-        if self._burst:
-            self._claimer.wake()
-        else:
-            self._nudge()
+    # -- hints
 
     def _look(self) -> None:
         """Hints are heard from now on; whatever was hinted at before is to be looked for."""
@@ -432,40 +398,6 @@ class Worker:
             self._planner.wake()
         else:
             self._renewer.hurry()
-
-    def _hear_renewed(self, renewed: Renewed) -> None:
-        """From the heartbeat's thread: act on it on the worker's loop."""
-        if renewed.lost or renewed.cancels or renewed.paused or renewed.held:
-            try:
-                self._loop.call_soon_threadsafe(self._obey, renewed)
-            except RuntimeError:  # the worker's loop has ended already
-                return
-
-    def _obey(self, renewed: Renewed) -> None:
-        for job_id, epoch in renewed.lost:
-            self._runner.lose(job_id, epoch)
-        for job_id in renewed.cancels:
-            self._runner.cancel(job_id)
-        if renewed.paused:
-            self._runner.give_back(frozenset(renewed.paused))
-        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease[:2])]:
-            self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
-
-    async def _give_back(self, unknown: Sequence[tuple[JobId, int, bool]]) -> None:
-        """Leases that no claim has told of, once every claim that was under way has been answered."""
-        for lane in self._lanes:
-            await lane.landed.wait()
-        for job_id, epoch, begun in unknown:
-            if not self._leases.current(job_id, epoch):
-                self._settler.add(self._judge.give_back(job_id, epoch, unbegun=not begun))
-
-
-def _gone_on(count: int) -> str:
-    return (
-        "1 thread goes on whose job was given up on"
-        if count == 1
-        else f"{count} threads go on whose jobs were given up on"
-    )
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -1,0 +1,69 @@
+"""What the store says with a renewal, carried out on the worker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from headrace.core.tasks import Tasks
+from headrace.seam.records import JobId, Leased, Renewed
+from headrace.worker.claimer import Claimer
+from headrace.worker.judge import Judge
+from headrace.worker.leases import Leases
+from headrace.worker.runner import Runner
+from headrace.worker.settler import Settler
+
+
+class Orders:
+    """Leases that are lost, jobs to be cancelled, queues that are paused, and leases that no claim has told of."""
+
+    def __init__(self, leases: Leases, runner: Runner, claimer: Claimer, settler: Settler, judge: Judge) -> None:
+        self._leases = leases
+        self._runner = runner
+        self._claimer = claimer
+        self._settler = settler
+        self._judge = judge
+        self._tasks = Tasks()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """From the worker's loop."""
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Nothing more is carried out."""
+        await self._tasks.close()
+
+    def hear(self, renewed: Renewed) -> None:
+        """From any thread."""
+        if self._loop is None or not (renewed.lost or renewed.cancels or renewed.paused or renewed.held):
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._obey, renewed)
+        except RuntimeError:  # the worker's loop has ended already
+            return
+
+    def warn(self, job: Leased) -> None:
+        """The lease of this job was nearly over when it was renewed."""
+        self._settler.warn(job)
+
+    def doubt(self, leases: Sequence[tuple[JobId, int]], *, doubtful: bool) -> None:
+        """These leases have run out by the worker's own clock, or have been renewed after that."""
+        self._runner.doubt(leases, doubtful=doubtful)
+
+    def _obey(self, renewed: Renewed) -> None:
+        for job_id, epoch in renewed.lost:
+            self._runner.lose(job_id, epoch)
+        for job_id in renewed.cancels:
+            self._runner.cancel(job_id)
+        if renewed.paused:
+            self._runner.give_back(frozenset(renewed.paused))
+        if unknown := [lease for lease in renewed.held if not self._leases.current(*lease[:2])]:
+            self._tasks.start(self._give_back(unknown), "headrace-unknown-leases")
+
+    async def _give_back(self, unknown: Sequence[tuple[JobId, int, bool]]) -> None:
+        """Once every claim that was under way has been answered: one of them may have brought these."""
+        await self._claimer.landed()
+        for job_id, epoch, begun in unknown:
+            if not self._leases.current(job_id, epoch):
+                self._settler.add(self._judge.give_back(job_id, epoch, unbegun=not begun))
