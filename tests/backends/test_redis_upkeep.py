@@ -95,3 +95,12 @@ def test_every_operation_on_uvloop(tmp_path: Path) -> None:
             await backend.close()
 
     uvloop.run(work())
+
+
+async def test_a_census_beside_more_leases_than_one_call_renews_tells_what_has_run_out(store: RedisBackend) -> None:
+    await store.insert([row(1)], T0)
+    await store.claim(Claim("vanished", ("q",), 1, LEASE), T0)
+    unknown = [(job_id(number), 1) for number in range(2, 1_100)]
+    renewed = await store.renew(Beat("w1", "w1", ("q",), LEASE, unknown, census=True), T0 + LEASE + 1)
+    assert renewed.overdue
+    assert len(renewed.lost) == len(unknown)

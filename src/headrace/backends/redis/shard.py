@@ -220,7 +220,7 @@ class Shard:
         found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
         for first in range(_LEASES, len(beat.leases), _LEASES):
             more = await self._renew(replace(beat, leases=beat.leases[first : first + _LEASES], census=False), at)
-            found = replace(more, lost=[*found.lost, *more.lost], held=found.held)
+            found = replace(found, lost=[*found.lost, *more.lost])
         return found
 
     async def _renew(self, beat: Beat, at: Stamp) -> Renewed:
