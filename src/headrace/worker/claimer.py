@@ -79,7 +79,9 @@ class Claimer:
         """Jobs asked for by claims that are under way."""
         self._under_way: set[asyncio.Future[None]] = set()
         self.burst = False
-        """Whether to look again each time that nothing is held, until a look finds nothing due."""
+        """Whether to look again when nothing is held any more: what was settled may have made another job due."""
+        self._settled_before = 0
+        """Settlements that the store had answered when the last claim set out."""
         self._making_room = False
         """Whether this worker is the one for a job on its last chance: nothing more is claimed until it holds nothing,
         and then that one job."""
@@ -95,7 +97,7 @@ class Claimer:
 
     def want(self) -> int:
         """How many jobs to ask for right now. Those that are being settled make room, those asked for take it."""
-        if self.burst and not (self._hungry or len(self._leases) or self.empty.is_set()):
+        if self.burst and not (self._hungry or len(self._leases) or self._settler.settled == self._settled_before):
             self._hungry = True
             self._disarm()
         if not (self.open and self._hungry) or self._runner.alone or self._strays.stuck:
@@ -128,6 +130,7 @@ class Claimer:
         given = self._request
         self._others_held = len(self._leases) - settling
         self._heard = False
+        self._settled_before = self._settler.settled
         self._claims_alone = self._making_room
         if self._claims_alone:
             self._disarm_room()  # what it brings decides; until it is answered there is no other claim
