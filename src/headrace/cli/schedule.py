@@ -10,22 +10,11 @@ from typing import Any, TypeVar
 import click
 
 from headrace import App, Client
-from headrace.cli import options
+from headrace.cli import options, schedule_output
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
 from headrace.cli.output import clean, confirm, counted, note, print_json
-from headrace.cli.schedule_output import (
-    Row,
-    coming,
-    coverage,
-    planned,
-    print_coming,
-    print_schedule,
-    print_schedules,
-    status,
-    zone_of,
-)
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.schedules import Schedules
@@ -102,21 +91,21 @@ async def _list(store: Store, tenant: str | None, queue: str | None, limit: int,
     if not rows:
         note("no matching schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
         return
-    print_schedules(rows, at)
+    schedule_output.print_schedules(rows, at)
     if more:
         note(f"these are the first {limit}; for more, raise --limit, or narrow with --tenant or --queue")
     if not workers:
         note("no worker runs: nothing fires until one does (headrace worker APP)")
 
 
-async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Row | None:
+async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> schedule_output.Row | None:
     """None if it was deleted meanwhile."""
     try:
         instants = await schedules.next(schedule.name, 1)
         last = await schedules.history(schedule.name, 1, before=at)
     except ScheduleNotFound:
         return None
-    return Row(schedule, instants[0] if instants else None, last[0] if last else None)
+    return schedule_output.Row(schedule, instants[0] if instants else None, last[0] if last else None)
 
 
 @schedule_command.command("show")
@@ -140,17 +129,17 @@ async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
         schedule = await schedules.get(name)
         instants = await schedules.next(name, 5)
         ticks = await schedules.history(name, limit, before=at)
-        ahead = planned(await schedules.history(name, _AHEAD), at, _AHEAD)
+        ahead = schedule_output.planned(await schedules.history(name, _AHEAD), at, _AHEAD)
     if as_json:
         data = {
             "next": instants,
             "planned": ahead,
-            "coverage": coverage(ticks).share,
+            "coverage": schedule_output.coverage(ticks).share,
             "history": [tick.to_dict() for tick in ticks],
         }
         print_json(schedule.to_dict() | data)
     else:
-        print_schedule(schedule, instants, ticks, ahead, at)
+        schedule_output.print_schedule(schedule, instants, ticks, ahead, at)
 
 
 @schedule_command.command("next")
@@ -171,12 +160,12 @@ async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
-        listed = coming(await schedules.next(name, count), zone_of(schedule), at)
+        listed = schedule_output.coming(await schedules.next(name, count), schedule_output.zone_of(schedule), at)
     if as_json:
-        print_json({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed})
+        print_json({"name": name, "tz": schedule.tz, "status": schedule_output.status(schedule), "next": listed})
         return
     if listed:
-        print_coming(listed, schedule, at)
+        schedule_output.print_coming(listed, schedule, at)
     if not schedule.enabled:
         note(f"it is paused: headrace schedule resume {name}")
     elif len(listed) < count:
@@ -266,7 +255,7 @@ async def _resume(store: Store, name: str, as_json: bool) -> None:
         return
     print(f"{clean(name)}  resumed")
     if instants:
-        note(f"next {by_clock(instants[0], zone_of(schedule))}, {relative(instants[0], now())}")
+        note(f"next {by_clock(instants[0], schedule_output.zone_of(schedule))}, {relative(instants[0], now())}")
     else:
         note("it has ended: no slot is left")
 
@@ -299,13 +288,13 @@ async def _backfill(
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
+        clocks = schedule_output.zone_of(schedule)
         first = _instant("--since", since, schedule)
         last = now() if until is None else _instant("--until", until, schedule)
         if last < first:
-            order = f"{by_clock(last, zone_of(schedule))} is before {by_clock(first, zone_of(schedule))}"
+            order = f"{by_clock(last, clocks)} is before {by_clock(first, clocks)}"
             raise click.BadParameter(f"expected an instant after --since; {order}", param_hint="--until")
         slots = await schedules.backfill(name, first, last, dry_run=True)
-        clocks = zone_of(schedule)
         where = f"from {by_clock(first, clocks)} to {by_clock(last, clocks)}"
         fired = 0
         if slots and not dry_run:
@@ -322,7 +311,7 @@ async def _backfill(
 
 def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
     try:
-        return read_instant(text, now(), zone_of(schedule))
+        return read_instant(text, now(), schedule_output.zone_of(schedule))
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 

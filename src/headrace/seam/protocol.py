@@ -48,51 +48,16 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+from headrace.seam import records as r
+from headrace.seam import ticks as t
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Hint,
-    Inserted,
-    JobId,
-    JobKey,
-    Limits,
-    Page,
-    Place,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
 from headrace.types import JobState
 
 
 class Hints(Protocol):
     """News from the store: look now. Hints may be lost, so every listener also polls, only less often."""
 
-    def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+    def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[r.Hint]]:
         """Subscribe. Once the context is entered, hints about what happens from then on are delivered, unless they get
         lost.
 
@@ -107,8 +72,8 @@ class FinishAndClaim(Protocol):
     """``finish`` of the last batch and ``claim`` of the next, in one trip."""
 
     async def __call__(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
         ...
 
@@ -116,7 +81,7 @@ class FinishAndClaim(Protocol):
 class Tidy(Protocol):
     """Upkeep that a store needs besides sweeps, such as a partition for the jobs of days to come."""
 
-    async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+    async def __call__(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.Place, int]:
         """Do what is due, unless another process is doing it or did it lately. Every worker calls this on every beat.
 
         ``clauses`` are the ones that are swept. Where a whole day of jobs is past one of them, the day is dropped here.
@@ -133,11 +98,11 @@ class Joined(Protocol):
     @property
     def blocks(self) -> Literal[True]: ...
 
-    def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+    def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
         """As ``Backend.insert``; the queues' listeners get their hint when the transaction commits."""
         ...
 
-    def complete(self, settlement: Settlement) -> bool:
+    def complete(self, settlement: r.Settlement) -> bool:
         """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off. The transaction can no longer commit
         then, so nothing stays of what the caller wrote for a job that it has lost."""
         ...
@@ -149,11 +114,11 @@ class AsyncJoined(Protocol):
     @property
     def blocks(self) -> Literal[False]: ...
 
-    async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
         """See :class:`Joined`."""
         ...
 
-    async def complete(self, settlement: Settlement) -> bool:
+    async def complete(self, settlement: r.Settlement) -> bool:
         """See :class:`Joined`."""
         ...
 
@@ -180,7 +145,7 @@ class TickStore(Protocol):
     there without the other.
     """
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: r.Stamp = None) -> list[bool]:
         """Make, change and remove schedules; answer for each, in order, whether it was done.
 
         It is done when the stored version is the expected one (0: there is no schedule of that name). A schedule is
@@ -189,17 +154,17 @@ class TickStore(Protocol):
         """
         ...
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
         """Matching schedules above ``after``, in the order of their names (by code points)."""
         ...
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
+    async def due(self, req: t.Look, at: r.Stamp = None) -> t.Looked:
         """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(plan_priority, look_at, name)``. Nothing
         changes. The cost depends on ``limit`` and on the number of priorities in use, not on the number of
         schedules."""
         ...
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: r.Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         """Carry out plans, each in one atomic step. Answer each plan, in order, with the outcomes of its ticks; None if
         the schedule is gone or has another version, and nothing was done. A plan that names a version may also be
         answered with None while another step holds the schedule, or holds the waiting job that the plan would
@@ -221,11 +186,11 @@ class TickStore(Protocol):
         """
         ...
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
         """Ticks of a schedule, latest slot first; with ``before``, only those of earlier slots."""
         ...
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: r.Stamp = None) -> None:
         """Keep with ticks how their jobs ended. Ticks that are not on the ledger are ignored."""
         ...
 
@@ -238,7 +203,7 @@ class PolicyStore(Protocol):
     (depth).
     """
 
-    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+    async def save(self, policy: Policy, at: r.Stamp = None) -> bool:
         """Replace the policy of a queue and return True, if its version is the stored one (0: there is none yet). It is
         stored with the next version.
 
@@ -248,17 +213,17 @@ class PolicyStore(Protocol):
         """
         ...
 
-    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+    async def limit(self, limit: TenantLimit, at: r.Stamp = None) -> None:
         """Replace what one tenant may do in one queue. With neither bound, the tenant loses its own limit. Listeners to
         ``queue:NAME`` get a hint."""
         ...
 
-    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+    async def pause(self, pause: QueuePause, at: r.Stamp = None) -> None:
         """Pause a queue, or a tenant or a task in it, or resume it. No job changes; paused jobs are just not claimed.
         After a resume, listeners to ``queue:NAME`` get a hint."""
         ...
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Sequence[str] | None = None, at: r.Stamp = None) -> list[PolicyState]:
         """The policies of these queues, or of all, by name. A queue is listed if it has a policy or is governed."""
         ...
 
@@ -268,7 +233,7 @@ class PolicyStore(Protocol):
         names: Sequence[str] | None = None,
         after: str | None = None,
         limit: int = 100,
-        at: Stamp = None,
+        at: r.Stamp = None,
     ) -> list[TenantState]:
         """The tenants of a governed queue above ``after``, in the order of their names (by code points); only those in
         ``names``, if given. A tenant is listed if it has jobs that wait or run, has a limit of its own, or is
@@ -284,7 +249,7 @@ class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another one for another loop."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> r.Limits:
         """What this store can take."""
         ...
 
@@ -339,11 +304,11 @@ class Backend(Protocol):
         """Release every connection and thread. Closing twice, or before opening, is harmless."""
         ...
 
-    async def now(self, at: Stamp = None) -> int:
+    async def now(self, at: r.Stamp = None) -> int:
         """The store's clock: the instant that an operation would take for now. With ``at``, that is ``at``."""
         ...
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         """Store new jobs; answer each row, in order.
 
         A row whose ``id`` is stored already, in any state, changes nothing: SAME. So an insert can be repeated after a
@@ -372,7 +337,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``. A claim stops early once
         its jobs weigh ``max_bytes``, but always takes one.
 
@@ -473,7 +438,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         """End leases. Answer each settlement, in order, with the state that the job is in now, or None: fenced off.
 
         Fenced off means that nothing changed, spawned rows included. A settlement that is repeated although the first
@@ -498,7 +463,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         """List the worker, and extend the leases named in ``beat`` to now + ``lease_for``.
 
         One call per heartbeat for a whole process. A lease that has expired but was not reaped is renewed all the same.
@@ -517,7 +482,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         """Take back up to ``limit`` jobs whose lease has expired, oldest expiry first, each in one step.
 
         With a ``holder``, nothing is taken back unless that holder has beaten within ``gap`` and been steady for
@@ -536,7 +501,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         """Change jobs from outside, each in one atomic step; the changes are described in :mod:`headrace.seam.records`.
 
         With ``ids`` or ``keys``: one answer for each job that exists and matches, in the order named, whether the
@@ -553,8 +518,8 @@ class Backend(Protocol):
         ...
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         """The records of the jobs named by id or by key, in order; None for unknown ones.
 
         A key names the job that last took it, ended or not, until the record of that job goes. ``want`` names the
@@ -564,7 +529,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         """Matching jobs, newest id first, without cells; ``after`` is the cursor of the last page.
 
         A job that exists and matches throughout appears exactly once; others may or may not. A call looks at a bounded
@@ -573,7 +538,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
         With ``queues``: only these, and the workers that claim from one of them, without ``places`` and
@@ -581,7 +546,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         """Remove what the clause condemns, in a bounded step.
 
         Only ended jobs, expired results, keys that outlive their jobs, ticks, and the counts of tenants without jobs
