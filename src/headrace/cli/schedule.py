@@ -14,7 +14,7 @@ from headrace.cli import options, schedule_output
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
-from headrace.cli.output import clean, confirm, counted, note, print_json
+from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.schedules import Schedules
@@ -68,16 +68,12 @@ def name_argument(command: F) -> F:
 @limit_option(50, "Show at most N, by name.")
 @json_option
 @store_options
-def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List schedules.
 
     Shows when each fires next (in its zone and in local time), what became of its last slot, and how many slots were
     planned so far.
     """
-    asyncio.run(_list(store, tenant, queue, limit, as_json))
-
-
-async def _list(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     at = now()
     async with store.opened() as client:
         schedules = schedules_of(client)
@@ -113,16 +109,12 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> sc
 @limit_option(10, "Show at most N past slots, latest first.", most=10_000)
 @json_option
 @store_options
-def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
+async def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
     """Show everything about a schedule, and its last slots.
 
     "waited" is how long after its slot a job started, "ran" how long it ran. Coverage is the share of these slots that
     fired and whose jobs were not cancelled.
     """
-    asyncio.run(_show(store, name, limit, as_json))
-
-
-async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
     at = now()
     async with store.opened() as client:
         schedules = schedules_of(client)
@@ -147,15 +139,11 @@ async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
 @click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="How many instants to show.")
 @json_option
 @store_options
-def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
+async def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
     """Show when a schedule fires next.
 
     In its time zone and in UTC, jitter included. Says where the clocks of the zone go forward or back.
     """
-    asyncio.run(_next(store, name, count, as_json))
-
-
-async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
     at = now()
     async with store.opened() as client:
         schedules = schedules_of(client)
@@ -176,15 +164,11 @@ async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
 @name_argument
 @json_option
 @store_options
-def run_command(store: Store, name: str, as_json: bool) -> None:
+async def run_command(store: Store, name: str, as_json: bool) -> None:
     """Run the job of a schedule once, now, and print its id.
 
     This is in addition to its slots, and works while it is paused.
     """
-    asyncio.run(_run(store, name, as_json))
-
-
-async def _run(store: Store, name: str, as_json: bool) -> None:
     async with store.opened() as client:
         job_id = await schedules_of(client).run(name)
     if as_json:
@@ -203,15 +187,11 @@ async def _run(store: Store, name: str, as_json: bool) -> None:
 )
 @json_option
 @store_options
-def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
+async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
     """Stop a schedule from firing until it is resumed.
 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
-    asyncio.run(_pause(store, name, cancel_pending, as_json))
-
-
-async def _pause(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
     async with store.opened() as client:
         schedules = schedules_of(client)
         await schedules.disable(name)
@@ -237,15 +217,11 @@ async def _waiting(schedules: Schedules, name: str) -> int:
 @name_argument
 @json_option
 @store_options
-def resume_command(store: Store, name: str, as_json: bool) -> None:
+async def resume_command(store: Store, name: str, as_json: bool) -> None:
     """Let a schedule fire again.
 
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
-    asyncio.run(_resume(store, name, as_json))
-
-
-async def _resume(store: Store, name: str, as_json: bool) -> None:
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.enable(name)
@@ -270,7 +246,7 @@ async def _resume(store: Store, name: str, as_json: bool) -> None:
 @yes_option
 @json_option
 @store_options
-def backfill_command(
+async def backfill_command(
     store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Fire past slots that did not fire.
@@ -279,12 +255,6 @@ def backfill_command(
     paused or not there yet. Times without an offset are in the schedule's zone. Shows the number and asks first. Doing
     it twice fires nothing twice.
     """
-    asyncio.run(_backfill(store, name, since, until, dry_run=dry_run, yes=yes, as_json=as_json))
-
-
-async def _backfill(
-    store: Store, name: str, since: str, until: str | None, *, dry_run: bool, yes: bool, as_json: bool
-) -> None:
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
@@ -301,12 +271,9 @@ async def _backfill(
             note(f"{counted(slots, 'slot')} {where} did not fire")
             confirm(f"fire {counted(slots, 'slot')} of {name} now?", yes=yes)
             fired = await schedules.backfill(name, first, last)
-    if as_json:
-        print_json({"name": name, "since": first, "until": last, "slots": slots, "fired": fired})
-    elif dry_run:
-        print(f"{counted(slots, 'slot')} {where}")
-    else:
-        print(f"{counted(fired, 'slot')} fired")
+    data = {"name": name, "since": first, "until": last, "slots": slots, "fired": fired}
+    plain = f"{counted(slots, 'slot')} {where}" if dry_run else f"{counted(fired, 'slot')} fired"
+    print_answer(data, plain, as_json=as_json)
 
 
 def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
@@ -321,16 +288,12 @@ def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
 @yes_option
 @json_option
 @store_options
-def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
+async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
     """Delete a schedule.
 
     Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
     worker creates it again.
     """
-    asyncio.run(_delete(store, name, yes=yes, as_json=as_json))
-
-
-async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
     async with store.opened() as client:
         schedules = schedules_of(client)
         schedule = await schedules.get(name)
@@ -340,7 +303,5 @@ async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
             note(f"{counted(waiting, 'waiting job')} will be cancelled")
         confirm(f"delete schedule {name}?", yes=yes)
         await schedules.delete(name)
-    if as_json:
-        print_json({"name": name, "deleted": True, "cancelled": waiting})
-    else:
-        print(f"{clean(name)}  deleted")
+    data = {"name": name, "deleted": True, "cancelled": waiting}
+    print_answer(data, f"{clean(name)}  deleted", as_json=as_json)
