@@ -39,7 +39,7 @@ def raw_id(job_id: AnyId) -> r.JobId:
 def check_key(key: object) -> r.JobKey:
     """The key, if it is valid.
 
-    >>> check_key(JobKey("mail", "ada"))
+    >>> check_key(r.JobKey("mail", "ada"))
     JobKey(queue='mail', key='ada')
     """
     if not isinstance(key, r.JobKey):
@@ -92,7 +92,7 @@ def check_limit(limit: object) -> int:
 def check_selector(sel: object) -> r.Selector:
     """The selector, with ids and states as stores spell them.
 
-    >>> check_selector(Selector(queue="mail", states=["failed"])).states
+    >>> check_selector(r.Selector(queue="mail", states=["failed"])).states
     frozenset({<JobState.FAILED: 'failed'>})
     """
     if not isinstance(sel, r.Selector):
@@ -115,7 +115,7 @@ def check_selector(sel: object) -> r.Selector:
 def check_change(change: Any, priority: Callable[[object], int]) -> r.Change:
     """The change, if a store can make it; ``priority`` checks one.
 
-    >>> check_change(Move("mail"), int)
+    >>> check_change(r.Move("mail"), int)
     Move(queue='mail')
     """
     match change:

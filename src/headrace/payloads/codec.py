@@ -20,7 +20,7 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import CodecError, ConfigError, PayloadTooLarge
+from headrace.errors import CodecError, ConfigError, PayloadError, PayloadTooLarge
 from headrace.text import shown
 
 if sys.version_info >= (3, 14):
@@ -208,6 +208,15 @@ class Envelope:
             return serde.decode(body)
         except Exception as error:
             raise CodecError(f"{what}: {error}") from error
+
+    def readable(self, cell: bytes | None) -> Any:
+        """The value in a cell as plain data, for people; in angle brackets, why it cannot be shown."""
+        if cell is None:
+            return None
+        try:
+            return msgspec.to_builtins(show(*self.open(cell, "cell")), str_keys=True)
+        except (PayloadError, TypeError, ValueError) as error:
+            return f"<{error}>"
 
     def _inflate(self, body: bytes, what: str) -> bytes:
         decompressor = zstd.ZstdDecompressor()

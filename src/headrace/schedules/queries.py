@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from datetime import datetime
 from heapq import nlargest
 from itertools import islice
-from typing import Any, Protocol
-
-import msgspec
-from msgspec import Struct
+from typing import Protocol
 
 from headrace.core.durations import micros
 from headrace.core.names import check_name
 from headrace.core.store_access import StoreAccess
+from headrace.core.view import View
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack
@@ -33,7 +31,7 @@ _MOST_READ = 10_000
 _SLOWEST = 10
 
 
-class ScheduleHealth(Struct, frozen=True, kw_only=True):
+class ScheduleHealth(View, frozen=True, kw_only=True):
     """How a schedule fared in a period: the slots of that time, and their jobs.
 
     >>> import asyncio
@@ -72,10 +70,6 @@ class ScheduleHealth(Struct, frozen=True, kw_only=True):
     """Slots whose jobs ran longer than ``slow``: the ten slowest, slowest first."""
     complete: bool
     """False: there were more than 10,000 slots, and the earlier ones were not read."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 class ScheduleAccess(StoreAccess, Protocol):

@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct, StructMeta
 
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.headers import read_headers
-from headrace.errors import ConfigError, InvalidJob, PayloadError
-from headrace.payloads.codec import Envelope, show
+from headrace.core.view import View
+from headrace.errors import ConfigError, InvalidJob
+from headrace.payloads.codec import Envelope
 from headrace.schedules.calendar import CronRule, EveryRule, Rule, cron_rule
 from headrace.schedules.plan import SHORTEST, Definition, Delivery, Misfire, Template
-from headrace.seam.instants import from_datetime, to_datetime
+from headrace.seam.instants import datetime_or_none, from_datetime, to_datetime
 from headrace.seam.records import Row
 from headrace.seam.ticks import Overlap, Schedule, Tick
 from headrace.text import shown
@@ -136,7 +136,7 @@ class Cron(ScheduleOptions, frozen=True):
     tz: str = "UTC"
 
 
-class ScheduleInfo(Struct, frozen=True, kw_only=True):
+class ScheduleInfo(View, frozen=True, kw_only=True):
     """A stored schedule.
 
     >>> import asyncio
@@ -191,12 +191,8 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self, str_keys=True)  # type: ignore[no-any-return]
 
-
-class TickInfo(Struct, frozen=True, kw_only=True):
+class TickInfo(View, frozen=True, kw_only=True):
     """What became of a slot.
 
     >>> import asyncio
@@ -231,10 +227,6 @@ class TickInfo(Struct, frozen=True, kw_only=True):
     """Seconds from ``run_at`` (in a backfill: from then) until the job was last started."""
     ran: float | None
     """Seconds for which it ran. Both are None while it has not ended, or if that was not noted."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
@@ -331,16 +323,9 @@ def _whole(given: object, what: str) -> int | None:
 def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
     """What a user would have written; of its job, only the task."""
     rule = definition.rule
-    options: dict[str, Any] = {
-        "jitter": definition.jitter,
-        "misfire": definition.misfire.value,
+    options = _options(definition) | {
         "max_age": timedelta(microseconds=definition.max_age),
         "grace": timedelta(microseconds=definition.grace),
-        "overlap": _overlap(definition),
-        "delivery": definition.delivery.value,
-        "start": _moment(definition.start),
-        "end": _moment(definition.end),
-        "max_runs": definition.max_runs,
         "plan_priority": plan_priority,
     }
     job = NewJob(task=definition.template.task)
@@ -397,82 +382,48 @@ def tick_info(tick: Tick, state: str) -> TickInfo:
 
 def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope) -> ScheduleInfo:
     """The rich view of a flat schedule."""
-    rule = definition.rule
+    rule, template = definition.rule, definition.template
     return ScheduleInfo(
-        name=schedule.name,
-        task=definition.template.task,
-        args=_args(definition.template, envelope),
-        queue=schedule.queue,
-        tenant=schedule.tenant,
-        priority=definition.template.priority,
-        enabled=schedule.enabled,
+        **_stored(schedule),
+        **_options(definition),
+        task=template.task,
+        args=envelope.readable(template.cells.get("parameters")),
+        priority=template.priority,
         rule=rule.expression if isinstance(rule, CronRule) else f"every {spell_exactly(rule.interval)}",
         tz=rule.zone if isinstance(rule, CronRule) else "",
-        next_slot=_moment(schedule.slot),
-        last_slot=_moment(schedule.last_slot),
-        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
-        runs=schedule.runs,
-        jitter=definition.jitter,
-        misfire=definition.misfire.value,
         max_age=definition.max_age / 1e6,
         grace=definition.grace / 1e6,
-        overlap=_overlap(definition),
-        delivery=definition.delivery.value,
-        start=_moment(definition.start),
-        end=_moment(definition.end),
-        max_runs=definition.max_runs,
-        plan_priority=schedule.plan_priority,
         dynamic_interval=definition.dynamic_interval,
-        created_at=to_datetime(schedule.created_at),
-        updated_at=to_datetime(schedule.updated_at),
     )
 
 
 def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
     """A schedule that cannot be read: only what the store knows of it; ``rule`` says why."""
-    return ScheduleInfo(
-        name=schedule.name,
-        task="",
-        args=None,
-        queue=schedule.queue,
-        tenant=schedule.tenant,
-        priority=0,
-        enabled=schedule.enabled,
-        rule=f"<{error}>",
-        tz="",
-        next_slot=_moment(schedule.slot),
-        last_slot=_moment(schedule.last_slot),
-        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
-        runs=schedule.runs,
-        jitter=0.0,
-        misfire="",
-        max_age=0.0,
-        grace=0.0,
-        overlap="",
-        dynamic_interval=False,
-        delivery="",
-        start=None,
-        end=None,
-        max_runs=None,
-        plan_priority=schedule.plan_priority,
-        created_at=to_datetime(schedule.created_at),
-        updated_at=to_datetime(schedule.updated_at),
-    )
+    blank: dict[str, Any] = dict.fromkeys(("task", "tz", "misfire", "overlap", "delivery"), "")
+    blank |= dict.fromkeys(("args", "start", "end", "max_runs")) | dict.fromkeys(("jitter", "max_age", "grace"), 0.0)
+    return ScheduleInfo(**_stored(schedule), **blank, priority=0, rule=f"<{error}>", dynamic_interval=False)
 
 
-def _args(template: Template, envelope: Envelope) -> Any:
-    cell = template.cells.get("parameters")
-    if cell is None:
-        return None
-    try:
-        return msgspec.to_builtins(show(*envelope.open(cell, "cell")), str_keys=True)
-    except (PayloadError, TypeError, ValueError) as error:
-        return f"<{error}>"
+def _stored(schedule: Schedule) -> dict[str, Any]:
+    """What the store knows of a schedule."""
+    same = ("name", "queue", "tenant", "enabled", "runs", "plan_priority")
+    return {name: getattr(schedule, name) for name in same} | {
+        "next_slot": datetime_or_none(schedule.slot),
+        "last_slot": datetime_or_none(schedule.last_slot),
+        "last_job": None if schedule.last_job is None else UUID(bytes=schedule.last_job),
+        "created_at": to_datetime(schedule.created_at),
+        "updated_at": to_datetime(schedule.updated_at),
+    }
 
 
-def _overlap(definition: Definition) -> str:
-    return QUEUE if definition.queued else definition.overlap.value
-
-
-def _moment(instant: int | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
+def _options(definition: Definition) -> dict[str, Any]:
+    """The options that a user sees as they were written."""
+    return {
+        "jitter": definition.jitter,
+        "misfire": definition.misfire.value,
+        "overlap": QUEUE if definition.queued else definition.overlap.value,
+        "delivery": definition.delivery.value,
+        "start": datetime_or_none(definition.start),
+        "end": datetime_or_none(definition.end),
+        "max_runs": definition.max_runs,
+    }
