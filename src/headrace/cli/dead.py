@@ -13,7 +13,7 @@ from headrace.cli import bulk, options
 from headrace.cli.commands import Group
 from headrace.cli.job import id_argument, list_jobs, not_found, show_job
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
+from headrace.cli.options import filter_options, json_option, limit_option, store_options, yes_option
 from headrace.cli.output import confirm, counted, note, print_answer, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.seam.records import Delete, JobId, Requeue, Selector
@@ -41,7 +41,7 @@ def dead_command() -> None:
 @limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
-async def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     dead = replace(filters, states=_DEAD)
     await list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters")
@@ -68,7 +68,7 @@ async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
 async def requeue_command(
     store: Store,
     job_ids: tuple[JobId, ...],
-    filters: Filters,
+    filters: Selector,
     all: bool,
     limit: int,
     rate: float,
@@ -81,7 +81,7 @@ async def requeue_command(
     flooding the queue. Asks first with --all, and if filters match more than 100. If another job holds its key by now,
     a dead letter stays where it is.
     """
-    given = [bool(job_ids), filters != Filters(), all]
+    given = [bool(job_ids), filters != Selector(), all]
     if sum(given) > 1:
         raise click.UsageError("expected ids, filters or --all, got more than one of them")
     if not any(given):
@@ -134,13 +134,15 @@ async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> di
     return met
 
 
-async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float, *, yes: bool) -> dict[JobId, bool]:
+async def _requeue_oldest(
+    client: Client, filters: Selector, limit: int, rate: float, *, yes: bool
+) -> dict[JobId, bool]:
     """For each matching job, whether it was requeued. Goes by rising id: a job that fails again is not met twice."""
     matching = await bulk.count(client, filters, _DEAD)
     most = min(limit, matching.number)
     verb = "matches" if matching.number == 1 else "match"
     note(f"{matching.of(_NOUN)} {verb}" + (f"; requeueing {most:,}, oldest first" if most else ""))
-    if most > (0 if filters == Filters() else _UNASKED):
+    if most > (0 if filters == Selector() else _UNASKED):
         confirm(f"requeue {counted(most, _NOUN)}?", yes=yes)
     met: dict[JobId, bool] = {}
     above: JobId | None = None
@@ -149,7 +151,7 @@ async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: fl
         while len(met) < most:
             await pace.wait()
             step = min(pace.step, most - len(met))
-            altered = await client.alter(replace(filters.selector(_DEAD, step), above=above), Requeue())
+            altered = await client.alter(replace(filters, states=_DEAD, limit=step, above=above), Requeue())
             met |= {one.id: one.changed for one in altered}
             advance(len(altered))
             if len(altered) < step:
@@ -181,13 +183,13 @@ class _Pace:
 @json_option
 @store_options
 async def purge_command(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int | None, yes: bool, as_json: bool
+    store: Store, job_ids: tuple[JobId, ...], filters: Selector, limit: int | None, yes: bool, as_json: bool
 ) -> None:
     """Delete dead letters for good.
 
     Takes ids or filters; without either, all of them. Shows the number and asks first.
     """
-    if job_ids and filters != Filters():
+    if job_ids and filters != Selector():
         raise click.UsageError("expected ids or filters, got both")
     async with store.opened() as client:
         if job_ids:

@@ -13,7 +13,7 @@ from headrace.cli import options
 from headrace.cli.commands import Group
 from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
+from headrace.cli.options import filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.seam.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
@@ -42,15 +42,15 @@ def ids_argument(command: F) -> F:
 @limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
-async def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     await list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs")
 
 
-async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool, empty: str) -> None:
+async def list_jobs(store: Store, filters: Selector, limit: int, *, as_json: bool, empty: str) -> None:
     """Print matching jobs."""
     async with store.opened() as client:
-        found = await client.list_jobs(filters.selector(), limit + 1)
+        found = await client.list_jobs(filters, limit + 1)
     jobs, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"jobs": [summary(job) for job in jobs], "more": more})

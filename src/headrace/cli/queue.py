@@ -10,7 +10,7 @@ from headrace.cli import options
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, json_option, store_options, yes_option
+from headrace.cli.options import json_option, store_options, yes_option
 from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import listening, queue_data
@@ -18,6 +18,7 @@ from headrace.cli.queue_limit import limit_command
 from headrace.cli.times import length, now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
+from headrace.seam.records import Selector
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
@@ -120,7 +121,7 @@ async def purge_command(
 
     Includes delayed and paused jobs; running and ended ones stay. Shows the number and asks first.
     """
-    filters = Filters(name, task, tenant, older_than)
+    filters = Selector(queue=name, task=task, tenant=tenant, older_than=older_than)
     async with store.opened() as client:
         matching, deleted = await purge(client, filters, _WAITING, "waiting job", f" of queue {filters.queue}", yes=yes)
     data = {"matched": matching.number, "deleted": deleted}
