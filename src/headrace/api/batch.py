@@ -12,6 +12,7 @@ from headrace.api.loop_guard import needs_loop
 from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
 from headrace.core.callables import check_handler, is_async, written
 from headrace.core.names import check_name
+from headrace.core.numbers import check_whole
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.offload import decode
@@ -59,8 +60,7 @@ class BatchTask(Generic[T]):
             check_handler(function, f"batch task {name}")
         if not is_async(function):
             raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
+        check_whole(size, f"batch task {name}: size")
         if not isinstance(retry, RetryPolicy):
             raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
         self.function = function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, get_args
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from headrace.core.durations import LONGEST
 from headrace.core.ids import parse_id
 from headrace.core.names import check_name, check_queue
+from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError, InvalidJob
 from headrace.seam import records as r
 from headrace.text import shown
@@ -19,6 +21,7 @@ from headrace.types import JobState, NewJob
 AnyId = UUID | str | bytes
 T = TypeVar("T")
 
+_whole = partial(check_whole, error=InvalidJob)
 _MOST = 2**31 - 1
 """As many jobs as every store can count in one call."""
 _LATEST = 2**53 - 1
@@ -163,9 +166,3 @@ def _states(given: object) -> frozenset[JobState] | None:
     if not isinstance(given, Collection) or isinstance(given, str) or not all(one in known for one in given):
         raise InvalidJob(f"states: expected a set of {', '.join(known)}, got {shown(given)}")
     return frozenset(map(JobState, given))
-
-
-def _whole(given: object, what: str, least: int, most: int) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-        raise InvalidJob(f"{what}: expected a whole number from {least} to {most}, got {shown(given)}")
-    return given

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace.core.durations import micros
 from headrace.core.names import check_name
+from headrace.core.numbers import check_whole
 from headrace.core.store_access import StoreAccess
 from headrace.core.view import View
 from headrace.errors import ConfigError, ScheduleNotFound
@@ -106,7 +107,7 @@ class ScheduleQueries:
         found = []
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
-        number(limit, "limit")
+        check_whole(limit, "limit")
         ticks = await self._ticks()
         async for one in self._all(ticks, sel, above):
             found.append(self._info(one))
@@ -116,7 +117,7 @@ class ScheduleQueries:
 
     async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """The next instants at which its jobs will be due, with jitter, including those that are planned already."""
-        number(count, "count")
+        check_whole(count, "count")
         ticks = await self._ticks()
         now = await self._now()
         known = await self._known(ticks, name)
@@ -131,7 +132,7 @@ class ScheduleQueries:
 
     async def history(self, name: str, limit: int = 20, *, before: datetime | None = None) -> Sequence[TickInfo]:
         """What became of its slots, the latest first. ``before``: the last slot of the page before."""
-        number(limit, "limit")
+        check_whole(limit, "limit")
         earlier = None if before is None else aware(before, "before")
         ticks = await self._ticks()
         known = await self._known(ticks, name)
@@ -147,7 +148,7 @@ class ScheduleQueries:
 
         It reads schedules in pages of a hundred until it has found enough: all of them, if all are well.
         """
-        number(limit, "limit")
+        check_whole(limit, "limit")
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
         ticks = await self._ticks()
@@ -177,7 +178,7 @@ class ScheduleQueries:
         For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs whose end is
         not noted.
         """
-        number(limit, "limit")
+        check_whole(limit, "limit")
         length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
         sel = _selector(tenant, queue)
         above = None if after is None else check_name(after, "after")
@@ -328,9 +329,3 @@ def aware(given: object, what: str) -> int:
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
     return from_datetime(given)
-
-
-def number(given: object, what: str) -> None:
-    """Raises ``ConfigError`` unless it is a whole number of at least 1."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")

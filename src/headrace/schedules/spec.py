@@ -11,6 +11,7 @@ from msgspec import Struct, StructMeta
 
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.headers import read_headers
+from headrace.core.numbers import check_whole
 from headrace.core.view import View
 from headrace.errors import ConfigError, InvalidJob
 from headrace.payloads.codec import Envelope
@@ -239,9 +240,7 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
     if start is not None and end is not None and end < start:
         raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
-    first = spec.plan_priority
-    if not isinstance(first, int) or isinstance(first, bool) or not -32_768 <= first <= 32_767:
-        raise ConfigError(f"plan_priority: expected a whole number from -32768 to 32767, got {shown(first)}")
+    check_whole(spec.plan_priority, "plan_priority", -32_768, 32_767)
     return Definition(
         rule=rule,
         template=template,
@@ -254,7 +253,7 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         delivery=Delivery(spec.delivery),
         start=start,
         end=end,
-        max_runs=_whole(spec.max_runs, "max_runs"),
+        max_runs=None if spec.max_runs is None else check_whole(spec.max_runs, "max_runs", 1, 2**31 - 1),
     )
 
 
@@ -312,12 +311,6 @@ def _instant(given: object, what: str) -> int | None:
     if not 1970 <= given.year < 2200:
         raise ConfigError(f"{what}: expected a date from 1970 to 2199, got {shown(given)}")
     return from_datetime(given)
-
-
-def _whole(given: object, what: str) -> int | None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31):
-        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")
-    return given
 
 
 def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
