@@ -269,17 +269,8 @@ def _rule(spec: Every | Cron, anchor: int) -> Rule:
 
 def template_of(row: Row) -> Template:
     """What all jobs of a schedule have in common, from the row of one."""
-    return Template(
-        task=row.task,
-        cells=row.cells,
-        priority=row.priority,
-        expires=row.expires,
-        max_attempts=row.max_attempts,
-        timeout=row.timeout,
-        result_ttl=row.result_ttl,
-        headers=read_headers(row.headers),
-        group=row.group,
-    )
+    same: dict[str, Any] = {name: getattr(row, name) for name in Template.__struct_fields__}
+    return Template(**same | {"headers": read_headers(row.headers)})
 
 
 def _jitter(spec: Every | Cron) -> float:

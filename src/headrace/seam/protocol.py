@@ -223,17 +223,12 @@ class PolicyStore(Protocol):
         After a resume, listeners to ``queue:NAME`` get a hint."""
         ...
 
-    async def find(self, queues: Sequence[str] | None = None, at: r.Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: r.Names = None, at: r.Stamp = None) -> list[PolicyState]:
         """The policies of these queues, or of all, by name. A queue is listed if it has a policy or is governed."""
         ...
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: r.Stamp = None,
+        self, queue: str, names: r.Names = None, after: str | None = None, limit: int = 100, at: r.Stamp = None
     ) -> list[TenantState]:
         """The tenants of a governed queue above ``after``, in the order of their names (by code points); only those in
         ``names``, if given. A tenant is listed if it has jobs that wait or run, has a limit of its own, or is

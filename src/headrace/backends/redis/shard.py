@@ -13,13 +13,14 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES, STATES, at_arg, or_false
+from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, StoreFull
 from headrace.seam import records as r
 from headrace.seam.policy import STORE

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES, at_arg
+from headrace.backends.redis.marshalling import at_arg
 from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args
+from headrace.backends.states import CODES
 from headrace.seam import records as r
 from headrace.types import JobState
 
