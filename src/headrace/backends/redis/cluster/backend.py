@@ -44,11 +44,7 @@ class ClusterBackend:
         self._shards: Shards | None = None
         self.ticks = ClusterTicks(lambda: self.shards)
         self.policies = ClusterPolicies(lambda: self.shards)
-        self._hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
-
-    @property
-    def hints(self) -> Listener | None:
-        return self._hints
+        self.hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
 
     @property
     def shards(self) -> Shards:
@@ -107,22 +103,22 @@ class ClusterBackend:
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         claimed = await claiming.claim(self.shards, req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return claimed
 
     async def finish_and_claim(
         self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
     ) -> tuple[list[JobState | None], r.Claimed]:
         states, claimed = await settling.finish_and_claim(self.shards, batch, req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         states = await settling.finish(self.shards, batch, at)
-        if self._hints is not None:
-            self._hints.settled()
+        if self.hints is not None:
+            self.hints.settled()
         return states
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
