@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
-from headrace import App, Client
+from headrace import App
 from headrace.cli import options, schedule_output
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
@@ -47,14 +48,16 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 async def _names(store: Store, beginning: str) -> list[str]:
-    async with store.opened() as client:
-        found = await schedules_of(client).list(after=beginning or None, limit=_COMPLETED)
+    async with _opened(store) as schedules:
+        found = await schedules.list(after=beginning or None, limit=_COMPLETED)
     return [one.name for one in found if one.name.startswith(beginning)]
 
 
-def schedules_of(client: Client) -> Schedules:
-    """The schedules of a client's store."""
-    return App(client).schedules
+@asynccontextmanager
+async def _opened(store: Store) -> AsyncIterator[Schedules]:
+    """The schedules of the store, while it is open."""
+    async with store.opened() as client:
+        yield App(client).schedules
 
 
 def name_argument(command: F) -> F:
@@ -76,7 +79,7 @@ async def list_command(store: Store, tenant: str | None, queue: str | None, limi
     """
     at = now()
     async with store.opened() as client:
-        schedules = schedules_of(client)
+        schedules = App(client).schedules
         found = await schedules.list(tenant=tenant, queue=queue, limit=limit + 1)
         rows = [row for one in found[:limit] if (row := await _row(schedules, one, at)) is not None]
         workers = (await client.stats()).workers
@@ -116,8 +119,7 @@ async def show_command(store: Store, name: str, limit: int, as_json: bool) -> No
     fired and whose jobs were not cancelled.
     """
     at = now()
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         instants = await schedules.next(name, 5)
         ticks = await schedules.history(name, limit, before=at)
@@ -145,8 +147,7 @@ async def next_command(store: Store, name: str, count: int, as_json: bool) -> No
     In its time zone and in UTC, jitter included. Says where the clocks of the zone go forward or back.
     """
     at = now()
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         listed = schedule_output.coming(await schedules.next(name, count), schedule_output.zone_of(schedule), at)
     if as_json:
@@ -169,8 +170,8 @@ async def run_command(store: Store, name: str, as_json: bool) -> None:
 
     This is in addition to its slots, and works while it is paused.
     """
-    async with store.opened() as client:
-        job_id = await schedules_of(client).run(name)
+    async with _opened(store) as schedules:
+        job_id = await schedules.run(name)
     if as_json:
         print_json({"id": job_id})
     else:
@@ -192,8 +193,7 @@ async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: 
 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         await schedules.disable(name)
         waiting = await _waiting(schedules, name)
         if cancel_pending:
@@ -222,8 +222,7 @@ async def resume_command(store: Store, name: str, as_json: bool) -> None:
 
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.enable(name)
         instants = await schedules.next(name, 1)
     if as_json:
@@ -255,8 +254,7 @@ async def backfill_command(
     paused or not there yet. Times without an offset are in the schedule's zone. Shows the number and asks first. Doing
     it twice fires nothing twice.
     """
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         clocks = schedule_output.zone_of(schedule)
         first = _instant("--since", since, schedule)
@@ -294,8 +292,7 @@ async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> N
     Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
     worker creates it again.
     """
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         waiting = await _waiting(schedules, name)
         note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'slot')} planned so far) will be deleted")

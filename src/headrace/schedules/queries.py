@@ -104,16 +104,9 @@ class ScheduleQueries:
         self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ScheduleInfo]:
         """Schedules by name: all, or those of a tenant (empty: of none) or a queue. ``after``: the last name seen."""
-        found = []
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
         check_whole(limit, "limit")
-        ticks = await self._ticks()
-        async for one in self._all(ticks, sel, above):
-            found.append(self._info(one))
-            if len(found) == limit:
-                break
-        return found
+        chosen = self._chosen(await self._ticks(), tenant, queue, after)
+        return [self._info(one) async for one in _first(limit, chosen)]
 
     async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """The next instants at which its jobs will be due, with jitter, including those that are planned already."""
@@ -149,17 +142,10 @@ class ScheduleQueries:
         It reads schedules in pages of a hundred until it has found enough: all of them, if all are well.
         """
         check_whole(limit, "limit")
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
-        ticks = await self._ticks()
+        chosen = self._chosen(await self._ticks(), tenant, queue, after)
         now = await self._now()
-        found: list[ScheduleInfo] = []
-        async for one in self._all(ticks, sel, above):
-            if self._staleness(one, now):
-                found.append(self._info(one))
-                if len(found) == limit:
-                    break
-        return found
+        stale = (one async for one in chosen if self._staleness(one, now))
+        return [self._info(one) async for one in _first(limit, stale)]
 
     async def health(
         self,
@@ -180,18 +166,15 @@ class ScheduleQueries:
         """
         check_whole(limit, "limit")
         length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
         if names and (tenant, queue, after) != (None, None, None):
             raise ConfigError("expected names, or tenant=, queue= and after=, got both")
         ticks = await self._ticks()
+        chosen = self._named(ticks, names) if names else self._chosen(ticks, tenant, queue, after)
         now = await self._now()
         found: list[ScheduleHealth] = []
-        async for one in self._named(ticks, names) if names else self._all(ticks, sel, above):
+        async for one in _first(limit, chosen):
             read, complete = await self._since(ticks, one.uid, now - length, now)
             found.append(_health(one.name, self._staleness(one, now), read, longer, complete))
-            if len(found) == limit:
-                break
         return found
 
     def _staleness(self, known: Schedule, now: int) -> str:
@@ -275,6 +258,15 @@ class ScheduleQueries:
         for name in names:
             yield await self._known(ticks, name)
 
+    def _chosen(
+        self, ticks: TickStore, tenant: str | None, queue: str | None, after: str | None
+    ) -> AsyncIterator[Schedule]:
+        sel = ScheduleSelector(
+            tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
+            queue=None if queue is None else check_name(queue, "queue"),
+        )
+        return self._all(ticks, sel, None if after is None else check_name(after, "after"))
+
     async def _all(self, ticks: TickStore, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
         while page := await ticks.find(sel, after, _PAGE):
             for one in page:
@@ -310,11 +302,14 @@ def _health(name: str, stale: str, read: Sequence[TickInfo], longer: float, comp
     )
 
 
-def _selector(tenant: str | None, queue: str | None) -> ScheduleSelector:
-    return ScheduleSelector(
-        tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
-        queue=None if queue is None else check_name(queue, "queue"),
-    )
+async def _first(limit: int, schedules: AsyncIterator[Schedule]) -> AsyncIterator[Schedule]:
+    """The first of them, and not one more is read."""
+    left = limit
+    async for one in schedules:
+        yield one
+        left -= 1
+        if not left:
+            return
 
 
 def slots(definition: Definition, slot: int | None, last: int | None = None) -> Iterator[int]:
