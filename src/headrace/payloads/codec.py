@@ -65,7 +65,6 @@ class Serde(Protocol[T]):
     @property
     def kind(self) -> int:
         """RAW for a format of your own; JSON or MSGPACK let tools show the value."""
-        ...
 
     def encode(self, value: T) -> bytes: ...
 

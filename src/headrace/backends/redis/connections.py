@@ -31,27 +31,21 @@ class Connections(Protocol):
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
         :class:`Refused` for what only the caller can judge."""
-        ...
 
     async def single(self, key: str, *, limit: float) -> Connection:
         """A new connection to the server that holds ``key``, for this caller alone."""
-        ...
 
     async def beside(self, connection: Connection) -> Connection:
         """The shared connection to the server of a connection made by ``single``."""
-        ...
 
     def open(self) -> None:
         """From now on connections are made when they are needed."""
-        ...
 
     def known_good(self) -> None:
         """The store was opened: a refusal from now on may be a mistake on the server that passes."""
-        ...
 
     async def close(self) -> None:
         """Close all connections, and make no more."""
-        ...
 
 
 class _Connections:
