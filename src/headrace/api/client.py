@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from headrace.api.info import DETAILS, JobInfo, job_info
 from headrace.api.job_errors import raise_unless_completed
+from headrace.api.loop_guard import needs_loop
 from headrace.api.waiter import Waiter
 from headrace.api.why import Circumstances, Why, explain
 from headrace.core import validation
@@ -52,7 +53,74 @@ class Owner(Protocol):
     client: Client
 
 
-class Client:
+class JobCalls:
+    """What can be asked and changed of one job: on a client, and on an app."""
+
+    def _access(self) -> Client:
+        raise NotImplementedError
+
+    async def get(self, job_id: AnyId | r.JobKey) -> JobInfo:
+        """Everything that is known about a job. Raises ``JobNotFound``."""
+        client = self._access()
+        record = await client.fetch(job_id)
+        if record is None:
+            raise _not_found(job_id)
+        return job_info(record, client.packer.envelope)
+
+    async def why(self, job_id: AnyId | r.JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        client = self._access()
+        policies, now, stamp = (await client.backend()).policies, await client.store_now(), client.clock.stamp()
+        record = await client.fetch(job_id, frozenset({"error"}))
+        if record is None:
+            raise _not_found(job_id)
+        queue, told = record.queue, failures(record.error)
+        seen = Circumstances(record, await client.stats([queue]), now, failure=told[-1] if told else None)
+        if policies is not None and record.state is JobState.AVAILABLE:
+            states = await policies.find([queue], stamp)
+            tenants = await policies.tenants(queue, [record.tenant], at=stamp)
+            group = None if record.group is None else await policies.group(queue, record.group)
+            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
+        return explain(seen)
+
+    @needs_loop("SyncApp(app).cancel(id)")
+    async def cancel(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
+        asked), or the one in which it had ended. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Cancel())
+
+    @needs_loop("SyncApp(app).reschedule(id)")
+    async def reschedule(
+        self, job_id: AnyId | r.JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
+        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
+        if at is not None and delay is not None:
+            raise InvalidJob("expected delay or at, got both")
+        if at is not None:
+            return await self._alter_one(job_id, r.Reschedule(run_at=self._access().packer.instant(at, "at")))
+        return await self._alter_one(job_id, r.Reschedule(0 if delay is None else micros(delay, "delay")))
+
+    @needs_loop("SyncApp(app).pause_job(id)")
+    async def pause_job(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Pause())
+
+    @needs_loop("SyncApp(app).resume_job(id)")
+    async def resume_job(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Resume())
+
+    async def _alter_one(self, job_id: AnyId | r.JobKey, change: r.Change) -> JobState:
+        name = validation.check_which(job_id)
+        sel = r.Selector(keys=[name]) if isinstance(name, r.JobKey) else r.Selector(ids=[name])
+        altered = await self._access().alter(sel, change)
+        if not altered or altered[0].after is None:
+            raise _not_found(job_id)
+        return altered[0].after
+
+
+class Client(JobCalls):
     """A connection to one store. Usable from one event loop at a time; opens itself on first use.
 
     >>> import asyncio
@@ -98,6 +166,9 @@ class Client:
         self._rng = self._given_rng or seeded_by_system()
         self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6)
         self.packer = Packer(self.settings.payloads, self._backend.limits, IdMaker(self.clock, self._rng))
+
+    def _access(self) -> Client:
+        return self
 
     @property
     def limits(self) -> r.Limits:
@@ -299,13 +370,6 @@ class Client:
 
     # -- look and wait
 
-    async def get(self, job_id: AnyId | r.JobKey) -> JobInfo:
-        """Everything that is known about a job. Raises ``JobNotFound``."""
-        record = await self.fetch(job_id)
-        if record is None:
-            raise _not_found(job_id)
-        return job_info(record, self.packer.envelope)
-
     async def fetch(self, job_id: AnyId | r.JobKey, want: frozenset[str] = DETAILS) -> r.Record | None:
         """The flat record of a job, or None."""
         await self.open()
@@ -348,23 +412,6 @@ class Client:
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
         return (await self.wait(inserted.id, left, watch=inserted.status is not r.InsertStatus.NEW)).result
 
-    async def why(self, job_id: AnyId | r.JobKey) -> Why:
-        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
-        await self.open()
-        now = await self.store_now()
-        record = await self.fetch(job_id, frozenset({"error"}))
-        if record is None:
-            raise _not_found(job_id)
-        policies, queue = self._backend.policies, record.queue
-        told = failures(record.error)
-        seen = Circumstances(record, await self.stats([queue]), now, failure=told[-1] if told else None)
-        if policies is not None and record.state is JobState.AVAILABLE:
-            states = await policies.find([queue], self.clock.stamp())
-            tenants = await policies.tenants(queue, [record.tenant], at=self.clock.stamp())
-            group = None if record.group is None else await policies.group(queue, record.group)
-            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
-        return explain(seen)
-
     async def store_now(self) -> int:
         """The store's clock, by which leases end and jobs are due."""
         return await (await self.backend()).now(self.clock.stamp())
@@ -390,38 +437,6 @@ class Client:
         return await self._backend.stats(self.clock.stamp(), queues=names)
 
     # -- change
-
-    async def cancel(self, job_id: AnyId | r.JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
-        asked), or the one in which it had ended. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, r.Cancel())
-
-    async def reschedule(
-        self, job_id: AnyId | r.JobKey, *, delay: Duration | None = None, at: datetime | None = None
-    ) -> JobState:
-        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
-        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
-        if at is not None and delay is not None:
-            raise InvalidJob("expected delay or at, got both")
-        if at is not None:
-            return await self._alter_one(job_id, r.Reschedule(run_at=self.packer.instant(at, "at")))
-        return await self._alter_one(job_id, r.Reschedule(0 if delay is None else micros(delay, "delay")))
-
-    async def pause_job(self, job_id: AnyId | r.JobKey) -> JobState:
-        """Keep an AVAILABLE job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, r.Pause())
-
-    async def resume_job(self, job_id: AnyId | r.JobKey) -> JobState:
-        """Let a PAUSED job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, r.Resume())
-
-    async def _alter_one(self, job_id: AnyId | r.JobKey, change: r.Change) -> JobState:
-        name = validation.check_which(job_id)
-        sel = r.Selector(keys=[name]) if isinstance(name, r.JobKey) else r.Selector(ids=[name])
-        altered = await self.alter(sel, change)
-        if not altered or altered[0].after is None:
-            raise _not_found(job_id)
-        return altered[0].after
 
     async def alter(self, sel: r.Selector, change: r.Change) -> list[r.Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
