@@ -9,7 +9,6 @@
     ├─ ScheduleNotFound          no schedule of that name
     ├─ QueueFull                 the queue, or the store, is full
     ├─ BackendError              the store refused or failed
-
     │  ├─ Unavailable            not now; the core retries it
     │  │  └─ StoreFull           no room left, on the disk or in the server's memory
     │  ├─ Rejected               will never be accepted

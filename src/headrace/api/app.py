@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from headrace.api.batch import BatchTask
 from headrace.api.bind import AsyncBound, AsyncConnection, Binding, Bound, SyncConnection
-from headrace.api.client import AnyId, Client
+from headrace.api.client import Client, JobCalls
 from headrace.api.connection import connect
 from headrace.api.handle import Handle
-from headrace.api.info import JobInfo
 from headrace.api.loop_guard import needs_loop, no_loop
 from headrace.api.options import BatchOptions, JobOptions, TaskOptions, known
 from headrace.api.signals import Stopper
 from headrace.api.task import Task
-from headrace.api.why import Why
 from headrace.core.config import Settings
 from headrace.core.events import Observer
 from headrace.core.names import check_name
@@ -30,9 +27,8 @@ from headrace.payloads.codec import JsonSerde
 from headrace.schedules.planner import IntervalFunction
 from headrace.schedules.schedules import Schedules
 from headrace.schedules.spec import Cron, CronOptions, Every, EveryOptions, check_job, define, template_of
-from headrace.seam.records import JobKey
 from headrace.text import shown
-from headrace.types import Duration, JobState, NewJob
+from headrace.types import Duration, NewJob
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
@@ -45,7 +41,7 @@ T = TypeVar("T")
 W = TypeVar("W", bound=Observer)
 
 
-class App:
+class App(JobCalls):
     """Tasks and the store that their jobs live in.
 
     >>> app = App("memory://")
@@ -79,6 +75,9 @@ class App:
         self._working: asyncio.Event | None = None
         self._guest = False
         self._stops = 0
+
+    def _access(self) -> Client:
+        return self.client
 
     # -- registering
 
@@ -230,38 +229,6 @@ class App:
         """Enqueue and complete jobs in your own transactions on PostgreSQL: with a connection of psycopg, asyncpg or
         Django, or a Connection or Session of SQLAlchemy, async or not. The app need not be open."""
         return Binding(self.client, self.tasks).join(connection)
-
-    async def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """Everything that is known about a job. Raises ``JobNotFound``."""
-        return await self.client.get(job_id)
-
-    async def why(self, job_id: AnyId | JobKey) -> Why:
-        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
-        return await self.client.why(job_id)
-
-    @needs_loop("SyncApp(app).cancel(id)")
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
-        asked), or the one in which it had ended. Raises ``JobNotFound``."""
-        return await self.client.cancel(job_id)
-
-    @needs_loop("SyncApp(app).reschedule(id)")
-    async def reschedule(
-        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
-    ) -> JobState:
-        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
-        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
-        return await self.client.reschedule(job_id, delay=delay, at=at)
-
-    @needs_loop("SyncApp(app).pause_job(id)")
-    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
-        return await self.client.pause_job(job_id)
-
-    @needs_loop("SyncApp(app).resume_job(id)")
-    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
-        return await self.client.resume_job(job_id)
 
     # -- working
 

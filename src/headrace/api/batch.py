@@ -9,26 +9,26 @@ from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
-from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, changed, length, shared
+from headrace.api.options import BatchOptions, JobOptions
+from headrace.api.registered import Registered
 from headrace.core.callables import check_handler, is_async, written
-from headrace.core.names import check_name
+from headrace.core.numbers import check_whole
 from headrace.errors import CodecError, ConfigError, InvalidJob
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.offload import decode
 from headrace.seam.records import Leased
 from headrace.text import shown
-from headrace.types import Duration, Encoded, NewJob
+from headrace.types import NewJob
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose_many
-from headrace.worker.retry import RetryPolicy, exponential
 
 T = TypeVar("T")
 
 _NOTHING: JsonSerde[Any] = JsonSerde()
 
 
-class BatchTask(Generic[T]):
+class BatchTask(Registered, Generic[T]):
     """A handler of ``list[Job[T]]`` that returns one outcome, result or exception per job, or None when all are done.
 
     If it raises, every job of the batch has failed that attempt.
@@ -54,36 +54,16 @@ class BatchTask(Generic[T]):
         name: str,
         options: BatchOptions,
     ) -> None:
-        size, retry = options.get("size", 100), options.get("retry") or exponential()
         if callable(function):
             check_handler(function, f"batch task {name}")
         if not is_async(function):
             raise ConfigError(f"batch task {name}: expected an async function, got {shown(function)}")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ConfigError(f"batch task {name}: size: expected a whole number of at least 1, got {shown(size)}")
-        if not isinstance(retry, RetryPolicy):
-            raise ConfigError(f"batch task {name}: retry: expected a RetryPolicy, got {shown(retry)}")
-        self.function = function
-        self.name = check_name(name, "task")
-        self._options: NewJobOptions = shared(options, name)
-        self._wait: Duration | None = "30s"
-        self.queue = self._options.get("queue", "default")
-        self.overflow = self._options.get("overflow")
-        owner.client.packer.priority(self._options.get("priority", 0))
-        self._owner = owner
-        self._size = size
-        self._retry = retry
+        super().__init__(owner, function, name, options, f"batch task {name}")
+        self._size = check_whole(options.get("size", 100), f"batch task {name}: size")
         self._payloads: JsonSerde[Any] = JsonSerde(_payload_type(function, name))
 
     def __repr__(self) -> str:
         return f"BatchTask({self.name!r}, queue={self.queue!r}, size={self._size})"
-
-    def options(self, **options: Unpack[JobOptions]) -> BatchTask[T]:
-        """The same task with other options for the jobs that are made from it; see ``Task.options``."""
-        other: BatchTask[T] = object.__new__(BatchTask)
-        other.__dict__.update(self.__dict__)
-        other._options, other._wait = changed(self._options, self._wait, options, f"batch task {self.name}: ")
-        return other
 
     def job(self, payload: T, **options: Unpack[JobOptions]) -> NewJob:
         """A job for this handler."""
@@ -94,9 +74,7 @@ class BatchTask(Generic[T]):
             self._payloads.decode(body)
         except CodecError as error:
             raise InvalidJob(f"batch task {self.name}: {error}") from error
-        packer = self._owner.client.packer
-        cell = packer.envelope.seal(body, JSON, f"batch task {self.name}: payload")
-        return NewJob(task=self.name, args=Encoded(cell), id=packer.new_id(), **self._options)
+        return self._made(self._owner.client.packer.envelope.seal(body, JSON, f"batch task {self.name}: payload"))
 
     @needs_loop("SyncApp(app).enqueue_many([task.job(…)])")
     async def enqueue(self, payload: T, **options: Unpack[JobOptions]) -> Handle[Any]:
@@ -113,17 +91,8 @@ class BatchTask(Generic[T]):
 
     def handler(self, middleware: Sequence[Middleware]) -> Handler:
         """The task, ready to run in one worker."""
-        given, settings = self._options, self._owner.client.settings
-        return Handler(
-            task=self.name,
-            load=self._load,
-            retry=self._retry,
-            result_serde=_NOTHING,
-            result_ttl=length(given, "result_ttl", settings.result_ttl),
-            timeout=length(given, "timeout", None),
-            batch=compose_many(middleware, self.function),
-            batch_size=self._size,
-        )
+        batch = compose_many(middleware, self.function)
+        return Handler(**self._handling(), load=self._load, result_serde=_NOTHING, batch=batch, batch_size=self._size)
 
     def _load(self, leased: Leased) -> Any:
         packer = self._owner.client.packer

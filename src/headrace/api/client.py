@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from headrace.api.info import DETAILS, JobInfo, job_info
 from headrace.api.job_errors import raise_unless_completed
+from headrace.api.loop_guard import needs_loop
 from headrace.api.waiter import Waiter
 from headrace.api.why import Circumstances, Why, explain
+from headrace.core import validation
 from headrace.core.batcher import Batcher
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import Settings
@@ -28,46 +30,14 @@ from headrace.core.patience import Patience
 from headrace.core.slow_calls import timed
 from headrace.core.tasks import Tasks
 from headrace.core.validation import AnyId as AnyId
-from headrace.core.validation import (
-    check_change,
-    check_jobs,
-    check_limit,
-    check_queues,
-    check_selector,
-    check_which,
-    raw_id,
-    repeatable,
-)
-from headrace.errors import (
-    ConfigError,
-    InvalidJob,
-    JobNotFound,
-    Unavailable,
-    WaitTimeout,
-)
+from headrace.errors import ConfigError, InvalidJob, JobNotFound, Unavailable, WaitTimeout
 from headrace.limits.gate import Admission, Gate
 from headrace.limits.rates import check_lasts
 from headrace.payloads.pack import Packer
 from headrace.schedules.planner import IntervalFunction
+from headrace.seam import records as r
 from headrace.seam.policy import QueuePause
 from headrace.seam.protocol import Backend, Transactions
-from headrace.seam.records import (
-    Altered,
-    Cancel,
-    Change,
-    Inserted,
-    InsertStatus,
-    JobKey,
-    Limits,
-    Pause,
-    Record,
-    Requeue,
-    Reschedule,
-    Resume,
-    Row,
-    Selector,
-    Stats,
-)
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
 from headrace.worker.handler import Handler
@@ -83,7 +53,74 @@ class Owner(Protocol):
     client: Client
 
 
-class Client:
+class JobCalls:
+    """What can be asked and changed of one job: on a client, and on an app."""
+
+    def _access(self) -> Client:
+        raise NotImplementedError
+
+    async def get(self, job_id: AnyId | r.JobKey) -> JobInfo:
+        """Everything that is known about a job. Raises ``JobNotFound``."""
+        client = self._access()
+        record = await client.fetch(job_id)
+        if record is None:
+            raise _not_found(job_id)
+        return job_info(record, client.packer.envelope)
+
+    async def why(self, job_id: AnyId | r.JobKey) -> Why:
+        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
+        client = self._access()
+        policies, now, stamp = (await client.backend()).policies, await client.store_now(), client.clock.stamp()
+        record = await client.fetch(job_id, frozenset({"error"}))
+        if record is None:
+            raise _not_found(job_id)
+        queue, told = record.queue, failures(record.error)
+        seen = Circumstances(record, await client.stats([queue]), now, failure=told[-1] if told else None)
+        if policies is not None and record.state is JobState.AVAILABLE:
+            states = await policies.find([queue], stamp)
+            tenants = await policies.tenants(queue, [record.tenant], at=stamp)
+            group = None if record.group is None else await policies.group(queue, record.group)
+            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
+        return explain(seen)
+
+    @needs_loop("SyncApp(app).cancel(id)")
+    async def cancel(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
+        asked), or the one in which it had ended. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Cancel())
+
+    @needs_loop("SyncApp(app).reschedule(id)")
+    async def reschedule(
+        self, job_id: AnyId | r.JobKey, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> JobState:
+        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
+        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
+        if at is not None and delay is not None:
+            raise InvalidJob("expected delay or at, got both")
+        if at is not None:
+            return await self._alter_one(job_id, r.Reschedule(run_at=self._access().packer.instant(at, "at")))
+        return await self._alter_one(job_id, r.Reschedule(0 if delay is None else micros(delay, "delay")))
+
+    @needs_loop("SyncApp(app).pause_job(id)")
+    async def pause_job(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Keep a waiting job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Pause())
+
+    @needs_loop("SyncApp(app).resume_job(id)")
+    async def resume_job(self, job_id: AnyId | r.JobKey) -> JobState:
+        """Let a paused job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
+        return await self._alter_one(job_id, r.Resume())
+
+    async def _alter_one(self, job_id: AnyId | r.JobKey, change: r.Change) -> JobState:
+        name = validation.check_which(job_id)
+        sel = r.Selector(keys=[name]) if isinstance(name, r.JobKey) else r.Selector(ids=[name])
+        altered = await self._access().alter(sel, change)
+        if not altered or altered[0].after is None:
+            raise _not_found(job_id)
+        return altered[0].after
+
+
+class Client(JobCalls):
     """A connection to one store. Usable from one event loop at a time; opens itself on first use.
 
     >>> import asyncio
@@ -130,8 +167,11 @@ class Client:
         self._patience = Patience(self._rng, micros(self.settings.patience) / 1e6)
         self.packer = Packer(self.settings.payloads, self._backend.limits, IdMaker(self.clock, self._rng))
 
+    def _access(self) -> Client:
+        return self
+
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> r.Limits:
         """What the store can take."""
         return self._backend.limits
 
@@ -182,7 +222,7 @@ class Client:
             self._tasks = Tasks()
             self._closed = asyncio.Event()
             self._waiter = Waiter(self._backend, self.clock, self._rng, self._tasks)
-            self._inserts: Batcher[Row, Inserted] = Batcher(
+            self._inserts: Batcher[r.Row, r.Inserted] = Batcher(
                 self._insert_rows,
                 self._tasks,
                 self._rng,
@@ -255,11 +295,11 @@ class Client:
 
     # -- enqueue
 
-    async def enqueue(self, job: NewJob, *, reply: bool = False) -> Inserted:
+    async def enqueue(self, job: NewJob, *, reply: bool = False) -> r.Inserted:
         """Store one job. Calls made at the same time share a trip. With ``reply`` its end can be waited for cheaply."""
         return await self._enqueue(job, reply=reply)
 
-    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> Inserted:
+    async def _enqueue(self, job: NewJob, *, reply: bool, at_gate: list[Admission] | None = None) -> r.Inserted:
         """``at_gate`` gets what is known about the job if there was no room for it."""
         await self._open_patiently()
         if reply:
@@ -267,27 +307,27 @@ class Client:
         row = self.packer.pack(job, self._waiter.inbox if reply else None)
         answer = await self._inserts.put(row)
         self._tell_inserted(row, answer)
-        if answer.status is not InsertStatus.FULL:
+        if answer.status is not r.InsertStatus.FULL:
             return answer
         admission = Admission([job], [row], [answer])
         if at_gate is not None:
             at_gate.append(admission)
         return (await self._admit(admission))[0]
 
-    async def insert(self, jobs: Iterable[NewJob]) -> list[Inserted]:
+    async def insert(self, jobs: Iterable[NewJob]) -> list[r.Inserted]:
         """Store many jobs, in chunks of the store's batch size; answers come in the order of the jobs.
 
         All jobs are checked before the first is stored. Each chunk is stored whole or not at all, except for jobs that
         a queue has no room for: ``QueueFull`` lists them. On Valkey a chunk for very many queues, tenants or groups is
         stored in pieces. Repeating the call with the same jobs (and ids) after an error stores nothing twice.
         """
-        given = check_jobs(jobs)
+        given = validation.check_jobs(jobs)
         await self._open_patiently()
         rows = [self.packer.pack(job) for job in given]
-        answers: list[Inserted] = []
+        answers: list[r.Inserted] = []
         for chunk in chunks(rows, self._backend.limits.max_batch):
             found = await self._insert_patiently(chunk)
-            full = any(answer.status is InsertStatus.FULL for answer in found)
+            full = any(answer.status is r.InsertStatus.FULL for answer in found)
             if self.observers or full:
                 for row, answer in zip(chunk, found, strict=True):
                     self._tell_inserted(row, answer)
@@ -299,62 +339,55 @@ class Client:
         return answers
 
     async def _admit(
-        self, admission: Admission, before: Sequence[Row] = (), after: Sequence[Row] = ()
-    ) -> list[Inserted]:
+        self, admission: Admission, before: Sequence[r.Row] = (), after: Sequence[r.Row] = ()
+    ) -> list[r.Inserted]:
         """The answers to jobs of which some were refused, once they have found room. Raises ``QueueFull``, which also
         lists the jobs stored ``before`` and those to be stored ``after``."""
         gate = Gate(self._insert_patiently, self._rng, self._patience.seconds, self._closed)
         refused = admission.refused
         why = await gate.pass_through(admission)
         for i in refused:
-            if admission.answers[i].status is not InsertStatus.FULL:
+            if admission.answers[i].status is not r.InsertStatus.FULL:
                 self._tell_inserted(admission.rows[i], admission.answers[i])
         if admission.refused:
             raise admission.error(before, after, why)
         return admission.answers
 
-    async def _insert_patiently(self, rows: list[Row]) -> list[Inserted]:
+    async def _insert_patiently(self, rows: list[r.Row]) -> list[r.Inserted]:
         """Past the batcher: the rows are a whole batch already."""
         return await self._patience.repeat(lambda: self._insert_rows(rows))
 
-    async def _insert_rows(self, rows: list[Row]) -> list[Inserted]:
+    async def _insert_rows(self, rows: list[r.Row]) -> list[r.Inserted]:
         return await timed(self.observers, "insert", self._backend.insert(rows, self.clock.stamp()))
 
-    def _tell_inserted(self, row: Row, answer: Inserted) -> None:
-        if self.observers or answer.status is InsertStatus.FULL:
-            new = answer.status in (InsertStatus.NEW, InsertStatus.SAME)
+    def _tell_inserted(self, row: r.Row, answer: r.Inserted) -> None:
+        if self.observers or answer.status is r.InsertStatus.FULL:
+            new = answer.status in (r.InsertStatus.NEW, r.InsertStatus.SAME)
             kind = EventKind.QUEUED if new else EventKind.DEDUPLICATED
-            if answer.status is InsertStatus.FULL:
+            if answer.status is r.InsertStatus.FULL:
                 kind = EventKind.REFUSED
             self.observers.tell(Event(kind, answer.id, row.queue, row.task, row.key, answer.attempt))
 
     # -- look and wait
 
-    async def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """Everything that is known about a job. Raises ``JobNotFound``."""
-        record = await self.fetch(job_id)
-        if record is None:
-            raise _not_found(job_id)
-        return job_info(record, self.packer.envelope)
-
-    async def fetch(self, job_id: AnyId | JobKey, want: frozenset[str] = DETAILS) -> Record | None:
+    async def fetch(self, job_id: AnyId | r.JobKey, want: frozenset[str] = DETAILS) -> r.Record | None:
         """The flat record of a job, or None."""
         await self.open()
-        [record] = await self._backend.fetch([check_which(job_id)], want, self.clock.stamp())
+        [record] = await self._backend.fetch([validation.check_which(job_id)], want, self.clock.stamp())
         return record
 
-    async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> Record:
+    async def wait(self, job_id: AnyId, timeout: Duration | None = "30s", *, watch: bool = True) -> r.Record:
         """Wait until the job has completed, and return its record. Raises ``WaitTimeout``, or the ``JobError`` that
         says why there is no result."""
         await self.open()
         seconds = None if timeout is None else micros(timeout, "timeout") / 1e6
-        record = await self._waiter.wait(raw_id(job_id), seconds, watch=watch)
+        record = await self._waiter.wait(validation.raw_id(job_id), seconds, watch=watch)
         if record.state is JobState.FAILED:
             record = await self._with_payload(record)
         raise_unless_completed(record, self.packer.envelope)
         return record
 
-    async def _with_payload(self, record: Record) -> Record:
+    async def _with_payload(self, record: r.Record) -> r.Record:
         """A failed job's record, with its arguments if they are there."""
         try:
             again = await self.fetch(record.id)
@@ -374,37 +407,20 @@ class Client:
                 inserted = await self._enqueue(job, reply=True, at_gate=at_gate)
         except TimeoutError:
             raise WaitTimeout(_no_answer(seconds, at_gate)) from None
-        if inserted.status is InsertStatus.DONE:
+        if inserted.status is r.InsertStatus.DONE:
             return inserted.result
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
-        return (await self.wait(inserted.id, left, watch=inserted.status is not InsertStatus.NEW)).result
-
-    async def why(self, job_id: AnyId | JobKey) -> Why:
-        """In one sentence, why the job is not running, as far as the store can tell. Raises ``JobNotFound``."""
-        await self.open()
-        now = await self.store_now()
-        record = await self.fetch(job_id, frozenset({"error"}))
-        if record is None:
-            raise _not_found(job_id)
-        policies, queue = self._backend.policies, record.queue
-        told = failures(record.error)
-        seen = Circumstances(record, await self.stats([queue]), now, failure=told[-1] if told else None)
-        if policies is not None and record.state is JobState.AVAILABLE:
-            states = await policies.find([queue], self.clock.stamp())
-            tenants = await policies.tenants(queue, [record.tenant], at=self.clock.stamp())
-            group = None if record.group is None else await policies.group(queue, record.group)
-            seen = replace(seen, policy=next(iter(states), None), tenant=next(iter(tenants), None), group=group)
-        return explain(seen)
+        return (await self.wait(inserted.id, left, watch=inserted.status is not r.InsertStatus.NEW)).result
 
     async def store_now(self) -> int:
         """The store's clock, by which leases end and jobs are due."""
         return await (await self.backend()).now(self.clock.stamp())
 
-    async def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
+    async def list_jobs(self, sel: r.Selector, limit: int = 100) -> list[JobInfo]:
         """Matching jobs, newest first, without arguments and results."""
         await self.open()
-        sel, most = check_selector(sel), self._backend.limits.max_batch
-        check_limit(limit)
+        sel, most = validation.check_selector(sel), self._backend.limits.max_batch
+        validation.check_limit(limit)
         found: list[JobInfo] = []
         after = None
         while len(found) < limit:
@@ -414,47 +430,15 @@ class Client:
                 break
         return found
 
-    async def stats(self, queues: Iterable[str] | None = None) -> Stats:
+    async def stats(self, queues: Iterable[str] | None = None) -> r.Stats:
         """The store in numbers. With ``queues``, only these and their workers: other queues then cost nothing."""
-        names = None if queues is None else check_queues(queues)
+        names = None if queues is None else validation.check_queues(queues)
         await self.open()
         return await self._backend.stats(self.clock.stamp(), queues=names)
 
     # -- change
 
-    async def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. Returns its state: CANCELLED, RUNNING (it has been
-        asked), or the one in which it had ended. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, Cancel())
-
-    async def reschedule(
-        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
-    ) -> JobState:
-        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. Returns its state: AVAILABLE or
-        PAUSED if it was rescheduled; in any other state it stays as it is. Raises ``JobNotFound``."""
-        if at is not None and delay is not None:
-            raise InvalidJob("expected delay or at, got both")
-        if at is not None:
-            return await self._alter_one(job_id, Reschedule(run_at=self.packer.instant(at, "at")))
-        return await self._alter_one(job_id, Reschedule(0 if delay is None else micros(delay, "delay")))
-
-    async def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep an AVAILABLE job from running until it is resumed. Returns its state. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, Pause())
-
-    async def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a PAUSED job go on, due when it was before. Returns its state. Raises ``JobNotFound``."""
-        return await self._alter_one(job_id, Resume())
-
-    async def _alter_one(self, job_id: AnyId | JobKey, change: Change) -> JobState:
-        name = check_which(job_id)
-        sel = Selector(keys=[name]) if isinstance(name, JobKey) else Selector(ids=[name])
-        altered = await self.alter(sel, change)
-        if not altered or altered[0].after is None:
-            raise _not_found(job_id)
-        return altered[0].after
-
-    async def alter(self, sel: Selector, change: Change) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change) -> list[r.Altered]:
         """Change jobs from outside: those named, or up to ``sel.limit`` that match.
 
         While the store is ``Unavailable``, a change that can be made twice without harm is repeated for up to
@@ -464,9 +448,9 @@ class Client:
         them.
         """
         sel, change = self._checked(sel, change)
-        return await self._alter(sel, change, again=repeatable(sel, change))
+        return await self._alter(sel, change, again=validation.repeatable(sel, change))
 
-    async def alter_all(self, sel: Selector, change: Change) -> int:
+    async def alter_all(self, sel: r.Selector, change: r.Change) -> int:
         """Apply a change to everything that matches, step by step; returns how many jobs changed.
 
         While the store is ``Unavailable``, a step is repeated for up to ``patience``, except ``Requeue`` and
@@ -475,24 +459,24 @@ class Client:
         """
         sel, change = self._checked(sel, change)
         total = 0
-        while altered := await self._alter(sel, change, again=not isinstance(change, Requeue | Reschedule)):
+        while altered := await self._alter(sel, change, again=not isinstance(change, r.Requeue | r.Reschedule)):
             total += sum(one.changed for one in altered)
             if len(altered) < sel.limit:
                 break
             sel = replace(sel, above=altered[-1].id)
         return total
 
-    def _checked(self, sel: Selector, change: Change) -> tuple[Selector, Change]:
-        return check_selector(sel), check_change(change, self.packer.priority)
+    def _checked(self, sel: r.Selector, change: r.Change) -> tuple[r.Selector, r.Change]:
+        return validation.check_selector(sel), validation.check_change(change, self.packer.priority)
 
-    async def _alter(self, sel: Selector, change: Change, *, again: bool) -> list[Altered]:
+    async def _alter(self, sel: r.Selector, change: r.Change, *, again: bool) -> list[r.Altered]:
         await self.open()
 
-        async def alter() -> list[Altered]:
+        async def alter() -> list[r.Altered]:
             return await self._backend.alter(sel, change, self.clock.stamp())
 
         altered = await (self._patience.repeat(alter) if again else alter())
-        if self.observers and isinstance(change, Cancel):
+        if self.observers and isinstance(change, r.Cancel):
             for one in altered:
                 if one.changed and one.after is JobState.CANCELLED:
                     news = Event(EventKind.CANCELLED, one.id, one.queue, key=one.key, detail=change.reason)
@@ -569,27 +553,27 @@ def _no_answer(seconds: float | None, at_gate: list[Admission]) -> str:
     return f"queue {full}, or the store, was full for {seconds} s: the job was not stored"
 
 
-def _not_found(job_id: AnyId | JobKey) -> JobNotFound:
+def _not_found(job_id: AnyId | r.JobKey) -> JobNotFound:
     return JobNotFound(f"no job {_shown_id(job_id)}: it never existed, or its record is past retention")
 
 
-def _shown_id(job_id: AnyId | JobKey) -> str:
-    if isinstance(job_id, JobKey):
+def _shown_id(job_id: AnyId | r.JobKey) -> str:
+    if isinstance(job_id, r.JobKey):
         return f"{shown(job_id.key)} in queue {shown(job_id.queue)}"
-    return str(UUID(bytes=raw_id(job_id)))
+    return str(UUID(bytes=validation.raw_id(job_id)))
 
 
 _MAX_BYTES = 64 * 1024 * 1024
 """Bytes of rows in one trip, unless a single row is larger."""
 
 
-def _weight(row: Row) -> int:
+def _weight(row: r.Row) -> int:
     return 256 + sum(map(len, row.cells.values()))
 
 
-def chunks(rows: list[Row], most: int) -> Iterator[list[Row]]:
+def chunks(rows: list[r.Row], most: int) -> Iterator[list[r.Row]]:
     """Rows in order, in pieces of bounded number and bytes."""
-    chunk: list[Row] = []
+    chunk: list[r.Row] = []
     weight = 0
     for row in rows:
         weight += _weight(row)

@@ -6,13 +6,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
-from msgspec import Struct
+from msgspec import field
 
 from headrace.core.headers import read_headers
-from headrace.errors import PayloadError
-from headrace.payloads.codec import Envelope, show
-from headrace.seam.instants import to_datetime
+from headrace.core.view import View
+from headrace.payloads.codec import Envelope
+from headrace.seam.instants import datetime_or_none
 from headrace.seam.records import Record
 from headrace.types import Failure, JobState
 from headrace.worker.judge import failures
@@ -20,7 +19,7 @@ from headrace.worker.judge import failures
 DETAILS = frozenset({"parameters", "vm_state", "metadata", "blob", "result", "error"})
 
 
-class JobInfo(Struct, frozen=True):
+class JobInfo(View, frozen=True):
     """What the store knows about a job.
 
     >>> from headrace import App, SyncApp
@@ -51,8 +50,8 @@ class JobInfo(Struct, frozen=True):
     lease_until: datetime | None = None
     cancel_requested: bool = False
     reason: str = ""
-    headers: dict[str, str] = {}
-    failures: list[Failure] = []
+    headers: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
     args: Any = None
     """The arguments as plain data, if they can be shown."""
     result: Any = None
@@ -60,49 +59,20 @@ class JobInfo(Struct, frozen=True):
     held: bool = False
     group: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self, str_keys=True)  # type: ignore[no-any-return]
+
+_INSTANTS = ("run_at", "enqueued_at", "expires_at", "finished_at", "lease_until")
+_SAME = {*JobInfo.__struct_fields__} & {*Record.__struct_fields__} - {*_INSTANTS, "id", "headers", "result"}
 
 
 def job_info(record: Record, envelope: Envelope) -> JobInfo:
     """The rich view of a flat record."""
+    fields: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
+    fields |= {name: datetime_or_none(getattr(record, name)) for name in _INSTANTS}
     return JobInfo(
+        **fields,
         id=UUID(bytes=record.id),
-        queue=record.queue,
-        task=record.task,
-        state=record.state,
-        tenant=record.tenant,
-        key=record.key,
-        priority=record.priority,
-        run_at=_moment(record.run_at),
-        enqueued_at=_moment(record.enqueued_at),
-        expires_at=_moment(record.expires_at),
-        finished_at=_moment(record.finished_at),
-        attempt=record.attempt,
-        lost=record.lost,
-        max_attempts=record.max_attempts,
-        worker=record.worker,
-        lease_until=_moment(record.lease_until),
-        cancel_requested=record.cancel_requested,
-        reason=record.reason,
         headers=read_headers(record.headers),
         failures=failures(record.error),
-        args=_shown(record.cells.get("parameters"), envelope),
-        result=_shown(record.result, envelope),
-        held=record.held,
-        group=record.group,
+        args=envelope.readable(record.cells.get("parameters")),
+        result=envelope.readable(record.result),
     )
-
-
-def _moment(instant: int | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
-
-
-def _shown(cell: bytes | None, envelope: Envelope) -> Any:
-    if cell is None:
-        return None
-    try:
-        return msgspec.to_builtins(show(*envelope.open(cell, "cell")), str_keys=True)
-    except (PayloadError, TypeError, ValueError) as error:
-        return f"<{error}>"

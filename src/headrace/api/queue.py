@@ -433,7 +433,7 @@ async def _with_callback(handler: Callable[..., None], job: Job[Any]) -> Any:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:
-            future.set_exception(RuntimeError(f"the handler reported an error:  {shown(error)}"))
+            future.set_exception(RuntimeError(f"the handler reported an error: {shown(error)}"))
 
     def done(error: BaseException | None = None, result: Any = None) -> None:
         loop.call_soon_threadsafe(answer, error, result)

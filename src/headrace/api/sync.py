@@ -6,23 +6,21 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, Future, wait
-from datetime import datetime
-from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import partial, update_wrapper
+from operator import attrgetter
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from headrace.api.app import App
 from headrace.api.batch import BatchTask
-from headrace.api.client import AnyId, Client
+from headrace.api.client import Client
 from headrace.api.handle import Handle
 from headrace.api.info import JobInfo
 from headrace.api.task import Task
-from headrace.api.why import Why
 from headrace.core.validation import check_jobs
 from headrace.errors import ConfigError, InvalidJob, Unavailable
-from headrace.seam.records import JobKey, Selector, Stats
 from headrace.text import shown
 from headrace.types import Duration, JobState, NewJob
 
@@ -68,6 +66,22 @@ class SyncHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"Sync{self._handle!r}"
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], path: str = "app"
+) -> Callable[Concatenate[SyncApp, P], R]:
+    """The same method for code that blocks; ``path`` leads to what has it."""
+    where = f"{path}.{method.__name__}"
+    find = attrgetter(where)
+
+    def blocking(self: SyncApp, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        call: Callable[[], Coroutine[Any, Any, R]] = partial(find(self), *args, **kwargs)
+        return self._do(self.app.client, call, f"{where}(…)")
+
+    # Nothing else comes along: async methods carry a mark that says so.
+    update_wrapper(blocking, method, updated=())
+    return blocking
 
 
 class SyncApp:
@@ -184,55 +198,17 @@ class SyncApp:
         handles = self._do(self.app.client, lambda: self.app.enqueue_many(given), "app.enqueue_many(…)")
         return [SyncHandle(self, handle) for handle in handles]
 
-    def get(self, job_id: AnyId | JobKey) -> JobInfo:
-        """Everything that is known about a job. Raises ``JobNotFound``."""
-        return self._do(self.app.client, lambda: self.app.get(job_id), "app.get(…)")
-
-    def why(self, job_id: AnyId | JobKey) -> Why:
-        """In one sentence, why the job is not running. Raises ``JobNotFound``."""
-        return self._do(self.app.client, lambda: self.app.why(job_id), "app.why(…)")
-
-    def cancel(self, job_id: AnyId | JobKey) -> JobState:
-        """Cancel a waiting job, or ask a running one to stop. Returns its state. Raises ``JobNotFound``."""
-        return self._do(self.app.client, lambda: self.app.cancel(job_id), "app.cancel(…)")
-
-    def reschedule(
-        self, job_id: AnyId | JobKey, *, delay: Duration | None = None, at: datetime | None = None
-    ) -> JobState:
-        """Make a waiting job due after ``delay``, or at ``at``; with neither, now. See ``App.reschedule``."""
-        call = partial(self.app.reschedule, job_id, delay=delay, at=at)
-        return self._do(self.app.client, call, "app.reschedule(…)")
-
-    def pause_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Keep a waiting job from running until it is resumed. See ``App.pause_job``."""
-        return self._do(self.app.client, lambda: self.app.pause_job(job_id), "app.pause_job(…)")
-
-    def resume_job(self, job_id: AnyId | JobKey) -> JobState:
-        """Let a paused job go on, due when it was before. See ``App.resume_job``."""
-        return self._do(self.app.client, lambda: self.app.resume_job(job_id), "app.resume_job(…)")
-
-    def list_jobs(self, sel: Selector, limit: int = 100) -> list[JobInfo]:
-        """Matching jobs, newest first."""
-        client = self.app.client
-        return self._do(client, lambda: client.list_jobs(sel, limit), "app.client.list_jobs(…)")
-
-    def stats(self, queues: Iterable[str] | None = None) -> Stats:
-        """The store in numbers; with ``queues``, only these and their workers."""
-        return self._do(self.app.client, lambda: self.app.client.stats(queues), "app.client.stats()")
-
-    def pause(self, queue: str, lasts: Duration | None = None) -> None:
-        """Pause the queue for ``lasts``, or until it is resumed: no worker claims from it."""
-        client = self.app.client
-        self._do(client, lambda: client.pause(queue, lasts), "app.client.pause(…)")
-
-    def resume(self, queue: str) -> None:
-        """End the pause: workers may claim from the queue again."""
-        client = self.app.client
-        self._do(client, lambda: client.resume(queue), "app.client.resume(…)")
-
-    def drain(self, queues: Sequence[str] | None = None) -> None:
-        """Run everything that is due, then return."""
-        self._do(self.app.client, lambda: self.app.drain(queues), "app.drain()")
+    get = _blocking(App.get)
+    why = _blocking(App.why)
+    cancel = _blocking(App.cancel)
+    reschedule = _blocking(App.reschedule)
+    pause_job = _blocking(App.pause_job)
+    resume_job = _blocking(App.resume_job)
+    drain = _blocking(App.drain)
+    list_jobs = _blocking(Client.list_jobs, "app.client")
+    stats = _blocking(Client.stats, "app.client")
+    pause = _blocking(Client.pause, "app.client")
+    resume = _blocking(Client.resume, "app.client")
 
 
 class _Loop:

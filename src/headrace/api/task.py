@@ -6,33 +6,31 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from headrace.api.arguments import Arguments
 from headrace.api.client import Owner
 from headrace.api.handle import Handle
 from headrace.api.loop_guard import needs_loop
-from headrace.api.options import JobOptions, NewJobOptions, TaskOptions, changed, length, shared
+from headrace.api.options import TaskOptions
+from headrace.api.registered import Registered
 from headrace.core.callables import check_handler, is_async
 from headrace.core.durations import micros
-from headrace.core.names import check_name
 from headrace.errors import ConfigError
 from headrace.payloads.codec import JSON, JsonSerde
 from headrace.payloads.offload import LARGE, decode
 from headrace.seam.records import Leased
-from headrace.text import shown
-from headrace.types import OUTCOMES, Done, Duration, Encoded, NewJob, Outcome
+from headrace.types import OUTCOMES, Done, NewJob, Outcome
 from headrace.worker.executors import ProcessExecutor, ThreadExecutor, function_path
 from headrace.worker.handler import Handler
 from headrace.worker.job import Job
 from headrace.worker.middleware import Middleware, compose
-from headrace.worker.retry import RetryPolicy, exponential
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Task(Generic[P, R]):
+class Task(Registered, Generic[P, R]):
     """A registered function. Calling it runs it here and now; ``enqueue`` has a worker run it.
 
     >>> from headrace import App
@@ -51,22 +49,12 @@ class Task(Generic[P, R]):
         if not callable(function):
             raise ConfigError(f"task: expected a function, got {type(function).__name__}")
         check_handler(function, f"task {name}")
-        self.function = function
-        self.name = check_name(name, "task")
-        self._options: NewJobOptions = shared(options, name)
-        self._wait: Duration | None = "30s"
-        self.queue = self._options.get("queue", "default")
-        self.overflow = self._options.get("overflow")
-        self._owner = owner
-        self._retry = retry = options.get("retry") or exponential()
+        super().__init__(owner, function, name, options, f"task {name}")
         self._executor = executor = options.get("executor")
         self._arguments = Arguments(function, name)
         self.results: JsonSerde[Any] = JsonSerde(self._arguments.result_type)
         """How results of this task are stored."""
         update_wrapper(self, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
-        if not isinstance(retry, RetryPolicy):
-            raise ConfigError(f"task {name}: retry: expected a RetryPolicy like exponential(5), got {shown(retry)}")
-        owner.client.packer.priority(self._options.get("priority", 0))
         if executor == "process":
             function_path(function)
             if self._arguments.takes_job:
@@ -87,23 +75,12 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.queue!r})"
 
-    def options(self, **options: Unpack[JobOptions]) -> Task[P, R]:
-        """The same task with other options for the jobs that are made from it: those of ``NewJob``, and ``wait``."""
-        other: Task[P, R] = object.__new__(Task)
-        other.__dict__.update(self.__dict__)
-        other._options, other._wait = changed(self._options, self._wait, options, f"task {self.name}: ")
-        return other
-
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that ``enqueue`` would store; for ``enqueue_many`` and ``spawn``."""
         return self._made(self._sealed(self._arguments.encode(args, kwargs)))
 
     def _sealed(self, body: bytes) -> bytes:
         return self._owner.client.packer.envelope.seal(body, JSON, f"task {self.name}: arguments")
-
-    def _made(self, cell: bytes) -> NewJob:
-        job_id = self._owner.client.packer.new_id()
-        return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
 
     @needs_loop("SyncApp(app).enqueue(task, …)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -126,17 +103,10 @@ class Task(Generic[P, R]):
 
     def handler(self, middleware: Sequence[Middleware], threads: ThreadExecutor, processes: ProcessExecutor) -> Handler:
         """The task, ready to run in one worker."""
-        settings = self._owner.client.settings
-        executor = self._executor or settings.worker.executor
+        executor = self._executor or self._owner.client.settings.worker.executor
         invoke = self._invoke(executor, threads, processes)
-        common: dict[str, Any] = {
-            "task": self.name,
-            "retry": self._retry,
-            "result_serde": self.results,
-            "result_ttl": length(self._options, "result_ttl", settings.result_ttl),
-            "timeout": length(self._options, "timeout", None),
-            "threaded": executor == "thread" and not is_async(self.function),
-        }
+        threaded = executor == "thread" and not is_async(self.function)
+        common = self._handling() | {"result_serde": self.results, "threaded": threaded}
         split, takes_job = self._arguments.split, self._arguments.takes_job
         if takes_job or middleware:
             innermost = _outcome(lambda job: invoke(job if takes_job else None, split(job.payload)))

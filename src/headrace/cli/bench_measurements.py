@@ -9,6 +9,7 @@ import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from statistics import median
 
 from headrace import App
@@ -24,19 +25,21 @@ _SINGLE = 200
 _TRIPS = 50
 
 
+@dataclass
 class Bench:
     """Measurements on one store, on queues of its own."""
 
-    def __init__(self, app: App, url: str, queue: str, jobs: int) -> None:
-        self._app = app
-        self._url = url
-        self._queue = queue
-        self._jobs = jobs
-        self._nothing, self._clock = add_tasks(app)
+    app: App
+    url: str
+    queue: str
+    jobs: int
+
+    def __post_init__(self) -> None:
+        self._nothing, self._clock = add_tasks(self.app)
 
     async def sequential(self) -> float:
         """Jobs per second, one enqueue after another."""
-        task = self._nothing.options(queue=self._queue)
+        task = self._nothing.options(queue=self.queue)
         began = time.perf_counter()
         for _ in range(_SINGLE):
             await task.enqueue()
@@ -44,7 +47,7 @@ class Bench:
 
     async def concurrent(self) -> float:
         """Jobs per second, by many callers at once."""
-        task = self._nothing.options(queue=self._queue)
+        task = self._nothing.options(queue=self.queue)
 
         async def caller() -> None:
             for _ in range(_EACH):
@@ -58,25 +61,25 @@ class Bench:
 
     async def bulk(self) -> float:
         """Jobs per second, all in one call."""
-        task = self._nothing.options(queue=self._queue)
+        task = self._nothing.options(queue=self.queue)
         began = time.perf_counter()
-        await self._app.enqueue_many(task.job() for _ in range(self._jobs))
-        return self._jobs / (time.perf_counter() - began)
+        await self.app.enqueue_many(task.job() for _ in range(self.jobs))
+        return self.jobs / (time.perf_counter() - began)
 
     async def drain(self) -> float:
         """Jobs per second through one worker process, from the first completion to the last by the store's clock.
         Drains what ``bulk`` enqueued."""
-        async with self._worker(self._queue, "--burst") as worker:
+        async with self._worker(self.queue, "--burst") as worker:
             if await worker.wait():
                 raise Problem(FAILED, f"the worker ended with exit code {worker.returncode}")
         ends = sorted([job.finished_at async for job in self._ended() if job.finished_at is not None])
-        if len(ends) < self._jobs:
-            raise Problem(FAILED, f"only {len(ends)} of {self._jobs} jobs are done")
+        if len(ends) < self.jobs:
+            raise Problem(FAILED, f"only {len(ends)} of {self.jobs} jobs are done")
         return (len(ends) - 1) * 1e6 / max(1, ends[-1] - ends[0])
 
     async def trips(self) -> tuple[float, float]:
         """Milliseconds from enqueue to start, and from call to result, with an idle worker."""
-        queue = f"{self._queue}-trips"
+        queue = f"{self.queue}-trips"
         task = self._clock.options(queue=queue)
         async with self._worker(queue):
             await task.options(wait="60s").call()
@@ -90,17 +93,17 @@ class Bench:
 
     async def clear(self) -> None:
         """Delete all jobs and queues of this benchmark."""
-        for queue in (self._queue, f"{self._queue}-trips"):
-            await self._app.client.alter_all(Selector(queue=queue), Delete())
+        for queue in (self.queue, f"{self.queue}-trips"):
+            await self.app.client.alter_all(Selector(queue=queue), Delete())
         with suppress(ConfigError):
             # Without a bound, this sweep removes only the names of empty queues.
-            await (await self._app.client.backend()).sweep(SweepClause(place=Place.COMPLETED))
+            await (await self.app.client.backend()).sweep(SweepClause(place=Place.COMPLETED))
 
     async def _ended(self) -> AsyncIterator[Record]:
-        backend = await self._app.client.backend()
+        backend = await self.app.client.backend()
         after = None
         while True:
-            page = await backend.scan(Selector(queue=self._queue, states=frozenset({JobState.COMPLETED})), after, 1_000)
+            page = await backend.scan(Selector(queue=self.queue, states=frozenset({JobState.COMPLETED})), after, 1_000)
             for record in page.records:
                 yield record
             if (after := page.after) is None:
@@ -111,7 +114,7 @@ class Bench:
         command = [sys.executable, "-m", "headrace.cli", "worker", "headrace.cli.bench_worker", "--queue", queue]
         worker = await asyncio.create_subprocess_exec(
             *command, "--tethered", "--log-level", "error", *options,
-            stdin=PIPE, stdout=DEVNULL, start_new_session=True, env=os.environ | {"HEADRACE_URL": self._url},
+            stdin=PIPE, stdout=DEVNULL, start_new_session=True, env=os.environ | {"HEADRACE_URL": self.url},
         )  # fmt: skip
         try:
             yield worker

@@ -6,7 +6,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace import Client
-from headrace.cli.options import Filters
 from headrace.cli.output import confirm, counted, note, progress
 from headrace.seam.records import Delete, JobId, Selector
 from headrace.types import JobState
@@ -27,13 +26,13 @@ class Count(Struct, frozen=True):
         return counted(self.number, noun) if self.exact else f"more than {counted(self.number, noun)}"
 
 
-async def count(client: Client, filters: Filters, states: frozenset[JobState]) -> Count:
+async def count(client: Client, filters: Selector, states: frozenset[JobState]) -> Count:
     """From the store's counters if they suffice, else by scanning up to ``CAP`` jobs."""
-    if filters.only_queue:
+    if filters == Selector(queue=filters.queue):  # the store counts by queue
         queues = (await client.stats(None if filters.queue is None else [filters.queue])).queues
         fields = {JobState.AVAILABLE: "available", JobState.PAUSED: "jobs_paused", JobState.FAILED: "failed"}
         return Count(sum(getattr(queue, fields[state]) for queue in queues for state in states))
-    found = await ids(client, filters.selector(states), CAP + 1)
+    found = await ids(client, replace(filters, states=states), CAP + 1)
     return Count(min(len(found), CAP), len(found) <= CAP)
 
 
@@ -52,7 +51,7 @@ async def ids(client: Client, selector: Selector, most: int) -> list[JobId]:
 
 async def purge(
     client: Client,
-    filters: Filters,
+    filters: Selector,
     states: frozenset[JobState],
     noun: str,
     where: str = "",
@@ -75,7 +74,7 @@ async def purge(
         above: JobId | None = None
         while not matching.exact or deleted < matching.number:
             step = min(_STEP, matching.number - deleted) if matching.exact else _STEP
-            altered = await client.alter(replace(filters.selector(states, step), above=above), Delete())
+            altered = await client.alter(replace(filters, states=states, limit=step, above=above), Delete())
             deleted += len(altered)
             advance(len(altered))
             if len(altered) < step:

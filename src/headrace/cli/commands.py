@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -17,11 +18,16 @@ ENV_PREFIX = "HEADRACE_CLI"
 
 
 class Command(click.Command):
-    """A command with ``--debug``; its help names its environment variables."""
+    """A command with ``--debug``; its help names its environment variables. Its function may be async."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(debug_option())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; an async function on a loop of its own."""
+        value = super().invoke(ctx)
+        return asyncio.run(value) if asyncio.iscoroutine(value) else value
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Explain how to set options in the environment."""

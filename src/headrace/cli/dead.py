@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from headrace import Client
 from headrace.cli import bulk, options
 from headrace.cli.commands import Group
-from headrace.cli.job import list_jobs, not_found, show_job
+from headrace.cli.job import id_argument, list_jobs, not_found, show_job
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options, yes_option
-from headrace.cli.output import confirm, counted, note, print_json, progress
+from headrace.cli.options import filter_options, json_option, limit_option, store_options, yes_option
+from headrace.cli.output import confirm, counted, note, print_answer, progress
 from headrace.cli.problems import CONFLICT, Problem
 from headrace.seam.records import Delete, JobId, Requeue, Selector
 from headrace.types import JobState
@@ -41,19 +41,19 @@ def dead_command() -> None:
 @limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
-def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
     """List dead letters, newest first."""
     dead = replace(filters, states=_DEAD)
-    asyncio.run(list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters"))
+    await list_jobs(store, dead, limit, as_json=as_json, empty="no dead letters")
 
 
 @dead_command.command("show")
-@click.argument("job_id", metavar="ID", type=options.job_id)
+@id_argument
 @json_option
 @store_options
-def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Show a dead letter and its errors."""
-    asyncio.run(show_job(store, job_id, as_json=as_json, state=JobState.FAILED))
+    await show_job(store, job_id, as_json=as_json, state=JobState.FAILED)
 
 
 @dead_command.command("requeue")
@@ -65,10 +65,10 @@ def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
 @yes_option
 @json_option
 @store_options
-def requeue_command(
+async def requeue_command(
     store: Store,
     job_ids: tuple[JobId, ...],
-    filters: Filters,
+    filters: Selector,
     all: bool,
     limit: int,
     rate: float,
@@ -81,17 +81,11 @@ def requeue_command(
     flooding the queue. Asks first with --all, and if filters match more than 100. If another job holds its key by now,
     a dead letter stays where it is.
     """
-    given = [bool(job_ids), filters != Filters(), all]
+    given = [bool(job_ids), filters != Selector(), all]
     if sum(given) > 1:
         raise click.UsageError("expected ids, filters or --all, got more than one of them")
     if not any(given):
         raise click.UsageError("expected ids, filters such as --queue, or --all")
-    asyncio.run(_requeue(store, job_ids, filters, limit, rate, yes=yes, as_json=as_json))
-
-
-async def _requeue(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int, rate: float, *, yes: bool, as_json: bool
-) -> None:
     async with store.opened() as client:
         if job_ids:
             met = await _requeue_named(client, await _named(client, job_ids), rate)
@@ -99,10 +93,8 @@ async def _requeue(
             met = await _requeue_oldest(client, filters, limit, rate, yes=yes)
     requeued = [job_id for job_id, changed in met.items() if changed]
     refused = [job_id for job_id, changed in met.items() if not changed]
-    if as_json:
-        print_json({"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]})
-    else:
-        print(f"{counted(len(requeued), _NOUN)} requeued")
+    data = {"requeued": [UUID(bytes=i) for i in requeued], "refused": [UUID(bytes=i) for i in refused]}
+    print_answer(data, f"{counted(len(requeued), _NOUN)} requeued", as_json=as_json)
     if refused:
         shown = ", ".join(str(UUID(bytes=i)) for i in refused[:3])
         raise Problem(
@@ -142,13 +134,15 @@ async def _requeue_named(client: Client, chosen: list[JobId], rate: float) -> di
     return met
 
 
-async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: float, *, yes: bool) -> dict[JobId, bool]:
+async def _requeue_oldest(
+    client: Client, filters: Selector, limit: int, rate: float, *, yes: bool
+) -> dict[JobId, bool]:
     """For each matching job, whether it was requeued. Goes by rising id: a job that fails again is not met twice."""
     matching = await bulk.count(client, filters, _DEAD)
     most = min(limit, matching.number)
     verb = "matches" if matching.number == 1 else "match"
     note(f"{matching.of(_NOUN)} {verb}" + (f"; requeueing {most:,}, oldest first" if most else ""))
-    if most > (0 if filters == Filters() else _UNASKED):
+    if most > (0 if filters == Selector() else _UNASKED):
         confirm(f"requeue {counted(most, _NOUN)}?", yes=yes)
     met: dict[JobId, bool] = {}
     above: JobId | None = None
@@ -157,7 +151,7 @@ async def _requeue_oldest(client: Client, filters: Filters, limit: int, rate: fl
         while len(met) < most:
             await pace.wait()
             step = min(pace.step, most - len(met))
-            altered = await client.alter(replace(filters.selector(_DEAD, step), above=above), Requeue())
+            altered = await client.alter(replace(filters, states=_DEAD, limit=step, above=above), Requeue())
             met |= {one.id: one.changed for one in altered}
             advance(len(altered))
             if len(altered) < step:
@@ -188,31 +182,22 @@ class _Pace:
 @yes_option
 @json_option
 @store_options
-def purge_command(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int | None, yes: bool, as_json: bool
+async def purge_command(
+    store: Store, job_ids: tuple[JobId, ...], filters: Selector, limit: int | None, yes: bool, as_json: bool
 ) -> None:
     """Delete dead letters for good.
 
     Takes ids or filters; without either, all of them. Shows the number and asks first.
     """
-    if job_ids and filters != Filters():
+    if job_ids and filters != Selector():
         raise click.UsageError("expected ids or filters, got both")
-    asyncio.run(_purge(store, job_ids, filters, limit, yes=yes, as_json=as_json))
-
-
-async def _purge(
-    store: Store, job_ids: tuple[JobId, ...], filters: Filters, limit: int | None, *, yes: bool, as_json: bool
-) -> None:
     async with store.opened() as client:
         if job_ids:
             matched, deleted = len(job_ids), await _delete(client, await _named(client, job_ids), yes=yes)
         else:
             matching, deleted = await bulk.purge(client, filters, _DEAD, _NOUN, yes=yes, limit=limit)
             matched = matching.number
-    if as_json:
-        print_json({"matched": matched, "deleted": deleted})
-    else:
-        print(f"{counted(deleted, _NOUN)} deleted")
+    print_answer({"matched": matched, "deleted": deleted}, f"{counted(deleted, _NOUN)} deleted", as_json=as_json)
 
 
 async def _delete(client: Client, chosen: list[JobId], *, yes: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,14 @@ _SELF = re.compile("^headrace doctor(; then |, or )?")
 @json_option
 @store_options
 @click.pass_context
-def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+async def doctor_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
     """Check versions, settings, store, disk, queues and workers, and say what to fix.
 
     With --app, also check that the app has the tasks of all waiting jobs. Exit code 1 if a check fails.
     """
     findings: list[Finding] = doctor_checks.versions()
     settings: dict[str, Any] = {}
-    asyncio.run(_examine(store, findings, settings))
+    await _examine(store, findings, settings)
     ok = not any(finding.level == "fail" for finding in findings)
     if as_json:
         print_json({"ok": ok, "findings": findings, "settings": settings})

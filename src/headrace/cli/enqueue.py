@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from headrace.cli.commands import Command
 from headrace.cli.job_output import as_json_text
 from headrace.cli.loading import Store, load_target
 from headrace.cli.options import json_option, store_options
-from headrace.cli.output import clean, note, print_json
+from headrace.cli.output import clean, note, print_answer
 from headrace.cli.problems import NOT_FOUND, Problem
 from headrace.payloads.codec import JsonSerde
 from headrace.types import Encoded
@@ -63,7 +62,7 @@ def _decoded(text: str, what: str, hint: str) -> Any:
 @click.option("--timeout", type=options.duration, default="30s", help="How long to wait.")
 @json_option
 @store_options
-def enqueue_command(
+async def enqueue_command(
     store: Store,
     task: str,
     arg: tuple[tuple[str, Any], ...],
@@ -81,7 +80,18 @@ def enqueue_command(
     given = {name: value for name, value in options.items() if value is not None}
     if "delay" in given:
         given["delay"] = given["delay"] / 1e6
-    asyncio.run(_enqueue(store, task, _merge(args, arg), given, timeout if wait else None, as_json=as_json))
+    async with store.opened(create=True) as client:
+        handle = await _store(store, client, task, _merge(args, arg), given)
+        status = "duplicate" if handle.duplicate else "new"
+        shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
+        data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
+        if not wait:
+            print_answer(data, str(handle.id), as_json=as_json)
+            note(shown)
+            return
+        note(f"{handle.id}  {shown}")
+        data["result"] = await handle.result(timeout / 1e6)
+        print_answer(data | {"state": "completed"}, as_json_text(data["result"]), as_json=as_json)
 
 
 def _merge(whole: Any, single: tuple[tuple[str, Any], ...]) -> Any:
@@ -90,30 +100,6 @@ def _merge(whole: Any, single: tuple[tuple[str, Any], ...]) -> Any:
     if whole is not None and not isinstance(whole, dict):
         raise click.UsageError("expected --args to be a JSON object, because --arg adds to it")
     return {**(whole or {}), **dict(single)}
-
-
-async def _enqueue(
-    store: Store, task: str, payload: Any, options: dict[str, Any], timeout: int | None, *, as_json: bool
-) -> None:
-    async with store.opened(create=True) as client:
-        handle = await _store(store, client, task, payload, options)
-        status = "duplicate" if handle.duplicate else "new"
-        shown = f"a job has that key already: {handle.state.value}" if handle.duplicate else "queued"
-        data: dict[str, Any] = {"id": handle.id, "status": status, "state": handle.state.value}
-        if timeout is None:
-            _print(data, as_json=as_json, plain=str(handle.id))
-            note(shown)
-            return
-        note(f"{handle.id}  {shown}")
-        data["result"] = await handle.result(timeout / 1e6)
-        _print(data | {"state": "completed"}, as_json=as_json, plain=as_json_text(data["result"]))
-
-
-def _print(data: dict[str, Any], *, as_json: bool, plain: str) -> None:
-    if as_json:
-        print_json(data)
-    else:
-        print(plain)
 
 
 async def _store(store: Store, client: Client, task: str, payload: Any, options: dict[str, Any]) -> Handle[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from random import Random
 from typing import Any
@@ -63,7 +62,7 @@ class Report(Struct, frozen=True):
 @json_option
 @store_options
 @click.pass_context
-def health_command(
+async def health_command(
     ctx: click.Context,
     /,
     store: Store,
@@ -88,7 +87,7 @@ def health_command(
     if max_age is not None and not queue and (worker is not None or here):
         raise click.UsageError("--max-age is about queues: with --worker or --here, name them with --queue")
     criteria = Criteria(queue, workers, max_silence, max_age)
-    report = asyncio.run(_examine(store, criteria, worker, here=here))
+    report = await _examine(store, criteria, worker, here=here)
     if as_json:
         print_json(report)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -12,11 +13,13 @@ from headrace.cli import options
 from headrace.cli.commands import Group
 from headrace.cli.job_output import in_full, print_job, print_jobs, remedy, summary
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, filter_options, json_option, limit_option, store_options
+from headrace.cli.options import filter_options, json_option, limit_option, store_options
 from headrace.cli.output import clean, note, print_json
 from headrace.cli.problems import CONFLICT, NOT_FOUND, Problem
 from headrace.seam.records import Altered, Cancel, Change, JobId, Pause, Requeue, Reschedule, Resume, Selector
 from headrace.types import JobState
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("job", cls=Group)
@@ -24,20 +27,30 @@ def job_command() -> None:
     """Show, retry, reschedule, pause and cancel jobs."""
 
 
+def id_argument(command: F) -> F:
+    """``ID``."""
+    return click.argument("job_id", metavar="ID", type=options.job_id)(command)
+
+
+def ids_argument(command: F) -> F:
+    """``ID...``."""
+    return click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)(command)
+
+
 @job_command.command("list")
 @filter_options(states=True)
 @limit_option(50, "Show at most N, newest first.")
 @json_option
 @store_options
-def list_command(store: Store, filters: Filters, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, filters: Selector, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
-    asyncio.run(list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs"))
+    await list_jobs(store, filters, limit, as_json=as_json, empty="no matching jobs")
 
 
-async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool, empty: str) -> None:
+async def list_jobs(store: Store, filters: Selector, limit: int, *, as_json: bool, empty: str) -> None:
     """Print matching jobs."""
     async with store.opened() as client:
-        found = await client.list_jobs(filters.selector(), limit + 1)
+        found = await client.list_jobs(filters, limit + 1)
     jobs, more = found[:limit], len(found) > limit
     if as_json:
         print_json({"jobs": [summary(job) for job in jobs], "more": more})
@@ -51,22 +64,20 @@ async def list_jobs(store: Store, filters: Filters, limit: int, *, as_json: bool
 
 
 @job_command.command("show")
-@click.argument("job_id", metavar="ID", type=options.job_id)
+@id_argument
 @json_option
 @store_options
-def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def show_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Show everything about a job.
 
     Also says, in one sentence, why a waiting job is not running.
     """
-    asyncio.run(show_job(store, job_id, as_json=as_json))
+    await show_job(store, job_id, as_json=as_json)
 
 
 async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobState | None = None) -> None:
     """Print one job; if ``state`` is given, only a job in that state will do."""
-    async with store.opened() as client:
-        job = await client.get(job_id)
-        why = await client.why(job_id)
+    job, why = await _job_and_why(store, job_id)
     if state not in (None, job.state):
         raise Problem(
             NOT_FOUND, f"job {job.id} is not a dead letter: it is {job.state.value}", run=f"headrace job show {job.id}"
@@ -78,28 +89,27 @@ async def show_job(store: Store, job_id: JobId, *, as_json: bool, state: JobStat
     _note_remedy(store, job, why)
 
 
+async def _job_and_why(store: Store, job_id: JobId) -> tuple[JobInfo, Why]:
+    async with store.opened() as client:
+        return await client.get(job_id), await client.why(job_id)
+
+
 def _note_remedy(store: Store, job: JobInfo, why: Why) -> None:
     if command := remedy(job, why, store.app, store.queues()):
         note(f"run: {command}")
 
 
 @job_command.command("why")
-@click.argument("job_id", metavar="ID", type=options.job_id)
+@id_argument
 @json_option
 @store_options
-def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
+async def why_command(store: Store, job_id: JobId, as_json: bool) -> None:
     """Say in one sentence why a job is not running.
 
     Names the first reason that applies: its queue, tenant or task is paused, it is not due yet, another job of its
     group comes first, a limit or rate is reached, no worker listens …
     """
-    asyncio.run(_why(store, job_id, as_json=as_json))
-
-
-async def _why(store: Store, job_id: JobId, *, as_json: bool) -> None:
-    async with store.opened() as client:
-        job = await client.get(job_id)
-        why = await client.why(job_id)
+    job, why = await _job_and_why(store, job_id)
     if as_json:
         print_json({"id": job.id, "code": why.code, "sentence": why.sentence})
         return
@@ -108,51 +118,51 @@ async def _why(store: Store, job_id: JobId, *, as_json: bool) -> None:
 
 
 @job_command.command("retry")
-@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@ids_argument
 @store_options
-def retry_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+async def retry_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
     """Run ended jobs again, now.
 
     They start over as if new, with no attempt counted. If another job holds its key by now, a job stays as it is (exit
     code 4).
     """
-    asyncio.run(change_jobs(store, job_ids, Requeue()))
+    await change_jobs(store, job_ids, Requeue())
 
 
 @job_command.command("cancel")
-@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@ids_argument
 @store_options
-def cancel_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+async def cancel_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
     """Cancel waiting jobs; ask running ones to stop."""
-    asyncio.run(change_jobs(store, job_ids, Cancel("cancelled by an operator")))
+    await change_jobs(store, job_ids, Cancel("cancelled by an operator"))
 
 
 @job_command.command("reschedule")
-@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@ids_argument
 @click.option("--delay", type=options.duration, help="Make them due this much later, such as 10m.")
 @click.option("--at", type=options.instant, metavar="TIME", help="Make them due then, such as 2030-01-01T06:30+01:00.")
 @store_options
-def reschedule_command(store: Store, job_ids: tuple[JobId, ...], delay: int | None, at: int | None) -> None:
+async def reschedule_command(store: Store, job_ids: tuple[JobId, ...], delay: int | None, at: int | None) -> None:
     """Make waiting jobs due at another time; without an option, now."""
     if delay is not None and at is not None:
         raise click.UsageError("expected --delay or --at, got both")
-    asyncio.run(change_jobs(store, job_ids, Reschedule(delay or 0, at)))
+    await change_jobs(store, job_ids, Reschedule(delay or 0, at))
 
 
 @job_command.command("pause")
-@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@ids_argument
 @store_options
-def pause_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+async def pause_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
     """Keep waiting jobs from running until they are resumed."""
-    asyncio.run(change_jobs(store, job_ids, Pause()))
+    await change_jobs(store, job_ids, Pause())
 
 
 @job_command.command("resume")
-@click.argument("job_ids", metavar="ID...", type=options.job_id, nargs=-1, required=True)
+@ids_argument
 @store_options
-def resume_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
+async def resume_command(store: Store, job_ids: tuple[JobId, ...]) -> None:
     """Let paused jobs run again, at their original times."""
-    asyncio.run(change_jobs(store, job_ids, Resume()))
+    await change_jobs(store, job_ids, Resume())
 
 
 async def change_jobs(store: Store, job_ids: tuple[JobId, ...], change: Change) -> None:

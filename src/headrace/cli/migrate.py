@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -36,15 +35,11 @@ def migrate_command() -> None:
 @json_option
 @store_options
 @click.pass_context
-def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
+async def status_command(ctx: click.Context, /, store: Store, as_json: bool) -> None:
     """Show which steps are applied and which are pending.
 
     Exit code 1 if any is pending.
     """
-    ctx.exit(asyncio.run(_status(store, as_json)))
-
-
-async def _status(store: Store, as_json: bool) -> int:
     url, found = _migrator(store)
     have = None if found is None else await found.found()
     if as_json:
@@ -60,7 +55,7 @@ async def _status(store: Store, as_json: bool) -> int:
         print_table(("step", "applied"), rows + [(step.name, "pending") for step in have.pending])
         if have.pending:
             note("to apply the pending steps: headrace migrate up")
-    return FAILED if have is not None and have.pending else OK
+    ctx.exit(FAILED if have is not None and have.pending else OK)
 
 
 def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[str, Any]:
@@ -80,15 +75,11 @@ def _status_data(url: str, found: Migrator | None, have: Found | None) -> dict[s
 @migrate_command.command("plan")
 @json_option
 @store_options
-def plan_command(store: Store, as_json: bool) -> None:
+async def plan_command(store: Store, as_json: bool) -> None:
     """Show what 'up' would do and which tables it would lock.
 
     Changes nothing.
     """
-    asyncio.run(_plan(store, as_json))
-
-
-async def _plan(store: Store, as_json: bool) -> None:
     url, found = _migrator(store)
     pending = [] if found is None else (await found.found()).pending
     if as_json:
@@ -131,20 +122,16 @@ def sql_command(store: Store, schema: str | None, after: int, bare: bool) -> Non
     help="How long a step may wait for a lock, with others queued behind it; tried a few times.",
 )  # fmt: skip
 @store_options
-def up_command(store: Store, lock_timeout: int) -> None:
+async def up_command(store: Store, lock_timeout: int) -> None:
     """Apply the pending steps.
 
     Each step is its own transaction. Workers of this version and the previous one keep running meanwhile.
     """
-    asyncio.run(_up(store, lock_timeout / 1e6))
-
-
-async def _up(store: Store, lock_timeout: float) -> None:
     url, found = _migrator(store)
     if found is None:
         _tell_of_itself(url)
         return
-    async for step in found.up(lock_timeout):
+    async for step in found.up(lock_timeout / 1e6):
         print(f"{step.name}  applied", flush=True)
     print(f"schema {clean(found.schema.name)} is at version {(await found.found()).version}")
 
@@ -155,7 +142,7 @@ async def _up(store: Store, lock_timeout: float) -> None:
 @click.option("--tenant", type=options.name, multiple=True, help="Only jobs of this tenant; may be repeated.")
 @click.option("--any-tenant", is_flag=True, help="Jobs of all tenants; lifts an earlier --tenant.")
 @store_options
-def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], any_tenant: bool) -> None:
+async def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], any_tenant: bool) -> None:
     """Let a database role use the store.
 
     A producer enqueues, looks up and cancels jobs. A worker also runs them. A reader sees everything. A janitor also
@@ -163,7 +150,7 @@ def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], a
     """
     if tenant and any_tenant:
         raise click.UsageError("expected --tenant or --any-tenant, got both")
-    asyncio.run(_with_roles(store).grant(part, role, tenant if tenant or any_tenant else None))
+    await _with_roles(store).grant(part, role, tenant if tenant or any_tenant else None)
     confined = f"  {'tenant' if len(tenant) == 1 else 'tenants'} {', '.join(map(clean, tenant))}" if tenant else ""
     print(f"{clean(role)}  {part}{confined}")
 
@@ -172,9 +159,9 @@ def grant_command(store: Store, part: str, role: str, tenant: tuple[str, ...], a
 @click.argument("part", type=_PARTS)
 @click.argument("role")
 @store_options
-def revoke_command(store: Store, part: str, role: str) -> None:
+async def revoke_command(store: Store, part: str, role: str) -> None:
     """Take a part away from a role."""
-    asyncio.run(_with_roles(store).revoke(part, role))
+    await _with_roles(store).revoke(part, role)
     print(f"{clean(role)}  no longer {part}")
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import click
-from msgspec import Struct
 
 from headrace.cli.commands import ENV_PREFIX
 from headrace.cli.loading import Store
@@ -104,34 +103,6 @@ def rule_option(flag: str, metavar: str, help: str) -> Callable[[F], F]:
     return click.option(flag, metavar=metavar, callback=check, help=help)
 
 
-class Filters(Struct, frozen=True):
-    """Which jobs to select."""
-
-    queue: str | None = None
-    task: str | None = None
-    tenant: str | None = None
-    older_than: int | None = None
-    states: frozenset[JobState] | None = None
-    reason: str | None = None
-
-    def selector(self, states: frozenset[JobState] | None = None, limit: int = 1_000) -> Selector:
-        """The same as the store's selector."""
-        return Selector(
-            queue=self.queue,
-            task=self.task,
-            tenant=self.tenant,
-            older_than=self.older_than,
-            states=states or self.states,
-            reason=self.reason,
-            limit=limit,
-        )
-
-    @property
-    def only_queue(self) -> bool:
-        """Whether the store's counters know how many jobs match."""
-        return self.task is None and self.tenant is None and self.older_than is None and self.reason is None
-
-
 def store_options(command: F) -> F:
     """``--url`` and ``--app``, given to the command as ``store``."""
 
@@ -159,18 +130,10 @@ def filter_options(*, states: bool = False) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
-        def collected(
-            *args: Any,
-            queue: str | None,
-            task: str | None,
-            tenant: str | None,
-            older_than: int | None,
-            reason: str | None,
-            state: tuple[str, ...] = (),
-            **kwargs: Any,
-        ) -> Any:
+        def collected(*args: Any, state: tuple[str, ...] = (), **kwargs: Any) -> Any:
+            given = {name: kwargs.pop(name) for name in ("queue", "task", "tenant", "older_than", "reason")}
             wanted = frozenset(map(JobState, state)) or None
-            return command(*args, filters=Filters(queue, task, tenant, older_than, wanted, reason), **kwargs)
+            return command(*args, filters=Selector(**given, states=wanted), **kwargs)
 
         options = [
             click.option("--queue", type=name, help="Only jobs of this queue."),

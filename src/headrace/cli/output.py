@@ -69,6 +69,14 @@ def print_json(data: Any) -> None:
     print(json.dumps(msgspec.to_builtins(data, str_keys=True), indent=2))
 
 
+def print_answer(data: Any, plain: str, *, as_json: bool) -> None:
+    """The answer for programs or for people."""
+    if as_json:
+        print_json(data)
+    else:
+        print(plain)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Rows under headings. Numbers are right-aligned."""
     cells = [[clean(cell) for cell in row] for row in rows]

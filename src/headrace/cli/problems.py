@@ -42,55 +42,37 @@ class Problem(Exception):
                 print(f"{paint(f'{label}:', colour, stream)} {clean(without_secrets(text))}", file=stream)
 
 
+_FULL = {
+    "valkey": (
+        "the server has reached its maxmemory; this is not about a disk",
+        "headrace dead purge, or a worker with HEADRACE_RETENTION__COMPLETED__COUNT=1000 for a while, or CONFIG SET "
+        "maxmemory on the server",
+    ),
+}
+_NOT_OURS = {
+    "valkey": (
+        "another release created the store, or the keys belong to another program",
+        "the same command with the release that made it, or with another ?prefix=NAME in the URL",
+    ),
+    "postgres": (
+        "this is not a store of Headrace, or another version created it",
+        "headrace migrate status; or give the right store with --url",
+    ),
+    "": (
+        "this is not a file of Headrace, or another version created it",
+        "the same command with --url sqlite:///path/to/file.db for the right file",
+    ),
+}
+
+
 def explain(error: Exception) -> Problem:
     """The problem behind an error of the library."""
     from headrace import errors
 
     text = str(error)
-    store = _store(text)
     match error:
-        case errors.StoreFull() if store == "valkey":
-            return Problem(
-                UNAVAILABLE,
-                text,
-                cause="the server has reached its maxmemory; this is not about a disk",
-                run="headrace dead purge, or a worker with HEADRACE_RETENTION__COMPLETED__COUNT=1000 for a while, or "
-                "CONFIG SET maxmemory on the server",
-            )
-        case errors.StoreFull():
-            return Problem(UNAVAILABLE, text, cause="the disk is full", run="headrace dead purge, or free some space")
-        case errors.Unavailable() if isinstance(error, errors.ConfigError):
-            cause = "a wrong user, password, database or option in the store's URL, or the server's settings"
-            return Problem(UNAVAILABLE, text, cause="" if store else cause, run="headrace doctor")
-        case errors.Unavailable():
-            away = "the store is unreachable, locked by another program, or its directory is not writable"
-            server = "the server is not running, not reachable from here, or cannot serve right now"
-            return Problem(UNAVAILABLE, text, cause=server if store else away, run="headrace doctor")
-        case errors.SchemaMismatch() if store == "valkey":
-            return Problem(
-                FAILED,
-                text,
-                cause="another release created the store, or the keys belong to another program",
-                run="the same command with the release that made it, or with another ?prefix=NAME in the URL",
-            )
-        case errors.SchemaMismatch() if store == "postgres":
-            return Problem(
-                FAILED,
-                text,
-                cause="this is not a store of Headrace, or another version created it",
-                run="headrace migrate status; or give the right store with --url",
-            )
-        case errors.SchemaMismatch():
-            return Problem(
-                FAILED,
-                text,
-                cause="this is not a file of Headrace, or another version created it",
-                run="the same command with --url sqlite:///path/to/file.db for the right file",
-            )
-        case errors.Corrupt():
-            return Problem(
-                FAILED, text, cause="the store's bytes are damaged", run="headrace doctor; then restore a backup"
-            )
+        case errors.Unavailable() | errors.SchemaMismatch() | errors.Corrupt():
+            return _of_store(error, text, _store(text))
         case errors.UnknownTask():
             return Problem(NOT_FOUND, text, cause="a typo, or the task is in another app")
         case errors.InvalidJob() | errors.PayloadTooLarge() | errors.CodecError():
@@ -99,7 +81,7 @@ def explain(error: Exception) -> Problem:
             return Problem(USAGE, text)
         case errors.ConfigError():
             cause = "an option, a HEADRACE_* variable, headrace.toml or the app's own settings"
-            return Problem(USAGE, text, cause="" if store else cause, run="headrace doctor")
+            return Problem(USAGE, text, cause="" if _store(text) else cause, run="headrace doctor")
         case errors.JobNotFound():
             return Problem(NOT_FOUND, text, run="headrace job list")
         case errors.ScheduleNotFound():
@@ -117,6 +99,27 @@ def explain(error: Exception) -> Problem:
             return Problem(FAILED, text, run=f"headrace dead show {error.job_id}")
         case _:
             return Problem(FAILED, text)
+
+
+def _of_store(error: Exception, text: str, store: str) -> Problem:
+    """The problem with a store: of a file, if ``store`` is empty."""
+    from headrace import errors
+
+    match error:
+        case errors.StoreFull():
+            cause, run = _FULL.get(store, ("the disk is full", "headrace dead purge, or free some space"))
+        case errors.Unavailable() if isinstance(error, errors.ConfigError):
+            cause = "a wrong user, password, database or option in the store's URL, or the server's settings"
+            cause, run = "" if store else cause, "headrace doctor"
+        case errors.Unavailable():
+            away = "the store is unreachable, locked by another program, or its directory is not writable"
+            server = "the server is not running, not reachable from here, or cannot serve right now"
+            cause, run = server if store else away, "headrace doctor"
+        case errors.SchemaMismatch():
+            cause, run = _NOT_OURS[store]
+        case _:
+            cause, run = "the store's bytes are damaged", "headrace doctor; then restore a backup"
+    return Problem(UNAVAILABLE if isinstance(error, errors.Unavailable) else FAILED, text, cause=cause, run=run)
 
 
 def _depths(error: QueueFull) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import click
@@ -11,14 +10,15 @@ from headrace.cli import options
 from headrace.cli.bulk import purge
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
-from headrace.cli.options import Filters, json_option, store_options, yes_option
-from headrace.cli.output import clean, counted, note, print_json, print_table
+from headrace.cli.options import json_option, store_options, yes_option
+from headrace.cli.output import clean, counted, note, print_answer, print_json, print_table
 from headrace.cli.policy_output import paused, policies_of
 from headrace.cli.queue_data import listening, queue_data
 from headrace.cli.queue_limit import limit_command
 from headrace.cli.times import length, now
 from headrace.cli.unknown_names import note_unknown, note_unknown_tasks, stats_of
 from headrace.core.durations import spell
+from headrace.seam.records import Selector
 from headrace.types import JobState
 
 _WAITING = frozenset({JobState.AVAILABLE, JobState.PAUSED})
@@ -36,12 +36,8 @@ queue_command.add_command(limit_command)
 @click.argument("names", type=options.name, nargs=-1)
 @json_option
 @store_options
-def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
+async def list_command(store: Store, names: tuple[str, ...], as_json: bool) -> None:
     """List queues with their counts: all, or the named ones."""
-    asyncio.run(_list(store, names, as_json))
-
-
-async def _list(store: Store, names: tuple[str, ...], as_json: bool) -> None:
     async with store.opened() as client:
         stats = await client.stats(names or None)
     if as_json:
@@ -78,15 +74,11 @@ async def _list(store: Store, names: tuple[str, ...], as_json: bool) -> None:
 @click.option("--lasts", type=options.lasts, metavar="D", help="How long, such as 1h. Default: until it is resumed.")
 @click.option("--task", type=options.name, help="Only jobs of this task, by its full name.")
 @store_options
-def pause_command(store: Store, name: str, lasts: int | None, task: str | None) -> None:
+async def pause_command(store: Store, name: str, lasts: int | None, task: str | None) -> None:
     """Stop workers from claiming jobs of a queue.
 
     Running jobs go on, and enqueues are accepted.
     """
-    asyncio.run(_pause(store, name, lasts, task))
-
-
-async def _pause(store: Store, name: str, lasts: int | None, task: str | None) -> None:
     async with store.opened() as client:
         stats = await stats_of(client, name)
         length = None if lasts is None else timedelta(microseconds=lasts)
@@ -104,12 +96,8 @@ def _scope(name: str, task: str | None) -> str:
 @click.argument("name", type=options.name)
 @click.option("--task", type=options.name, help="Only jobs of this task, if it was paused by itself.")
 @store_options
-def resume_command(store: Store, name: str, task: str | None) -> None:
+async def resume_command(store: Store, name: str, task: str | None) -> None:
     """Let workers claim from a queue again."""
-    asyncio.run(_resume(store, name, task))
-
-
-async def _resume(store: Store, name: str, task: str | None) -> None:
     async with store.opened() as client:
         stats = await stats_of(client, name)
         await policies_of(client).resume(name, task=task)
@@ -126,21 +114,15 @@ async def _resume(store: Store, name: str, task: str | None) -> None:
 @yes_option
 @json_option
 @store_options
-def purge_command(
+async def purge_command(
     store: Store, name: str, task: str | None, tenant: str | None, older_than: int | None, yes: bool, as_json: bool
 ) -> None:
     """Delete the waiting jobs of a queue.
 
     Includes delayed and paused jobs; running and ended ones stay. Shows the number and asks first.
     """
-    filters = Filters(name, task, tenant, older_than)
-    asyncio.run(_purge(store, filters, yes=yes, as_json=as_json))
-
-
-async def _purge(store: Store, filters: Filters, *, yes: bool, as_json: bool) -> None:
+    filters = Selector(queue=name, task=task, tenant=tenant, older_than=older_than)
     async with store.opened() as client:
         matching, deleted = await purge(client, filters, _WAITING, "waiting job", f" of queue {filters.queue}", yes=yes)
-    if as_json:
-        print_json({"matched": matching.number, "deleted": deleted})
-    else:
-        print(f"{counted(deleted, 'waiting job')} deleted")
+    data = {"matched": matching.number, "deleted": deleted}
+    print_answer(data, f"{counted(deleted, 'waiting job')} deleted", as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import click
@@ -53,7 +52,7 @@ def task_rate(text: str) -> tuple[str, Any]:
 @rule_option("--depth", "N|none", "At most N jobs wait; further enqueues are refused.")
 @json_option
 @store_options
-def limit_command(
+async def limit_command(
     store: Store,
     name: str | None,
     whole: bool,
@@ -70,11 +69,11 @@ def limit_command(
     if whole:
         if name is not None or task_rate or rules.keys() - {"depth"}:
             raise click.UsageError("expected --store alone or with --depth: the store has no other rule")
-        asyncio.run(_limit_store(store, rules, as_json=as_json))
+        await _limit_store(store, rules, as_json=as_json)
     elif name is None:
         raise click.UsageError("expected a queue, or --store for the whole store; 'headrace queue list' shows queues")
     else:
-        asyncio.run(_limit(store, name, rules, dict(task_rate), as_json=as_json))
+        await _limit(store, name, rules, dict(task_rate), as_json=as_json)
 
 
 async def _limit(store: Store, name: str, rules: dict[str, Any], rates: dict[str, Any], *, as_json: bool) -> None:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
-from headrace import App, Client
-from headrace.cli import options
+from headrace import App
+from headrace.cli import options, schedule_output
 from headrace.cli.commands import Group
 from headrace.cli.loading import Store
 from headrace.cli.options import json_option, limit_option, store_options, yes_option
-from headrace.cli.output import clean, confirm, counted, note, print_json
-from headrace.cli.schedule_output import (
-    Row,
-    coming,
-    coverage,
-    planned,
-    print_coming,
-    print_schedule,
-    print_schedules,
-    status,
-    zone_of,
-)
+from headrace.cli.output import clean, confirm, counted, note, print_answer, print_json
 from headrace.cli.times import by_clock, now, read_instant, relative
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.schedules.schedules import Schedules
@@ -58,14 +48,16 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 async def _names(store: Store, beginning: str) -> list[str]:
-    async with store.opened() as client:
-        found = await schedules_of(client).list(after=beginning or None, limit=_COMPLETED)
+    async with _opened(store) as schedules:
+        found = await schedules.list(after=beginning or None, limit=_COMPLETED)
     return [one.name for one in found if one.name.startswith(beginning)]
 
 
-def schedules_of(client: Client) -> Schedules:
-    """The schedules of a client's store."""
-    return App(client).schedules
+@asynccontextmanager
+async def _opened(store: Store) -> AsyncIterator[Schedules]:
+    """The schedules of the store, while it is open."""
+    async with store.opened() as client:
+        yield App(client).schedules
 
 
 def name_argument(command: F) -> F:
@@ -79,19 +71,15 @@ def name_argument(command: F) -> F:
 @limit_option(50, "Show at most N, by name.")
 @json_option
 @store_options
-def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List schedules.
 
     Shows when each fires next (in its zone and in local time), what became of its last slot, and how many slots were
     planned so far.
     """
-    asyncio.run(_list(store, tenant, queue, limit, as_json))
-
-
-async def _list(store: Store, tenant: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     at = now()
     async with store.opened() as client:
-        schedules = schedules_of(client)
+        schedules = App(client).schedules
         found = await schedules.list(tenant=tenant, queue=queue, limit=limit + 1)
         rows = [row for one in found[:limit] if (row := await _row(schedules, one, at)) is not None]
         workers = (await client.stats()).workers
@@ -102,21 +90,21 @@ async def _list(store: Store, tenant: str | None, queue: str | None, limit: int,
     if not rows:
         note("no matching schedules" if tenant or queue else "no schedules yet: app.every and app.cron declare them")
         return
-    print_schedules(rows, at)
+    schedule_output.print_schedules(rows, at)
     if more:
         note(f"these are the first {limit}; for more, raise --limit, or narrow with --tenant or --queue")
     if not workers:
         note("no worker runs: nothing fires until one does (headrace worker APP)")
 
 
-async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Row | None:
+async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> schedule_output.Row | None:
     """None if it was deleted meanwhile."""
     try:
         instants = await schedules.next(schedule.name, 1)
         last = await schedules.history(schedule.name, 1, before=at)
     except ScheduleNotFound:
         return None
-    return Row(schedule, instants[0] if instants else None, last[0] if last else None)
+    return schedule_output.Row(schedule, instants[0] if instants else None, last[0] if last else None)
 
 
 @schedule_command.command("show")
@@ -124,33 +112,28 @@ async def _row(schedules: Schedules, schedule: ScheduleInfo, at: datetime) -> Ro
 @limit_option(10, "Show at most N past slots, latest first.", most=10_000)
 @json_option
 @store_options
-def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
+async def show_command(store: Store, name: str, limit: int, as_json: bool) -> None:
     """Show everything about a schedule, and its last slots.
 
     "waited" is how long after its slot a job started, "ran" how long it ran. Coverage is the share of these slots that
     fired and whose jobs were not cancelled.
     """
-    asyncio.run(_show(store, name, limit, as_json))
-
-
-async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
     at = now()
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         instants = await schedules.next(name, 5)
         ticks = await schedules.history(name, limit, before=at)
-        ahead = planned(await schedules.history(name, _AHEAD), at, _AHEAD)
+        ahead = schedule_output.planned(await schedules.history(name, _AHEAD), at, _AHEAD)
     if as_json:
         data = {
             "next": instants,
             "planned": ahead,
-            "coverage": coverage(ticks).share,
+            "coverage": schedule_output.coverage(ticks).share,
             "history": [tick.to_dict() for tick in ticks],
         }
         print_json(schedule.to_dict() | data)
     else:
-        print_schedule(schedule, instants, ticks, ahead, at)
+        schedule_output.print_schedule(schedule, instants, ticks, ahead, at)
 
 
 @schedule_command.command("next")
@@ -158,25 +141,20 @@ async def _show(store: Store, name: str, limit: int, as_json: bool) -> None:
 @click.option("--count", type=click.IntRange(1, 1_000), metavar="N", default=10, help="How many instants to show.")
 @json_option
 @store_options
-def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
+async def next_command(store: Store, name: str, count: int, as_json: bool) -> None:
     """Show when a schedule fires next.
 
     In its time zone and in UTC, jitter included. Says where the clocks of the zone go forward or back.
     """
-    asyncio.run(_next(store, name, count, as_json))
-
-
-async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
     at = now()
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
-        listed = coming(await schedules.next(name, count), zone_of(schedule), at)
+        listed = schedule_output.coming(await schedules.next(name, count), schedule_output.zone_of(schedule), at)
     if as_json:
-        print_json({"name": name, "tz": schedule.tz, "status": status(schedule), "next": listed})
+        print_json({"name": name, "tz": schedule.tz, "status": schedule_output.status(schedule), "next": listed})
         return
     if listed:
-        print_coming(listed, schedule, at)
+        schedule_output.print_coming(listed, schedule, at)
     if not schedule.enabled:
         note(f"it is paused: headrace schedule resume {name}")
     elif len(listed) < count:
@@ -187,17 +165,13 @@ async def _next(store: Store, name: str, count: int, as_json: bool) -> None:
 @name_argument
 @json_option
 @store_options
-def run_command(store: Store, name: str, as_json: bool) -> None:
+async def run_command(store: Store, name: str, as_json: bool) -> None:
     """Run the job of a schedule once, now, and print its id.
 
     This is in addition to its slots, and works while it is paused.
     """
-    asyncio.run(_run(store, name, as_json))
-
-
-async def _run(store: Store, name: str, as_json: bool) -> None:
-    async with store.opened() as client:
-        job_id = await schedules_of(client).run(name)
+    async with _opened(store) as schedules:
+        job_id = await schedules.run(name)
     if as_json:
         print_json({"id": job_id})
     else:
@@ -214,17 +188,12 @@ async def _run(store: Store, name: str, as_json: bool) -> None:
 )
 @json_option
 @store_options
-def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
+async def pause_command(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
     """Stop a schedule from firing until it is resumed.
 
     Slots are planned about a minute ahead; their jobs still run, unless you give --cancel-pending.
     """
-    asyncio.run(_pause(store, name, cancel_pending, as_json))
-
-
-async def _pause(store: Store, name: str, cancel_pending: bool, as_json: bool) -> None:
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         await schedules.disable(name)
         waiting = await _waiting(schedules, name)
         if cancel_pending:
@@ -248,17 +217,12 @@ async def _waiting(schedules: Schedules, name: str) -> int:
 @name_argument
 @json_option
 @store_options
-def resume_command(store: Store, name: str, as_json: bool) -> None:
+async def resume_command(store: Store, name: str, as_json: bool) -> None:
     """Let a schedule fire again.
 
     It goes on with its next slot. Slots that passed meanwhile do not fire, unless you backfill.
     """
-    asyncio.run(_resume(store, name, as_json))
-
-
-async def _resume(store: Store, name: str, as_json: bool) -> None:
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.enable(name)
         instants = await schedules.next(name, 1)
     if as_json:
@@ -266,7 +230,7 @@ async def _resume(store: Store, name: str, as_json: bool) -> None:
         return
     print(f"{clean(name)}  resumed")
     if instants:
-        note(f"next {by_clock(instants[0], zone_of(schedule))}, {relative(instants[0], now())}")
+        note(f"next {by_clock(instants[0], schedule_output.zone_of(schedule))}, {relative(instants[0], now())}")
     else:
         note("it has ended: no slot is left")
 
@@ -281,7 +245,7 @@ async def _resume(store: Store, name: str, as_json: bool) -> None:
 @yes_option
 @json_option
 @store_options
-def backfill_command(
+async def backfill_command(
     store: Store, name: str, since: str, until: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Fire past slots that did not fire.
@@ -290,39 +254,29 @@ def backfill_command(
     paused or not there yet. Times without an offset are in the schedule's zone. Shows the number and asks first. Doing
     it twice fires nothing twice.
     """
-    asyncio.run(_backfill(store, name, since, until, dry_run=dry_run, yes=yes, as_json=as_json))
-
-
-async def _backfill(
-    store: Store, name: str, since: str, until: str | None, *, dry_run: bool, yes: bool, as_json: bool
-) -> None:
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
+        clocks = schedule_output.zone_of(schedule)
         first = _instant("--since", since, schedule)
         last = now() if until is None else _instant("--until", until, schedule)
         if last < first:
-            order = f"{by_clock(last, zone_of(schedule))} is before {by_clock(first, zone_of(schedule))}"
+            order = f"{by_clock(last, clocks)} is before {by_clock(first, clocks)}"
             raise click.BadParameter(f"expected an instant after --since; {order}", param_hint="--until")
         slots = await schedules.backfill(name, first, last, dry_run=True)
-        clocks = zone_of(schedule)
         where = f"from {by_clock(first, clocks)} to {by_clock(last, clocks)}"
         fired = 0
         if slots and not dry_run:
             note(f"{counted(slots, 'slot')} {where} did not fire")
             confirm(f"fire {counted(slots, 'slot')} of {name} now?", yes=yes)
             fired = await schedules.backfill(name, first, last)
-    if as_json:
-        print_json({"name": name, "since": first, "until": last, "slots": slots, "fired": fired})
-    elif dry_run:
-        print(f"{counted(slots, 'slot')} {where}")
-    else:
-        print(f"{counted(fired, 'slot')} fired")
+    data = {"name": name, "since": first, "until": last, "slots": slots, "fired": fired}
+    plain = f"{counted(slots, 'slot')} {where}" if dry_run else f"{counted(fired, 'slot')} fired"
+    print_answer(data, plain, as_json=as_json)
 
 
 def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
     try:
-        return read_instant(text, now(), zone_of(schedule))
+        return read_instant(text, now(), schedule_output.zone_of(schedule))
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 
@@ -332,18 +286,13 @@ def _instant(option: str, text: str, schedule: ScheduleInfo) -> datetime:
 @yes_option
 @json_option
 @store_options
-def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
+async def delete_command(store: Store, name: str, yes: bool, as_json: bool) -> None:
     """Delete a schedule.
 
     Cancels its jobs that have not started; a running one goes on. Asks first. If an app declares the schedule, its next
     worker creates it again.
     """
-    asyncio.run(_delete(store, name, yes=yes, as_json=as_json))
-
-
-async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
-    async with store.opened() as client:
-        schedules = schedules_of(client)
+    async with _opened(store) as schedules:
         schedule = await schedules.get(name)
         waiting = await _waiting(schedules, name)
         note(f"{name} ({schedule.rule}, {counted(schedule.runs, 'slot')} planned so far) will be deleted")
@@ -351,7 +300,5 @@ async def _delete(store: Store, name: str, *, yes: bool, as_json: bool) -> None:
             note(f"{counted(waiting, 'waiting job')} will be cancelled")
         confirm(f"delete schedule {name}?", yes=yes)
         await schedules.delete(name)
-    if as_json:
-        print_json({"name": name, "deleted": True, "cancelled": waiting})
-    else:
-        print(f"{clean(name)}  deleted")
+    data = {"name": name, "deleted": True, "cancelled": waiting}
+    print_answer(data, f"{clean(name)}  deleted", as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Callable
 from datetime import timedelta
@@ -45,16 +44,12 @@ def pair_arguments(command: F) -> F:
 @limit_option(50, "Show at most N, by name.")
 @json_option
 @store_options
-def list_command(store: Store, queue: str, after: str | None, limit: int, as_json: bool) -> None:
+async def list_command(store: Store, queue: str, after: str | None, limit: int, as_json: bool) -> None:
     """List the tenants of a queue.
 
     Shows tenants that have jobs or their own limits, or are paused. Jobs that wait for their group are not counted as
     waiting.
     """
-    asyncio.run(_list(store, queue, after, limit, as_json=as_json))
-
-
-async def _list(store: Store, queue: str, after: str | None, limit: int, *, as_json: bool) -> None:
     async with store.opened() as client:
         policies = policies_of(client)
         policy = await policies.get(queue)
@@ -86,7 +81,7 @@ async def _list(store: Store, queue: str, after: str | None, limit: int, *, as_j
 @click.option("--none", is_flag=True, help="Remove its own limits.")
 @json_option
 @store_options
-def limit_command(
+async def limit_command(
     store: Store, queue: str, tenant: str, running: str | None, rate: str | None, none: bool, as_json: bool
 ) -> None:
     """Give a tenant its own limits in a queue.
@@ -104,10 +99,6 @@ def limit_command(
     changes = {name: rule(name, text) for name, text in given.items() if text is not None}
     if none:
         changes = {"running": None, "rate": None}
-    asyncio.run(_limit(store, queue, tenant, changes, as_json=as_json))
-
-
-async def _limit(store: Store, queue: str, tenant: str, changes: dict[str, Any], *, as_json: bool) -> None:
     async with store.opened() as client:
         policies = policies_of(client)
         await policies.limit_tenant(queue, tenant, **(_as_given(await own_limit(client, queue, tenant)) | changes))
@@ -127,15 +118,11 @@ def _as_given(limit: TenantLimit) -> dict[str, Any]:
 @pair_arguments
 @click.option("--lasts", type=options.lasts, metavar="D", help="How long, such as 1h. Default: until it is resumed.")
 @store_options
-def pause_command(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
+async def pause_command(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
     """Stop workers from claiming a tenant's jobs in a queue.
 
     Running jobs go on, enqueues are accepted, and other tenants get its turns.
     """
-    asyncio.run(_pause(store, queue, tenant, lasts))
-
-
-async def _pause(store: Store, queue: str, tenant: str, lasts: int | None) -> None:
     async with store.opened() as client:
         stats = await stats_of(client, queue)
         length = None if lasts is None else timedelta(microseconds=lasts)
@@ -148,12 +135,8 @@ async def _pause(store: Store, queue: str, tenant: str, lasts: int | None) -> No
 @tenant_command.command("resume")
 @pair_arguments
 @store_options
-def resume_command(store: Store, queue: str, tenant: str) -> None:
+async def resume_command(store: Store, queue: str, tenant: str) -> None:
     """Let workers claim jobs of a tenant again."""
-    asyncio.run(_resume(store, queue, tenant))
-
-
-async def _resume(store: Store, queue: str, tenant: str) -> None:
     async with store.opened() as client:
         stats = await stats_of(client, queue)
         await policies_of(client).resume(queue, tenant=tenant)

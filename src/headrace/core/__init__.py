@@ -1,1 +1,2 @@
-"""What every room shares: settings, names, ids, time, events, batching. Stores are reached through the seam only."""
+"""What every room shares: settings and names, checks of what users give, clocks and durations, events, alerts and
+counters, batches of calls, patience with a store that is away. Stores are reached through the seam only."""

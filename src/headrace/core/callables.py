@@ -18,7 +18,7 @@ def check_handler(function: Any, what: str) -> None:
     source = written(function)
     if inspect.isgeneratorfunction(source) or inspect.isasyncgenfunction(source):
         raise ConfigError(
-            f"{what}: expected a function that returns, got a generator, whose body would never run;  "
+            f"{what}: expected a function that returns, got a generator, whose body would never run; "
             "return a list, or enqueue a job for each item"
         )
     if _is_method(function):
@@ -60,6 +60,6 @@ def check_listener(listener: Any, what: str) -> None:
     source = written(listener)
     if inspect.iscoroutinefunction(source) or inspect.isasyncgenfunction(source) or inspect.isgeneratorfunction(source):
         raise ConfigError(
-            f"{what}: expected a plain function, because it is not awaited, got {shown(listener)};  "
+            f"{what}: expected a plain function, because it is not awaited, got {shown(listener)}; "
             "let it put events into a queue, or start a task"
         )

@@ -15,15 +15,12 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Microseconds since 1970 by this process's clock: for ids and for people, never for leases."""
-        ...
 
     def stamp(self) -> int | None:
         """What to hand to the store as ``at``: None (the store's own clock) outside of tests and simulation."""
-        ...
 
     def elapsed(self) -> float:
         """Seconds by a clock that is never set and keeps running while the machine sleeps: for the age of leases."""
-        ...
 
 
 class SystemClock:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from headrace.core.durations import micros
 from headrace.core.environment import Length, from_env, parts_of
+from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError
 from headrace.text import shown, url_without_secrets
 
@@ -158,7 +159,7 @@ def _refuse_unknown(given: Mapping[str, Any], part: type[Struct], path: tuple[st
 def _check(settings: Settings) -> None:
     worker = settings.worker
     for name, low in (("concurrency", 1), ("prefetch", 0), ("max_lost", 0)):
-        _check_whole(getattr(worker, name), low, f"worker.{name}")
+        check_whole(getattr(worker, name), f"worker.{name}", low)
     try:
         size = len(worker.name.encode())
     except (AttributeError, UnicodeEncodeError):
@@ -173,9 +174,9 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"worker.executor: expected 'thread' or 'process', got {worker.executor!r}")
     micros(settings.result_ttl, "result_ttl")
     micros(settings.patience, "patience")
-    _check_whole(settings.payloads.max_size, 1, "payloads.max_size")
+    check_whole(settings.payloads.max_size, "payloads.max_size", 1)
     if settings.payloads.compress_over is not None:
-        _check_whole(settings.payloads.compress_over, 0, "payloads.compress_over")
+        check_whole(settings.payloads.compress_over, "payloads.compress_over", 0)
     if micros(settings.retention.every, "retention.every") < 10_000:
         raise ConfigError(f"retention.every: expected at least 10ms, got {settings.retention.every!r}")
     for name in ("every", "ahead"):
@@ -184,7 +185,7 @@ def _check(settings: Settings) -> None:
     if micros(settings.planner.ahead) > micros(_AHEAD):
         raise ConfigError(f"planner.ahead: expected at most {_AHEAD}, got {settings.planner.ahead!r}")
     for name, low in (("batch", 1), ("shard", 0), ("shards", 1)):
-        _check_whole(getattr(settings.planner, name), low, f"planner.{name}")
+        check_whole(getattr(settings.planner, name), f"planner.{name}", low)
     if settings.planner.shard >= settings.planner.shards:
         raise ConfigError(
             f"planner.shard: expected a share from 0 to {settings.planner.shards - 1}, got {settings.planner.shard}"
@@ -192,14 +193,9 @@ def _check(settings: Settings) -> None:
     for place in ("completed", "cancelled", "failed", "ticks"):
         keep: Keep = getattr(settings.retention, place)
         micros(keep.age, f"retention.{place}.age")
-        _check_whole(keep.count, 0, f"retention.{place}.count")
-        _check_whole(keep.bytes, 0, f"retention.{place}.bytes")
-    _check_whole(settings.retention.keys, 0, "retention.keys")
-
-
-def _check_whole(given: object, low: int, what: str) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or given < low:
-        raise ConfigError(f"{what}: expected a whole number of at least {low}, got {shown(given)}")
+        check_whole(keep.count, f"retention.{place}.count", 0)
+        check_whole(keep.bytes, f"retention.{place}.bytes", 0)
+    check_whole(settings.retention.keys, "retention.keys", 0)
 
 
 def _from_files() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, get_args
 from uuid import UUID
 
@@ -11,33 +12,23 @@ from msgspec.structs import replace
 from headrace.core.durations import LONGEST
 from headrace.core.ids import parse_id
 from headrace.core.names import check_name, check_queue
+from headrace.core.numbers import check_whole
 from headrace.errors import ConfigError, InvalidJob
-from headrace.seam.records import (
-    Cancel,
-    Change,
-    Hold,
-    JobId,
-    JobKey,
-    Move,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Selector,
-    Watch,
-)
+from headrace.seam import records as r
 from headrace.text import shown
 from headrace.types import JobState, NewJob
 
 AnyId = UUID | str | bytes
 T = TypeVar("T")
 
+_whole = partial(check_whole, error=InvalidJob)
 _MOST = 2**31 - 1
 """As many jobs as every store can count in one call."""
 _LATEST = 2**53 - 1
 """The latest instant that every store can tell from the one before."""
 
 
-def raw_id(job_id: AnyId) -> JobId:
+def raw_id(job_id: AnyId) -> r.JobId:
     """A job id, however it is spelled, as 16 bytes."""
     if isinstance(job_id, UUID):
         return job_id.bytes
@@ -48,22 +39,22 @@ def raw_id(job_id: AnyId) -> JobId:
     raise InvalidJob(f"expected a job id (UUID or its text), got {type(job_id).__name__} {shown(job_id)}")
 
 
-def check_key(key: object) -> JobKey:
+def check_key(key: object) -> r.JobKey:
     """The key, if it is valid.
 
-    >>> check_key(JobKey("mail", "ada"))
+    >>> check_key(r.JobKey("mail", "ada"))
     JobKey(queue='mail', key='ada')
     """
-    if not isinstance(key, JobKey):
+    if not isinstance(key, r.JobKey):
         raise InvalidJob(f"keys: expected a JobKey, got {type(key).__name__} {shown(key)}")
     check_name(key.queue, "queue")
     check_name(key.key, "key", empty=True)
     return key
 
 
-def check_which(job: AnyId | JobKey) -> JobId | JobKey:
+def check_which(job: AnyId | r.JobKey) -> r.JobId | r.JobKey:
     """The id or the key of a job, checked."""
-    return check_key(job) if isinstance(job, JobKey) else raw_id(job)
+    return check_key(job) if isinstance(job, r.JobKey) else raw_id(job)
 
 
 def check_queues(queues: Iterable[str]) -> list[str]:
@@ -101,13 +92,13 @@ def check_limit(limit: object) -> int:
     return _whole(limit, "limit", 1, _MOST)
 
 
-def check_selector(sel: object) -> Selector:
+def check_selector(sel: object) -> r.Selector:
     """The selector, with ids and states as stores spell them.
 
-    >>> check_selector(Selector(queue="mail", states=["failed"])).states
+    >>> check_selector(r.Selector(queue="mail", states=["failed"])).states
     frozenset({<JobState.FAILED: 'failed'>})
     """
-    if not isinstance(sel, Selector):
+    if not isinstance(sel, r.Selector):
         raise InvalidJob(f"expected a Selector, got {type(sel).__name__} {shown(sel)}")
     return replace(
         sel,
@@ -124,40 +115,40 @@ def check_selector(sel: object) -> Selector:
     )
 
 
-def check_change(change: Any, priority: Callable[[object], int]) -> Change:
+def check_change(change: Any, priority: Callable[[object], int]) -> r.Change:
     """The change, if a store can make it; ``priority`` checks one.
 
-    >>> check_change(Move("mail"), int)
+    >>> check_change(r.Move("mail"), int)
     Move(queue='mail')
     """
     match change:
-        case Cancel():
+        case r.Cancel():
             check_name(change.reason, "reason", empty=True)
-        case Move():
+        case r.Move():
             check_queue(change.queue)
-        case Reprioritise():
+        case r.Reprioritise():
             priority(change.priority)
-        case Reschedule():
+        case r.Reschedule():
             _whole(change.delay, "delay", 0, LONGEST)
             if change.run_at is not None:
                 _whole(change.run_at, "run_at", 0, _LATEST)
-        case Watch():
+        case r.Watch():
             check_name(change.inbox, "inbox")
-        case Hold():
+        case r.Hold():
             _whole(change.result_ttl, "result_ttl", 0, LONGEST)
-        case _ if not isinstance(change, get_args(Change)):
+        case _ if not isinstance(change, get_args(r.Change)):
             raise InvalidJob(f"expected a change such as Cancel(), got {type(change).__name__} {shown(change)}")
     return change  # type: ignore[no-any-return]
 
 
-def repeatable(sel: Selector, change: Change) -> bool:
+def repeatable(sel: r.Selector, change: r.Change) -> bool:
     """Whether making the change twice has the same effect as making it once. It has not if the second call may find
     other jobs: the next ones that match, or a new job under the same key. Nor if the job may have run between the
     calls.
     """
-    if isinstance(change, Hold):
+    if isinstance(change, r.Hold):
         return True
-    return sel.ids is not None and sel.keys is None and not isinstance(change, Requeue | Reschedule)
+    return sel.ids is not None and sel.keys is None and not isinstance(change, r.Requeue | r.Reschedule)
 
 
 def _each(given: object, what: str, check: Callable[[Any], T]) -> list[T] | None:
@@ -175,9 +166,3 @@ def _states(given: object) -> frozenset[JobState] | None:
     if not isinstance(given, Collection) or isinstance(given, str) or not all(one in known for one in given):
         raise InvalidJob(f"states: expected a set of {', '.join(known)}, got {shown(given)}")
     return frozenset(map(JobState, given))
-
-
-def _whole(given: object, what: str, least: int, most: int) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-        raise InvalidJob(f"{what}: expected a whole number from {least} to {most}, got {shown(given)}")
-    return given

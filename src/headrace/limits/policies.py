@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from headrace.core.names import check_name, unknown_task
 from headrace.core.store_access import Owner
 from headrace.core.validation import check_limit
+from headrace.core.view import View
 from headrace.errors import ConfigError, Unavailable
 from headrace.limits.rates import RULES, check_count, check_rules, parse_rate, spell_rate
 from headrace.seam.instants import to_datetime
@@ -27,7 +26,7 @@ _TRIES = 20
 """How often a change is repeated if another one came first."""
 
 
-class PolicyInfo(Struct, frozen=True, kw_only=True):
+class PolicyInfo(View, frozen=True, kw_only=True):
     """The rules of a queue; None: no such rule.
 
     >>> import asyncio
@@ -58,12 +57,8 @@ class PolicyInfo(Struct, frozen=True, kw_only=True):
     paused_tasks: dict[str, datetime | None]
     """Until when; None: until they are resumed."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
-
-class TenantInfo(Struct, frozen=True, kw_only=True):
+class TenantInfo(View, frozen=True, kw_only=True):
     """A tenant of a queue whose tenants take turns.
 
     >>> import asyncio
@@ -97,10 +92,6 @@ class TenantInfo(Struct, frozen=True, kw_only=True):
     """Its rate lets no job start before this."""
     workers: list[str]
     """The workers that have jobs of it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 class Rules(TypedDict, total=False):

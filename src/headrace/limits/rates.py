@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
 from typing import Any
 
 from headrace.core.durations import micros, spell_exactly
@@ -98,7 +100,9 @@ def check_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
     """Rules as a policy keeps them. Raises ``ConfigError``."""
     if unknown := rules.keys() - set(RULES):
         raise ConfigError(f"unknown rule {sorted(unknown)[0]!r}; there are: {', '.join(RULES)}")
-    return {name: _CHECKS[name](value, name) for name, value in rules.items()}
+    return {
+        name: copy(_WITHOUT.get(name)) if value is None else _CHECKS[name](value, name) for name, value in rules.items()
+    }
 
 
 def check_count(given: object, what: str, least: int = 1) -> int:
@@ -118,48 +122,30 @@ def check_lasts(given: Duration | None) -> int | None:
     return length
 
 
-def _count(given: object, what: str) -> int | None:
-    return None if given is None else check_count(given, what)
-
-
-def _depth(given: object, what: str) -> int | None:
-    return None if given is None else check_count(given, what, 0)
-
-
-def _turns(given: object, what: str) -> int:
-    return 1 if given is None else check_count(given, what)
-
-
-def _rate(given: object, what: str) -> Rate | None:
-    return None if given is None else parse_rate(given, what)
-
-
 def _rates(given: object, what: str) -> dict[str, Rate]:
-    if given is None:
-        return {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"{what}: expected a mapping of tasks to rates, got {shown(given)}")
     return {check_name(task, f"{what}: task"): parse_rate(rate, f"{what}: {task}") for task, rate in given.items()}
 
 
-def _ageing(given: Any, what: str) -> int | None:
-    if given is None:
-        return None
+def _ageing(given: Any, what: str) -> int:
     length = micros(given, what)
     if not 1_000 <= length <= _DAY:
         raise ConfigError(f"{what}: expected between 1ms and 1d, got {shown(given)}")
     return length
 
 
-_CHECKS: dict[str, Any] = {
-    "running": _count,
-    "rate": _rate,
-    "tenant_running": _count,
-    "tenant_rate": _rate,
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "running": check_count,
+    "rate": parse_rate,
+    "tenant_running": check_count,
+    "tenant_rate": parse_rate,
     "task_rates": _rates,
-    "tenant_workers": _count,
-    "tenant_batch": _count,
+    "tenant_workers": check_count,
+    "tenant_batch": check_count,
     "ageing": _ageing,
-    "group_running": _turns,
-    "depth": _depth,
+    "group_running": check_count,
+    "depth": partial(check_count, least=0),
 }
+_WITHOUT = {"task_rates": {}, "group_running": 1}
+"""What a policy says without these rules; of the others, it then says nothing."""

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import CodecError, ConfigError, PayloadTooLarge
+from headrace.errors import CodecError, ConfigError, PayloadError, PayloadTooLarge
 from headrace.text import shown
 
 if sys.version_info >= (3, 14):
@@ -65,7 +65,6 @@ class Serde(Protocol[T]):
     @property
     def kind(self) -> int:
         """RAW for a format of your own; JSON or MSGPACK let tools show the value."""
-        ...
 
     def encode(self, value: T) -> bytes: ...
 
@@ -81,7 +80,21 @@ def check_serde(serde: Any) -> None:
         raise ConfigError(f"serde: expected an object that can encode and decode, got {shown(serde)}")
 
 
-class JsonSerde(Generic[T]):
+class _TypedSerde(Generic[T]):
+    """A format of msgspec's, checked against a type."""
+
+    def __init__(self, encoder: Any, decoder: Any, type: Any) -> None:
+        self._encode = encoder(enc_hook=_enc_hook).encode
+        self._decode = decoder(type, dec_hook=_dec_hook).decode
+        self._typed = type is not Any
+        self.type = type
+        """The type that values are checked against; Any: none."""
+
+    def decode(self, body: bytes) -> T:
+        return _decoding(self._decode, body)  # type: ignore[no-any-return]
+
+
+class JsonSerde(_TypedSerde[T]):
     """JSON, checked against ``type`` on the way in and out.
 
     >>> JsonSerde(list[int]).decode(b"[1, 2]")
@@ -91,16 +104,12 @@ class JsonSerde(Generic[T]):
     kind = JSON
 
     def __init__(self, type: Any = Any) -> None:
-        self._encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
-        self._decoder = msgspec.json.Decoder(type, dec_hook=_dec_hook)
-        self._typed = type is not Any
-        self.type = type
-        """The type that values are checked against; Any: none."""
+        super().__init__(msgspec.json.Encoder, msgspec.json.Decoder, type)
         self._untyped_keys = _has_untyped_keys(type)
 
     def encode(self, value: T, most: int | None = None) -> bytes:
         """The value as JSON. More than ``most`` bytes are not checked: the caller refuses them."""
-        body = _encoding(self._encoder.encode, value)
+        body = _encoding(self._encode, value)
         if most is not None and len(body) > most:
             return body
         if self._untyped_keys and b"{" in body:
@@ -113,11 +122,8 @@ class JsonSerde(Generic[T]):
             self.decode(body)
         return body
 
-    def decode(self, body: bytes) -> T:
-        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
 
-
-class MsgpackSerde(Generic[T]):
+class MsgpackSerde(_TypedSerde[T]):
     """MessagePack: binary, compact, checked against ``type``.
 
     >>> MsgpackSerde(dict[str, bytes]).decode(MsgpackSerde().encode({"a": b"b"}))
@@ -127,20 +133,13 @@ class MsgpackSerde(Generic[T]):
     kind = MSGPACK
 
     def __init__(self, type: Any = Any) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_enc_hook)
-        self._decoder = msgspec.msgpack.Decoder(type, dec_hook=_dec_hook)
-        self._typed = type is not Any
-        self.type = type
-        """The type that values are checked against; Any: none."""
+        super().__init__(msgspec.msgpack.Encoder, msgspec.msgpack.Decoder, type)
 
     def encode(self, value: T) -> bytes:
-        body = _encoding(self._encoder.encode, value)
+        body = _encoding(self._encode, value)
         if self._typed:
             self.decode(body)
         return body
-
-    def decode(self, body: bytes) -> T:
-        return _decoding(self._decoder.decode, body)  # type: ignore[no-any-return]
 
 
 class RawSerde:
@@ -208,6 +207,15 @@ class Envelope:
             return serde.decode(body)
         except Exception as error:
             raise CodecError(f"{what}: {error}") from error
+
+    def readable(self, cell: bytes | None) -> Any:
+        """The value in a cell as plain data, for people; in angle brackets, why it cannot be shown."""
+        if cell is None:
+            return None
+        try:
+            return msgspec.to_builtins(show(*self.open(cell, "cell")), str_keys=True)
+        except (PayloadError, TypeError, ValueError) as error:
+            return f"<{error}>"
 
     def _inflate(self, body: bytes, what: str) -> bytes:
         decompressor = zstd.ZstdDecompressor()

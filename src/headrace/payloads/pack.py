@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from headrace.core.config import PayloadSettings
 from headrace.core.durations import LONGEST, micros
 from headrace.core.ids import IdMaker
 from headrace.core.names import check_name, check_queue
+from headrace.core.numbers import check_whole
 from headrace.errors import CodecError, InvalidJob, PayloadMissing, PayloadTooLarge
 from headrace.payloads.codec import JSON, RAW, Envelope, JsonSerde, Serde
 from headrace.payloads.offload import LARGE
@@ -26,7 +28,9 @@ T = TypeVar("T")
 _HEADERS = msgspec.msgpack.Encoder()
 _MAX_HEADERS = 8_192
 _NAMES_KEPT = 10_000
+_MOST = 2**31 - 1
 _ANY = JsonSerde[Any]()
+_whole = partial(check_whole, error=InvalidJob)
 
 
 class Packer:
@@ -70,7 +74,7 @@ class Packer:
             delay=0 if job.delay is None else _length(job.delay, "delay"),
             run_at=None if job.run_at is None else self.instant(job.run_at, "run_at"),
             expires=None if job.expires is None else _length(job.expires, "expires"),
-            max_attempts=_attempts(job.max_attempts),
+            max_attempts=None if job.max_attempts is None else _whole(job.max_attempts, "max_attempts", 1, _MOST),
             timeout=None if job.timeout is None else _length(job.timeout, "timeout"),
             result_ttl=None if job.result_ttl is None else _length(job.result_ttl, "result_ttl"),
             headers=None if job.headers is None else _headers(job.headers),
@@ -224,14 +228,6 @@ def _instant(value: object, now: int, what: str) -> int:
     if not 0 <= instant <= now + LONGEST:
         raise InvalidJob(f"{what}: expected a date after 1970 and at most ten years from now, got {value}")
     return instant
-
-
-def _attempts(given: object) -> int | None:
-    if given is None:
-        return None
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31:
-        raise InvalidJob(f"max_attempts: expected a whole number of at least 1, got {shown(given)}")
-    return given
 
 
 def _headers(given: Mapping[str, str]) -> bytes:

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from datetime import datetime
 from heapq import nlargest
 from itertools import islice
-from typing import Any, Protocol
-
-import msgspec
-from msgspec import Struct
+from typing import Protocol
 
 from headrace.core.durations import micros
 from headrace.core.names import check_name
+from headrace.core.numbers import check_whole
 from headrace.core.store_access import StoreAccess
+from headrace.core.view import View
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.payloads.pack import Packer
 from headrace.schedules.plan import Definition, run_at, unpack
@@ -33,7 +32,7 @@ _MOST_READ = 10_000
 _SLOWEST = 10
 
 
-class ScheduleHealth(Struct, frozen=True, kw_only=True):
+class ScheduleHealth(View, frozen=True, kw_only=True):
     """How a schedule fared in a period: the slots of that time, and their jobs.
 
     >>> import asyncio
@@ -73,10 +72,6 @@ class ScheduleHealth(Struct, frozen=True, kw_only=True):
     complete: bool
     """False: there were more than 10,000 slots, and the earlier ones were not read."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
 
 class ScheduleAccess(StoreAccess, Protocol):
     """Access to a store, and the packer that makes jobs for it."""
@@ -109,20 +104,13 @@ class ScheduleQueries:
         self, *, tenant: str | None = None, queue: str | None = None, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ScheduleInfo]:
         """Schedules by name: all, or those of a tenant (empty: of none) or a queue. ``after``: the last name seen."""
-        found = []
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
-        number(limit, "limit")
-        ticks = await self._ticks()
-        async for one in self._all(ticks, sel, above):
-            found.append(self._info(one))
-            if len(found) == limit:
-                break
-        return found
+        check_whole(limit, "limit")
+        chosen = self._chosen(await self._ticks(), tenant, queue, after)
+        return [self._info(one) async for one in _first(limit, chosen)]
 
     async def next(self, name: str, count: int = 5) -> Sequence[datetime]:
         """The next instants at which its jobs will be due, with jitter, including those that are planned already."""
-        number(count, "count")
+        check_whole(count, "count")
         ticks = await self._ticks()
         now = await self._now()
         known = await self._known(ticks, name)
@@ -137,7 +125,7 @@ class ScheduleQueries:
 
     async def history(self, name: str, limit: int = 20, *, before: datetime | None = None) -> Sequence[TickInfo]:
         """What became of its slots, the latest first. ``before``: the last slot of the page before."""
-        number(limit, "limit")
+        check_whole(limit, "limit")
         earlier = None if before is None else aware(before, "before")
         ticks = await self._ticks()
         known = await self._known(ticks, name)
@@ -153,18 +141,11 @@ class ScheduleQueries:
 
         It reads schedules in pages of a hundred until it has found enough: all of them, if all are well.
         """
-        number(limit, "limit")
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
-        ticks = await self._ticks()
+        check_whole(limit, "limit")
+        chosen = self._chosen(await self._ticks(), tenant, queue, after)
         now = await self._now()
-        found: list[ScheduleInfo] = []
-        async for one in self._all(ticks, sel, above):
-            if self._staleness(one, now):
-                found.append(self._info(one))
-                if len(found) == limit:
-                    break
-        return found
+        stale = (one async for one in chosen if self._staleness(one, now))
+        return [self._info(one) async for one in _first(limit, stale)]
 
     async def health(
         self,
@@ -183,20 +164,17 @@ class ScheduleQueries:
         For each schedule it reads the slots of the period, 500 at a time and 10,000 at most, and the jobs whose end is
         not noted.
         """
-        number(limit, "limit")
+        check_whole(limit, "limit")
         length, longer = micros(period, "period"), micros(slow, "slow") / 1e6
-        sel = _selector(tenant, queue)
-        above = None if after is None else check_name(after, "after")
         if names and (tenant, queue, after) != (None, None, None):
             raise ConfigError("expected names, or tenant=, queue= and after=, got both")
         ticks = await self._ticks()
+        chosen = self._named(ticks, names) if names else self._chosen(ticks, tenant, queue, after)
         now = await self._now()
         found: list[ScheduleHealth] = []
-        async for one in self._named(ticks, names) if names else self._all(ticks, sel, above):
+        async for one in _first(limit, chosen):
             read, complete = await self._since(ticks, one.uid, now - length, now)
             found.append(_health(one.name, self._staleness(one, now), read, longer, complete))
-            if len(found) == limit:
-                break
         return found
 
     def _staleness(self, known: Schedule, now: int) -> str:
@@ -280,6 +258,15 @@ class ScheduleQueries:
         for name in names:
             yield await self._known(ticks, name)
 
+    def _chosen(
+        self, ticks: TickStore, tenant: str | None, queue: str | None, after: str | None
+    ) -> AsyncIterator[Schedule]:
+        sel = ScheduleSelector(
+            tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
+            queue=None if queue is None else check_name(queue, "queue"),
+        )
+        return self._all(ticks, sel, None if after is None else check_name(after, "after"))
+
     async def _all(self, ticks: TickStore, sel: ScheduleSelector, after: str | None = None) -> AsyncIterator[Schedule]:
         while page := await ticks.find(sel, after, _PAGE):
             for one in page:
@@ -315,11 +302,14 @@ def _health(name: str, stale: str, read: Sequence[TickInfo], longer: float, comp
     )
 
 
-def _selector(tenant: str | None, queue: str | None) -> ScheduleSelector:
-    return ScheduleSelector(
-        tenant=None if tenant is None else check_name(tenant, "tenant", empty=True),
-        queue=None if queue is None else check_name(queue, "queue"),
-    )
+async def _first(limit: int, schedules: AsyncIterator[Schedule]) -> AsyncIterator[Schedule]:
+    """The first of them, and not one more is read."""
+    left = limit
+    async for one in schedules:
+        yield one
+        left -= 1
+        if not left:
+            return
 
 
 def slots(definition: Definition, slot: int | None, last: int | None = None) -> Iterator[int]:
@@ -334,9 +324,3 @@ def aware(given: object, what: str) -> int:
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigError(f"{what}: expected a datetime with a time zone, got {shown(given)}")
     return from_datetime(given)
-
-
-def number(given: object, what: str) -> None:
-    """Raises ``ConfigError`` unless it is a whole number of at least 1."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")

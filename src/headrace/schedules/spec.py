@@ -7,16 +7,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct, StructMeta
 
 from headrace.core.durations import micros, spell_exactly
 from headrace.core.headers import read_headers
-from headrace.errors import ConfigError, InvalidJob, PayloadError
-from headrace.payloads.codec import Envelope, show
+from headrace.core.numbers import check_whole
+from headrace.core.view import View
+from headrace.errors import ConfigError, InvalidJob
+from headrace.payloads.codec import Envelope
 from headrace.schedules.calendar import CronRule, EveryRule, Rule, cron_rule
 from headrace.schedules.plan import SHORTEST, Definition, Delivery, Misfire, Template
-from headrace.seam.instants import from_datetime, to_datetime
+from headrace.seam.instants import datetime_or_none, from_datetime, to_datetime
 from headrace.seam.records import Row
 from headrace.seam.ticks import Overlap, Schedule, Tick
 from headrace.text import shown
@@ -136,7 +137,7 @@ class Cron(ScheduleOptions, frozen=True):
     tz: str = "UTC"
 
 
-class ScheduleInfo(Struct, frozen=True, kw_only=True):
+class ScheduleInfo(View, frozen=True, kw_only=True):
     """A stored schedule.
 
     >>> import asyncio
@@ -191,12 +192,8 @@ class ScheduleInfo(Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self, str_keys=True)  # type: ignore[no-any-return]
 
-
-class TickInfo(Struct, frozen=True, kw_only=True):
+class TickInfo(View, frozen=True, kw_only=True):
     """What became of a slot.
 
     >>> import asyncio
@@ -232,10 +229,6 @@ class TickInfo(Struct, frozen=True, kw_only=True):
     ran: float | None
     """Seconds for which it ran. Both are None while it has not ended, or if that was not noted."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that JSON can carry."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
-
 
 def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
     """The definition of a schedule with these jobs. Intervals without a start are counted from ``anchor``. Raises
@@ -247,9 +240,7 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         raise ConfigError(f"grace: expected at least 1s, which a planner may need, got {shown(spec.grace)}")
     if start is not None and end is not None and end < start:
         raise ConfigError(f"end: expected an instant after start, got {spec.end} before {spec.start}")
-    first = spec.plan_priority
-    if not isinstance(first, int) or isinstance(first, bool) or not -32_768 <= first <= 32_767:
-        raise ConfigError(f"plan_priority: expected a whole number from -32768 to 32767, got {shown(first)}")
+    check_whole(spec.plan_priority, "plan_priority", -32_768, 32_767)
     return Definition(
         rule=rule,
         template=template,
@@ -262,7 +253,7 @@ def define(spec: Every | Cron, template: Template, anchor: int) -> Definition:
         delivery=Delivery(spec.delivery),
         start=start,
         end=end,
-        max_runs=_whole(spec.max_runs, "max_runs"),
+        max_runs=None if spec.max_runs is None else check_whole(spec.max_runs, "max_runs", 1, 2**31 - 1),
     )
 
 
@@ -278,17 +269,8 @@ def _rule(spec: Every | Cron, anchor: int) -> Rule:
 
 def template_of(row: Row) -> Template:
     """What all jobs of a schedule have in common, from the row of one."""
-    return Template(
-        task=row.task,
-        cells=row.cells,
-        priority=row.priority,
-        expires=row.expires,
-        max_attempts=row.max_attempts,
-        timeout=row.timeout,
-        result_ttl=row.result_ttl,
-        headers=read_headers(row.headers),
-        group=row.group,
-    )
+    same: dict[str, Any] = {name: getattr(row, name) for name in Template.__struct_fields__}
+    return Template(**same | {"headers": read_headers(row.headers)})
 
 
 def _jitter(spec: Every | Cron) -> float:
@@ -322,25 +304,12 @@ def _instant(given: object, what: str) -> int | None:
     return from_datetime(given)
 
 
-def _whole(given: object, what: str) -> int | None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31):
-        raise ConfigError(f"{what}: expected a whole number of at least 1, got {shown(given)}")
-    return given
-
-
 def spec_of(definition: Definition, plan_priority: int) -> Every | Cron:
     """What a user would have written; of its job, only the task."""
     rule = definition.rule
-    options: dict[str, Any] = {
-        "jitter": definition.jitter,
-        "misfire": definition.misfire.value,
+    options = _options(definition) | {
         "max_age": timedelta(microseconds=definition.max_age),
         "grace": timedelta(microseconds=definition.grace),
-        "overlap": _overlap(definition),
-        "delivery": definition.delivery.value,
-        "start": _moment(definition.start),
-        "end": _moment(definition.end),
-        "max_runs": definition.max_runs,
         "plan_priority": plan_priority,
     }
     job = NewJob(task=definition.template.task)
@@ -397,82 +366,48 @@ def tick_info(tick: Tick, state: str) -> TickInfo:
 
 def schedule_info(schedule: Schedule, definition: Definition, envelope: Envelope) -> ScheduleInfo:
     """The rich view of a flat schedule."""
-    rule = definition.rule
+    rule, template = definition.rule, definition.template
     return ScheduleInfo(
-        name=schedule.name,
-        task=definition.template.task,
-        args=_args(definition.template, envelope),
-        queue=schedule.queue,
-        tenant=schedule.tenant,
-        priority=definition.template.priority,
-        enabled=schedule.enabled,
+        **_stored(schedule),
+        **_options(definition),
+        task=template.task,
+        args=envelope.readable(template.cells.get("parameters")),
+        priority=template.priority,
         rule=rule.expression if isinstance(rule, CronRule) else f"every {spell_exactly(rule.interval)}",
         tz=rule.zone if isinstance(rule, CronRule) else "",
-        next_slot=_moment(schedule.slot),
-        last_slot=_moment(schedule.last_slot),
-        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
-        runs=schedule.runs,
-        jitter=definition.jitter,
-        misfire=definition.misfire.value,
         max_age=definition.max_age / 1e6,
         grace=definition.grace / 1e6,
-        overlap=_overlap(definition),
-        delivery=definition.delivery.value,
-        start=_moment(definition.start),
-        end=_moment(definition.end),
-        max_runs=definition.max_runs,
-        plan_priority=schedule.plan_priority,
         dynamic_interval=definition.dynamic_interval,
-        created_at=to_datetime(schedule.created_at),
-        updated_at=to_datetime(schedule.updated_at),
     )
 
 
 def unreadable_info(schedule: Schedule, error: Exception) -> ScheduleInfo:
     """A schedule that cannot be read: only what the store knows of it; ``rule`` says why."""
-    return ScheduleInfo(
-        name=schedule.name,
-        task="",
-        args=None,
-        queue=schedule.queue,
-        tenant=schedule.tenant,
-        priority=0,
-        enabled=schedule.enabled,
-        rule=f"<{error}>",
-        tz="",
-        next_slot=_moment(schedule.slot),
-        last_slot=_moment(schedule.last_slot),
-        last_job=None if schedule.last_job is None else UUID(bytes=schedule.last_job),
-        runs=schedule.runs,
-        jitter=0.0,
-        misfire="",
-        max_age=0.0,
-        grace=0.0,
-        overlap="",
-        dynamic_interval=False,
-        delivery="",
-        start=None,
-        end=None,
-        max_runs=None,
-        plan_priority=schedule.plan_priority,
-        created_at=to_datetime(schedule.created_at),
-        updated_at=to_datetime(schedule.updated_at),
-    )
+    blank: dict[str, Any] = dict.fromkeys(("task", "tz", "misfire", "overlap", "delivery"), "")
+    blank |= dict.fromkeys(("args", "start", "end", "max_runs")) | dict.fromkeys(("jitter", "max_age", "grace"), 0.0)
+    return ScheduleInfo(**_stored(schedule), **blank, priority=0, rule=f"<{error}>", dynamic_interval=False)
 
 
-def _args(template: Template, envelope: Envelope) -> Any:
-    cell = template.cells.get("parameters")
-    if cell is None:
-        return None
-    try:
-        return msgspec.to_builtins(show(*envelope.open(cell, "cell")), str_keys=True)
-    except (PayloadError, TypeError, ValueError) as error:
-        return f"<{error}>"
+def _stored(schedule: Schedule) -> dict[str, Any]:
+    """What the store knows of a schedule."""
+    same = ("name", "queue", "tenant", "enabled", "runs", "plan_priority")
+    return {name: getattr(schedule, name) for name in same} | {
+        "next_slot": datetime_or_none(schedule.slot),
+        "last_slot": datetime_or_none(schedule.last_slot),
+        "last_job": None if schedule.last_job is None else UUID(bytes=schedule.last_job),
+        "created_at": to_datetime(schedule.created_at),
+        "updated_at": to_datetime(schedule.updated_at),
+    }
 
 
-def _overlap(definition: Definition) -> str:
-    return QUEUE if definition.queued else definition.overlap.value
-
-
-def _moment(instant: int | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
+def _options(definition: Definition) -> dict[str, Any]:
+    """The options that a user sees as they were written."""
+    return {
+        "jitter": definition.jitter,
+        "misfire": definition.misfire.value,
+        "overlap": QUEUE if definition.queued else definition.overlap.value,
+        "delivery": definition.delivery.value,
+        "start": datetime_or_none(definition.start),
+        "end": datetime_or_none(definition.end),
+        "max_runs": definition.max_runs,
+    }

@@ -25,6 +25,11 @@ def to_datetime(instant: int) -> datetime:
     return _EPOCH + timedelta(microseconds=max(_FIRST, min(instant, _LAST)))
 
 
+def datetime_or_none(instant: int | None) -> datetime | None:
+    """The same for an instant that may be missing."""
+    return None if instant is None else to_datetime(instant)
+
+
 def from_datetime(moment: datetime) -> int:
     """The instant of a datetime that knows its time zone."""
     return (moment - _EPOCH) // timedelta(microseconds=1)

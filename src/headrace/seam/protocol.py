@@ -48,51 +48,16 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
+from headrace.seam import records as r
+from headrace.seam import ticks as t
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Hint,
-    Inserted,
-    JobId,
-    JobKey,
-    Limits,
-    Page,
-    Place,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
 from headrace.types import JobState
 
 
 class Hints(Protocol):
     """News from the store: look now. Hints may be lost, so every listener also polls, only less often."""
 
-    def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+    def listen(self, topics: Collection[str]) -> AbstractAsyncContextManager[AsyncIterator[r.Hint]]:
         """Subscribe. Once the context is entered, hints about what happens from then on are delivered, unless they get
         lost.
 
@@ -100,30 +65,27 @@ class Hints(Protocol):
         ``reply_to`` ended. ``holder:NAME``: the next renew would bring a cancellation. ``schedules:all``: a schedule
         was saved. Several hints for one topic may arrive as one.
         """
-        ...
 
 
 class FinishAndClaim(Protocol):
     """``finish`` of the last batch and ``claim`` of the next, in one trip."""
 
     async def __call__(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         """Exactly ``finish(batch)`` then ``claim(req)``: what the one makes claimable, the other may return."""
-        ...
 
 
 class Tidy(Protocol):
     """Upkeep that a store needs besides sweeps, such as a partition for the jobs of days to come."""
 
-    async def __call__(self, clauses: Sequence[SweepClause], at: Stamp = None) -> Mapping[Place, int]:
+    async def __call__(self, clauses: Sequence[r.SweepClause], at: r.Stamp = None) -> Mapping[r.Place, int]:
         """Do what is due, unless another process is doing it or did it lately. Every worker calls this on every beat.
 
         ``clauses`` are the ones that are swept. Where a whole day of jobs is past one of them, the day is dropped here.
         The answer says how many jobs went from which place. What is left, or cannot be done now, waits for a later
         call.
         """
-        ...
 
 
 class Joined(Protocol):
@@ -133,14 +95,12 @@ class Joined(Protocol):
     @property
     def blocks(self) -> Literal[True]: ...
 
-    def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+    def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
         """As ``Backend.insert``; the queues' listeners get their hint when the transaction commits."""
-        ...
 
-    def complete(self, settlement: Settlement) -> bool:
+    def complete(self, settlement: r.Settlement) -> bool:
         """As ``Backend.finish`` of one COMPLETED settlement. False: fenced off. The transaction can no longer commit
         then, so nothing stays of what the caller wrote for a job that it has lost."""
-        ...
 
 
 class AsyncJoined(Protocol):
@@ -149,13 +109,11 @@ class AsyncJoined(Protocol):
     @property
     def blocks(self) -> Literal[False]: ...
 
-    async def insert(self, rows: Sequence[Row]) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row]) -> list[r.Inserted]:
         """See :class:`Joined`."""
-        ...
 
-    async def complete(self, settlement: Settlement) -> bool:
+    async def complete(self, settlement: r.Settlement) -> bool:
         """See :class:`Joined`."""
-        ...
 
 
 class Transactions(Protocol):
@@ -169,7 +127,6 @@ class Transactions(Protocol):
         ``ConfigError`` if the connection commits every statement by itself, and ``SchemaMismatch`` if it leads to no
         store of ours. The driver's own errors are left as they are: callers know how to treat them.
         """
-        ...
 
 
 class TickStore(Protocol):
@@ -180,26 +137,23 @@ class TickStore(Protocol):
     there without the other.
     """
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: r.Stamp = None) -> list[bool]:
         """Make, change and remove schedules; answer for each, in order, whether it was done.
 
         It is done when the stored version is the expected one (0: there is no schedule of that name). A schedule is
         stored as given, but with the next version, ``updated_at`` now, and ``created_at`` now if it is new. Listeners
         to ``schedules:all`` get a hint.
         """
-        ...
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
         """Matching schedules above ``after``, in the order of their names (by code points)."""
-        ...
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
+    async def due(self, req: t.Look, at: r.Stamp = None) -> t.Looked:
         """Up to ``limit`` enabled schedules whose ``look_at`` has come, by ``(plan_priority, look_at, name)``. Nothing
         changes. The cost depends on ``limit`` and on the number of priorities in use, not on the number of
         schedules."""
-        ...
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: r.Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         """Carry out plans, each in one atomic step. Answer each plan, in order, with the outcomes of its ticks; None if
         the schedule is gone or has another version, and nothing was done. A plan that names a version may also be
         answered with None while another step holds the schedule, or holds the waiting job that the plan would
@@ -219,15 +173,12 @@ class TickStore(Protocol):
         become the plan's, and each FIRED tick becomes ``last_slot`` and ``last_job``. Every plan that is carried out
         adds one to the version.
         """
-        ...
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
         """Ticks of a schedule, latest slot first; with ``before``, only those of earlier slots."""
-        ...
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: r.Stamp = None) -> None:
         """Keep with ticks how their jobs ended. Ticks that are not on the ledger are ignored."""
-        ...
 
 
 class PolicyStore(Protocol):
@@ -238,7 +189,7 @@ class PolicyStore(Protocol):
     (depth).
     """
 
-    async def save(self, policy: Policy, at: Stamp = None) -> bool:
+    async def save(self, policy: Policy, at: r.Stamp = None) -> bool:
         """Replace the policy of a queue and return True, if its version is the stored one (0: there is none yet). It is
         stored with the next version.
 
@@ -246,77 +197,59 @@ class PolicyStore(Protocol):
         ``TenantLimit`` or the first pause of a tenant or task makes the queue *governed*, for good. The jobs of groups
         are called by the new ``group_running``. Listeners to ``queue:NAME`` get a hint.
         """
-        ...
 
-    async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
+    async def limit(self, limit: TenantLimit, at: r.Stamp = None) -> None:
         """Replace what one tenant may do in one queue. With neither bound, the tenant loses its own limit. Listeners to
         ``queue:NAME`` get a hint."""
-        ...
 
-    async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
+    async def pause(self, pause: QueuePause, at: r.Stamp = None) -> None:
         """Pause a queue, or a tenant or a task in it, or resume it. No job changes; paused jobs are just not claimed.
         After a resume, listeners to ``queue:NAME`` get a hint."""
-        ...
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: r.Names = None, at: r.Stamp = None) -> list[PolicyState]:
         """The policies of these queues, or of all, by name. A queue is listed if it has a policy or is governed."""
-        ...
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: r.Names = None, after: str | None = None, limit: int = 100, at: r.Stamp = None
     ) -> list[TenantState]:
         """The tenants of a governed queue above ``after``, in the order of their names (by code points); only those in
         ``names``, if given. A tenant is listed if it has jobs that wait or run, has a limit of its own, or is
         paused; others may or may not be listed."""
-        ...
 
     async def group(self, queue: str, group: str) -> GroupState:
         """Which jobs of a group are called, and how many wait to be."""
-        ...
 
 
 class Backend(Protocol):
     """A store of jobs. One instance belongs to one event loop; ``sibling`` makes another one for another loop."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> r.Limits:
         """What this store can take."""
-        ...
 
     @property
     def tx(self) -> Transactions | None:
         """Capability: jobs in the caller's own transactions."""
-        ...
 
     @property
     def ticks(self) -> TickStore | None:
         """Capability: schedules. None: there can be none."""
-        ...
 
     @property
     def policies(self) -> PolicyStore | None:
         """Capability: policies and pauses of queues. None: there are neither. Groups work all the same."""
-        ...
 
     @property
     def hints(self) -> Hints | None:
         """Capability: hints. None: the core polls."""
-        ...
 
     @property
     def finish_and_claim(self) -> FinishAndClaim | None:
         """Capability: finish and claim in one trip. None: they are two."""
-        ...
 
     @property
     def tidy(self) -> Tidy | None:
         """Capability: upkeep of the store's own. None: it needs none."""
-        ...
 
     def sibling(self) -> Backend:
         """A second, unopened backend on the same store. It shares no connection with this one.
@@ -324,7 +257,6 @@ class Backend(Protocol):
         The heartbeat runs on it, in a thread with its own loop. So neither a blocked loop nor an exhausted pool costs
         anybody a lease.
         """
-        ...
 
     async def open(self) -> None:
         """Connect, and check that the schema is right and the store writable. Creates the schema in an empty store, if
@@ -333,17 +265,14 @@ class Backend(Protocol):
         Raises ``Unavailable`` if the store cannot be reached, ``SchemaMismatch`` if it is not ours or too new,
         ``Corrupt`` if it is damaged, and ``ConfigError`` if it is set up in a way that would lose jobs.
         """
-        ...
 
     async def close(self) -> None:
         """Release every connection and thread. Closing twice, or before opening, is harmless."""
-        ...
 
-    async def now(self, at: Stamp = None) -> int:
+    async def now(self, at: r.Stamp = None) -> int:
         """The store's clock: the instant that an operation would take for now. With ``at``, that is ``at``."""
-        ...
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         """Store new jobs; answer each row, in order.
 
         A row whose ``id`` is stored already, in any state, changes nothing: SAME. So an insert can be repeated after a
@@ -370,9 +299,8 @@ class Backend(Protocol):
 
         ``run_at`` becomes ``row.run_at``, or now + ``row.delay``. Listeners to ``queue:NAME`` get a hint.
         """
-        ...
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         """Lease up to ``limit`` claimable jobs of ``queues`` to ``holder`` for ``lease_for``. A claim stops early once
         its jobs weigh ``max_bytes``, but always takes one.
 
@@ -471,9 +399,8 @@ class Backend(Protocol):
         all others together, get an even share of the room (what is left, divided by the number of those still to come,
         rounded up), and then what others left over, in the same order. A worker that rotates the names starves none.
         """
-        ...
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         """End leases. Answer each settlement, in order, with the state that the job is in now, or None: fenced off.
 
         Fenced off means that nothing changed, spawned rows included. A settlement that is repeated although the first
@@ -496,9 +423,8 @@ class Backend(Protocol):
         successor under it. When the job ends, every inbox that waits for it gets a hint; when it becomes claimable, the
         queue's listeners do.
         """
-        ...
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         """List the worker, and extend the leases named in ``beat`` to now + ``lease_for``.
 
         One call per heartbeat for a whole process. A lease that has expired but was not reaped is renewed all the same.
@@ -515,9 +441,8 @@ class Backend(Protocol):
         break. (A worker that its own job killed was alone, or was soon followed by others, or soon fell again.) Workers
         that signed off do not count.
         """
-        ...
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         """Take back up to ``limit`` jobs whose lease has expired, oldest expiry first, each in one step.
 
         With a ``holder``, nothing is taken back unless that holder has beaten within ``gap`` and been steady for
@@ -534,9 +459,8 @@ class Backend(Protocol):
         cancelled. A job is answered once per call: one that is taken back and has expired too is left to the next claim
         or reap. Concurrent reaps share the work, and a renew or finish that came first wins.
         """
-        ...
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         """Change jobs from outside, each in one atomic step; the changes are described in :mod:`headrace.seam.records`.
 
         With ``ids`` or ``keys``: one answer for each job that exists and matches, in the order named, whether the
@@ -550,11 +474,10 @@ class Backend(Protocol):
         A job that cannot be read can be deleted like any other. If a job ends, its waiters get a hint; if its
         cancellation is requested, its holder does.
         """
-        ...
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         """The records of the jobs named by id or by key, in order; None for unknown ones.
 
         A key names the job that last took it, ended or not, until the record of that job goes. ``want`` names the
@@ -562,26 +485,23 @@ class Backend(Protocol):
         cannot be read never makes the call fail: what can be read is returned, and text that is not UTF-8 with its
         bytes escaped.
         """
-        ...
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         """Matching jobs, newest id first, without cells; ``after`` is the cursor of the last page.
 
         A job that exists and matches throughout appears exactly once; others may or may not. A call looks at a bounded
         number of jobs, so a page may be short, or even empty, and still have an ``after``. Jobs that cannot be read are
         returned as by ``fetch``.
         """
-        ...
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         """The store in numbers, at a cost that does not depend on how many jobs there are. Exact when at rest.
 
         With ``queues``: only these, and the workers that claim from one of them, without ``places`` and
         ``store_bytes``. The cost depends on these queues and workers, not on how many other queues there are.
         """
-        ...
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         """Remove what the clause condemns, in a bounded step.
 
         Only ended jobs, expired results, keys that outlive their jobs, ticks, and the counts of tenants without jobs
@@ -590,4 +510,3 @@ class Backend(Protocol):
 
         ``dry_run`` removes nothing, and answers with what the same call would have removed.
         """
-        ...

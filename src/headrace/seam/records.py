@@ -22,6 +22,8 @@ from headrace.types import JobState
 
 JobId = bytes
 Cells = dict[str, bytes]
+Names = Sequence[str] | None
+"""Those that are meant; None: all there are."""
 Stamp = int | None
 """An instant that overrides the store's clock (tests, simulation), or None: use your own clock."""
 

@@ -185,17 +185,12 @@ class _WrappedPolicies:
     async def pause(self, pause: QueuePause, at: r.Stamp = None) -> None:
         await self._call("policies.pause", (pause,), at, lambda now: self._inner.pause(pause, now))
 
-    async def find(self, queues: Sequence[str] | None = None, at: r.Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: r.Names = None, at: r.Stamp = None) -> list[PolicyState]:
         names = None if queues is None else tuple(queues)
         return await self._call("policies.find", (names,), at, lambda now: self._inner.find(names, now))
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: r.Stamp = None,
+        self, queue: str, names: r.Names = None, after: str | None = None, limit: int = 100, at: r.Stamp = None
     ) -> list[TenantState]:
         args = (queue, None if names is None else tuple(names), after, limit)
         return await self._call("policies.tenants", args, at, lambda now: self._inner.tenants(*args, now))

@@ -11,8 +11,6 @@ class Helper(Protocol):
     @property
     def useful(self) -> bool:
         """Whether they can be left to it. If not, the worker makes room, as one without a helper does."""
-        ...
 
     def call(self) -> None:
         """The worker was chosen for a job on its last chance: have a process take it, unless one is at it already."""
-        ...

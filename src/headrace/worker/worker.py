@@ -167,6 +167,10 @@ class Worker:
             queues=self._queues,
         )
         self._trips = self._make_trips()
+        self._build_upkeep(holder)
+
+    def _build_upkeep(self, holder: str) -> None:
+        worker = self._settings.worker
         self._reaper = Reaper(
             self._backend,
             self._clock,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from headrace.backends.memory.store import MemoryStore
 from headrace.backends.memory.turns import Tenant, Turns
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.records import Stamp
+from headrace.seam.records import Names, Stamp
 
 
 class MemoryPolicies:
@@ -68,7 +68,7 @@ class MemoryPolicies:
                 pauses.pop(name, None)
                 self._store.publish(f"queue:{pause.queue}")
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         with self._store.lock:
             now = self._begin(at)
             known = self._store.policies.keys() | self._store.turns.keys()
@@ -90,12 +90,7 @@ class MemoryPolicies:
         )
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         with self._store.lock:
             now = self._begin(at)

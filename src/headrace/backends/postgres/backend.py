@@ -26,11 +26,11 @@ from headrace.backends.postgres.days import Days
 from headrace.backends.postgres.hints import Listener, Notifier
 from headrace.backends.postgres.marks import Marks, Way
 from headrace.backends.postgres.policies import PostgresPolicies
-from headrace.backends.postgres.rows import CODES, STATES
 from headrace.backends.postgres.schema import Migrator
 from headrace.backends.postgres.ticks import PostgresTicks
 from headrace.backends.refusal import NotLetIn, NotThere
 from headrace.backends.statements import read
+from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, ConfigError, SchemaMismatch
 from headrace.seam import records as r
 from headrace.types import JobState

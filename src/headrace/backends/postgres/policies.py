@@ -8,7 +8,7 @@ from typing import Any
 from headrace.backends.postgres.arrays import bigints, texts
 from headrace.backends.postgres.ticks import Call, Send
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
-from headrace.seam.records import Stamp
+from headrace.seam.records import Names, Stamp
 
 
 class PostgresPolicies:
@@ -34,17 +34,12 @@ class PostgresPolicies:
         if not pause.paused:
             self._send([(f"queue:{pause.queue}", None)])
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         names = None if queues is None else texts(list(queues))
         return [_state(row) for row in await self._call("policies", at, names)]
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         given = None if names is None else texts(list(names))
         rows = await self._call("tenants", at, queue, given, after, limit)

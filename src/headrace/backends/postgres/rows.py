@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from headrace.backends.postgres.arrays import bigints, booleans, byteas, integers, smallints, texts, uuids
 from headrace.backends.settled import check_settled
+from headrace.backends.states import CODES, STATES
 from headrace.errors import InvalidJob
 from headrace.seam.policy import STORE
 from headrace.seam.records import Cells, JobId, Leased, Reaped, Record, Room, Row, Settlement
@@ -15,15 +16,6 @@ from headrace.types import SECTIONS, JobState
 
 T = TypeVar("T")
 
-STATES = (
-    JobState.AVAILABLE,
-    JobState.RUNNING,
-    JobState.PAUSED,
-    JobState.COMPLETED,
-    JobState.CANCELLED,
-    JobState.FAILED,
-)
-CODES = {state: code for code, state in enumerate(STATES)}
 _BITS = {name: 1 << position for position, name in enumerate(SECTIONS)}
 ALL_SECTIONS = sum(_BITS.values())
 _SECTIONS = frozenset(SECTIONS)

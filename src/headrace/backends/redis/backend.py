@@ -29,11 +29,7 @@ class RedisBackend(Shard):
         self._listen = listen
         connections = ServerConnections(endpoint)
         super().__init__(connections, f"{prefix}{{jobs}}", endpoint.where)
-        self._hints = Listener(connections, prefix, lambda _: self._base, endpoint.where) if listen else None
-
-    @property
-    def hints(self) -> Listener | None:
-        return self._hints
+        self.hints = Listener(connections, prefix, lambda _: self._base, endpoint.where) if listen else None
 
     def sibling(self) -> RedisBackend:
         return type(self)(self._endpoint, prefix=self._prefix, listen=self._listen)
@@ -56,22 +52,22 @@ class RedisBackend(Shard):
 
     async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
         claimed = await super().claim(req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return claimed
 
     async def finish_and_claim(
         self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
     ) -> tuple[list[JobState | None], Claimed]:
         states, claimed = await super().finish_and_claim(batch, req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return states, claimed
 
     async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
         states = await super().finish(batch, at)
-        if self._hints is not None:
-            self._hints.settled()
+        if self.hints is not None:
+            self.hints.settled()
         return states
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from binascii import crc_hqx
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,40 +31,54 @@ class Connections(Protocol):
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         """Send a command to the server that holds ``key``, and return its answer. Raises errors of the core, and
         :class:`Refused` for what only the caller can judge."""
-        ...
 
     async def single(self, key: str, *, limit: float) -> Connection:
         """A new connection to the server that holds ``key``, for this caller alone."""
-        ...
 
     async def beside(self, connection: Connection) -> Connection:
         """The shared connection to the server of a connection made by ``single``."""
-        ...
 
     def open(self) -> None:
         """From now on connections are made when they are needed."""
-        ...
 
     def known_good(self) -> None:
         """The store was opened: a refusal from now on may be a mistake on the server that passes."""
-        ...
 
     async def close(self) -> None:
         """Close all connections, and make no more."""
-        ...
 
 
-class ServerConnections:
-    """One server; with sentinels, the one that is the primary at the moment."""
+class _Connections:
+    """What both kinds have in common: they are open or closed, and were let in before or not."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._kept = Reconnecting(lambda: self.single("", limit=LIMIT))
         self._open = False
         self._good = False
 
     def open(self) -> None:
         self._open = True
+
+    def known_good(self) -> None:
+        self._good = True
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Refuse to connect while closed. A refusal by a server that has let us in before is not final."""
+        if not self._open:
+            raise Unavailable(f"{self._endpoint.where}: the connections are closed")
+        try:
+            yield
+        except ConfigError as error:
+            raise error if isinstance(error, NotLetIn) or not self._good else NotLetIn(str(error)) from None
+
+
+class ServerConnections(_Connections):
+    """One server; with sentinels, the one that is the primary at the moment."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._kept = Reconnecting(lambda: self.single("", limit=LIMIT))
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         connection = self._kept.connection
@@ -78,13 +94,8 @@ class ServerConnections:
                 connection.end("the server has become a replica")
             raise
 
-    def known_good(self) -> None:
-        self._good = True
-
     async def single(self, key: str, *, limit: float) -> Connection:
-        if not self._open:
-            raise _closed(self._endpoint)
-        try:
+        with self._connecting():
             [address] = self._endpoint.addresses if self._endpoint.mode is Mode.ONE else [await self._primary()]
             connection = await connect(self._endpoint, address, limit=limit)
             try:
@@ -92,9 +103,7 @@ class ServerConnections:
             except BaseException:
                 await connection.close()
                 raise
-        except ConfigError as error:
-            raise _doubtful(error) if self._good else error from None
-        return connection
+            return connection
 
     async def _check_role(self, connection: Connection) -> None:
         """Nothing is read from a replica: it may be behind."""
@@ -143,12 +152,12 @@ class ServerConnections:
         await self._kept.close()
 
 
-class ClusterConnections:
+class ClusterConnections(_Connections):
     """The servers of a cluster, each with its slots. A slot that has moved is followed. A slot that is moving is not:
     its keys are on two servers then, and a script would take keys that it does not find for missing."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._ranges: list[tuple[int, int, Address]] = []
         """First and last slot, and the server that has them."""
         self._moved: dict[int, Address] = {}
@@ -156,12 +165,7 @@ class ClusterConnections:
         self._kept: dict[Address, Reconnecting] = {}
         self._singles: WeakKeyDictionary[Connection, Address] = WeakKeyDictionary()
         self._learning = asyncio.Lock()
-        self._good = False
         self._rotation = 0
-        self._open = False
-
-    def open(self) -> None:
-        self._open = True
 
     async def call(self, key: str, *args: bytes | str | int) -> Any:
         slot = slot_of(key)
@@ -199,15 +203,8 @@ class ClusterConnections:
         return await self._kept[address].get()
 
     async def _connect(self, address: Address, limit: float) -> Connection:
-        if not self._open:
-            raise _closed(self._endpoint)
-        try:
+        with self._connecting():
             return await connect(self._endpoint, address, limit=limit)
-        except ConfigError as error:
-            raise _doubtful(error) if self._good else error from None
-
-    def known_good(self) -> None:
-        self._good = True
 
     async def single(self, key: str, *, limit: float) -> Connection:
         slot = slot_of(key)
@@ -287,14 +284,6 @@ class ClusterConnections:
         self._open = False
         for kept in self._kept.values():
             await kept.close()
-
-
-def _closed(endpoint: Endpoint) -> Unavailable:
-    return Unavailable(f"{endpoint.where}: the connections are closed")
-
-
-def _doubtful(error: ConfigError) -> NotLetIn:
-    return error if isinstance(error, NotLetIn) else NotLetIn(str(error))
 
 
 def slot_of(key: str) -> int:

@@ -12,21 +12,13 @@ import msgspec
 
 from headrace.backends.redis.job_layout import BEGUN, JOB, KEYED, STATE, Job, State, body, contents, encode, head_of
 from headrace.backends.settled import check_settled
+from headrace.backends.states import CODES, STATES
 from headrace.errors import InvalidJob
 from headrace.seam.records import CORRUPT, Altered, Claimed, JobId, Leased, Reaped, Record, Row, Settlement, Stamp
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")
 
-STATES = (
-    JobState.AVAILABLE,
-    JobState.RUNNING,
-    JobState.PAUSED,
-    JobState.COMPLETED,
-    JobState.CANCELLED,
-    JobState.FAILED,
-)
-CODES = {state: code for code, state in enumerate(STATES)}
 _SECTIONS = frozenset(SECTIONS)
 _ASKED = frozenset((1, 3))
 """Values of ``cancel`` while a cancellation is requested, by a client or by a plan; see ``jobs.lua``."""

@@ -10,7 +10,7 @@ import msgspec
 from headrace.backends.redis.job_layout import encode
 from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
-from headrace.seam.records import Stamp
+from headrace.seam.records import Names, Stamp
 
 _Pair = tuple[int, int]
 _Bucket = tuple[int, int, int]
@@ -76,7 +76,7 @@ class ShardPolicies:
         more = await self._run("pause", at_arg(at), pause.queue, kind, name, lasts)
         await self._go_on(pause.queue, more, at)
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         """Reads some queues at a time."""
         names = queues
         if names is None:
@@ -88,12 +88,7 @@ class ShardPolicies:
         return sorted(found, key=lambda state: state.policy.queue)
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         wanted: bytes | str = ""
         if names is not None:

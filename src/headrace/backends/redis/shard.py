@@ -13,55 +13,17 @@ from headrace.backends.listing import claiming_from
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES, STATES, at_arg, or_false
+from headrace.backends.redis.marshalling import at_arg, or_false
 from headrace.backends.redis.pieces import pieces
 from headrace.backends.redis.policies import ShardPolicies
 from headrace.backends.redis.schedule_layout import TICK_BYTES
 from headrace.backends.redis.scripts import run
 from headrace.backends.redis.ticks import ShardTicks
 from headrace.backends.redis.translate import Refused, translated
+from headrace.backends.states import CODES, STATES
 from headrace.errors import BackendError, StoreFull
+from headrace.seam import records as r
 from headrace.seam.policy import STORE
-from headrace.seam.records import (
-    CENSUS,
-    Altered,
-    Beat,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Delete,
-    Hold,
-    Inserted,
-    InsertStatus,
-    JobId,
-    JobKey,
-    Limits,
-    Move,
-    Page,
-    Pause,
-    Place,
-    PlaceStats,
-    QueueStats,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Resume,
-    Room,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-    Watch,
-    WorkerStats,
-)
 from headrace.types import SECTIONS, JobState
 
 log = logging.getLogger("headrace")
@@ -76,13 +38,14 @@ _LEASES = 1_000
 """How many leases one call renews."""
 NO_BOUND = 2**31
 """More often than a job can be lost."""
-LEFT = Inserted(InsertStatus.SAME, b"")
+LEFT = r.Inserted(r.InsertStatus.SAME, b"")
 """The answer for a row whose job has left for another shard."""
-_STATUSES = {1: InsertStatus.SAME, 2: InsertStatus.DUPLICATE, 3: InsertStatus.DONE}
+_STATUSES = {1: r.InsertStatus.SAME, 2: r.InsertStatus.DUPLICATE, 3: r.InsertStatus.DONE}
 _STORE_FULL = 5
 _FULL = (4, _STORE_FULL)
-_KINDS: dict[type[Change], int] = {
-    Cancel: 1, Pause: 2, Resume: 3, Requeue: 4, Move: 5, Reprioritise: 6, Watch: 7, Hold: 8, Delete: 9, Reschedule: 10,
+_KINDS: dict[type[r.Change], int] = {
+    r.Cancel: 1, r.Pause: 2, r.Resume: 3, r.Requeue: 4, r.Move: 5, r.Reprioritise: 6, r.Watch: 7, r.Hold: 8,
+    r.Delete: 9, r.Reschedule: 10,
 }  # fmt: skip
 _PUT_AT = 11
 """The kind of a Reschedule to an instant."""
@@ -94,7 +57,7 @@ _worker = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], int, int, str, str
 class Shard:
     """Jobs under keys that begin with ``base``, whose hash tag puts them into one slot. A store of its own."""
 
-    limits = Limits(max_batch=1_000, durable=_DURABLE)
+    limits = r.Limits(max_batch=1_000, durable=_DURABLE)
 
     def __init__(
         self, connections: Connections, base: str, where: str, away: marshalling.Away = marshalling.nowhere
@@ -112,10 +75,10 @@ class Shard:
 
     # -- writing
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         """In several calls if it is much work for the server."""
         marshalling.checked(rows)
-        answers: list[Inserted] = []
+        answers: list[r.Inserted] = []
         for piece in pieces(rows):
             try:
                 answers += await self._insert(piece, at)
@@ -128,25 +91,25 @@ class Shard:
                 ) from error
         return answers
 
-    async def _insert(self, rows: Sequence[Row], at: Stamp) -> list[Inserted]:
+    async def _insert(self, rows: Sequence[r.Row], at: r.Stamp) -> list[r.Inserted]:
         names, heads, *parts, bodies = marshalling.insert_args(rows)
         found = await self._run("insert", at_arg(at), names, heads, *parts, *bodies)
-        answers = [Inserted(InsertStatus.NEW, row.id) for row in rows]
+        answers = [r.Inserted(r.InsertStatus.NEW, row.id) for row in rows]
         for number, status, job_id, state, attempt, result in found:
             if status in _FULL:
-                room = Room(STORE if status == _STORE_FULL else rows[number - 1].queue, int(result), attempt)
-                answers[number - 1] = Inserted(InsertStatus.FULL, job_id, room=room)
+                room = r.Room(STORE if status == _STORE_FULL else rows[number - 1].queue, int(result), attempt)
+                answers[number - 1] = r.Inserted(r.InsertStatus.FULL, job_id, room=room)
             else:
-                known = Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
+                known = r.Inserted(_STATUSES[status], job_id, STATES[state], result, attempt)
                 answers[number - 1] = LEFT if state < 0 else known
         return answers
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         first, *others = self._windows(req)
         answer = await self._run("claim", at_arg(at), *claim_args(first))
         return await self._claim_others(await self._claimed(answer, first, at), int(answer[-1]), req, others, at)
 
-    def _windows(self, req: Claim) -> list[Claim]:
+    def _windows(self, req: r.Claim) -> list[r.Claim]:
         """Split a claim that names more queues than one call looks at. Each time another part comes first."""
         if len(req.queues) <= _NAMED:
             return [req]
@@ -156,8 +119,8 @@ class Shard:
         return [replace(req, queues=piece) for piece in (*pieces[begin:], *pieces[:begin])]
 
     async def _claim_others(
-        self, claimed: Claimed, room: int, req: Claim, others: Sequence[Claim], at: Stamp
-    ) -> Claimed:
+        self, claimed: r.Claimed, room: int, req: r.Claim, others: Sequence[r.Claim], at: r.Stamp
+    ) -> r.Claimed:
         """Claim from the other parts while there is room."""
         for other in others:
             left = req.limit - len(claimed.jobs)
@@ -178,7 +141,7 @@ class Shard:
             )
         return claimed if len(claimed.jobs) < req.limit else replace(claimed, next_in=None)
 
-    async def _claimed(self, answer: Sequence[Any], req: Claim, at: Stamp) -> Claimed:
+    async def _claimed(self, answer: Sequence[Any], req: r.Claim, at: r.Stamp) -> r.Claimed:
         """Read the answer of a claim, and set jobs aside that cannot be read."""
         claimed, unreadable = marshalling.claimed(answer, req.want)
         if not unreadable:
@@ -193,8 +156,8 @@ class Shard:
         return replace(claimed, next_in=0)
 
     async def finish_and_claim(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         if not batch:
             return [], await self.claim(req, at)
         first, *others = self._windows(req)
@@ -207,7 +170,7 @@ class Shard:
         claimed = await self._claimed(answer[0], first, at)
         return settled, await self._claim_others(claimed, int(answer[0][-1]), req, others, at)
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         """In several calls if it is much work for the server."""
         settled: list[JobState | None] = []
         while len(settled) < len(batch):
@@ -215,7 +178,7 @@ class Shard:
             settled += _settled(await self._run("finish", at_arg(at), *rest))
         return settled
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         """In several calls if there are very many leases."""
         found = await self._renew(replace(beat, leases=beat.leases[:_LEASES]), at)
         for first in range(_LEASES, len(beat.leases), _LEASES):
@@ -223,7 +186,7 @@ class Shard:
             found = replace(found, lost=[*found.lost, *more.lost])
         return found
 
-    async def _renew(self, beat: Beat, at: Stamp) -> Renewed:
+    async def _renew(self, beat: r.Beat, at: r.Stamp) -> r.Renewed:
         worker = encode((beat.worker, beat.queues, beat.slots, beat.busy))
         lost, cancels, paused, held, over = await self._run(
             "renew",
@@ -236,25 +199,25 @@ class Shard:
             marshalling.leases_arg(beat.leases),
             beat.gap,
             beat.at_work,
-            CENSUS if beat.census else 0,
+            r.CENSUS if beat.census else 0,
         )
         mine = [(held[i], int(held[i + 1]), held[i + 2] == 1) for i in range(0, len(held), 3)]
         names = [name.decode() for name in paused]
-        return Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
+        return r.Renewed([beat.leases[i - 1] for i in lost], cancels, names, held=mine, overdue=over > 0)
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         flat, queues = await self._run("reap", at_arg(at), req.limit, req.max_lost, req.spread, *steady_args(req))
         return marshalling.reaped(flat, marshalling.names(queues))
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         return await self._alter(sel, change, at, *_arguments(change))
 
     async def _alter(
-        self, sel: Selector, change: Change, at: Stamp, text: str, number: int, *, dry: bool = False
-    ) -> list[Altered]:
+        self, sel: r.Selector, change: r.Change, at: r.Stamp, text: str, number: int, *, dry: bool = False
+    ) -> list[r.Altered]:
         at = await self.now(at)
         applies = sum(1 << CODES[state] for state in change.applies)
-        found: list[Altered] = []
+        found: list[r.Altered] = []
         above = sel.above
         while True:
             named, ids, keys, packed = _selection(sel, at, above)
@@ -268,35 +231,35 @@ class Shard:
                 return found
             above = upto
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
-        if clause.place is Place.TICKS:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
+        if clause.place is r.Place.TICKS:
             return await self.ticks.sweep(clause, at)
-        if clause.place is Place.KEYS:
+        if clause.place is r.Place.KEYS:
             removed, kept, more, _ = await self._sweep_keys(clause, at)
-            return Swept(removed, 0, kept, bool(more))
-        if clause.place is Place.TENANTS:
+            return r.Swept(removed, 0, kept, bool(more))
+        if clause.place is r.Place.TENANTS:
             removed, more = await self._run("idle", at_arg(at), clause.limit, int(clause.dry_run))
-            return Swept(removed, 0, 0, bool(more))
-        state = 0 if clause.place is Place.RESULTS else CODES[JobState(clause.place.value)]
+            return r.Swept(removed, 0, 0, bool(more))
+        state = 0 if clause.place is r.Place.RESULTS else CODES[JobState(clause.place.value)]
         bounds = [-1 if bound is None else bound for bound in (clause.older_than, clause.max_count, clause.max_bytes)]
         removed, freed, kept, more = await self._run(
             "sweep", at_arg(at), state, *bounds, clause.limit, int(clause.dry_run), clause.spare
         )
-        return Swept(removed, int(freed), kept, bool(more))
+        return r.Swept(removed, int(freed), kept, bool(more))
 
-    async def _sweep_keys(self, clause: SweepClause, at: Stamp) -> Any:
+    async def _sweep_keys(self, clause: r.SweepClause, at: r.Stamp) -> Any:
         most = -1 if clause.max_count is None else clause.max_count
         return await self._run("keys", at_arg(at), most, clause.limit, int(clause.dry_run))
 
     # -- reading
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         if not names:
             return []
-        ids = [name for name in names if not isinstance(name, JobKey)]
-        keys = [(name.queue, name.key) for name in names if isinstance(name, JobKey)]
+        ids = [name for name in names if not isinstance(name, r.JobKey)]
+        keys = [(name.queue, name.key) for name in names if isinstance(name, r.JobKey)]
         now, answers, flat = await self._run(
             "fetch",
             at_arg(at),
@@ -309,9 +272,9 @@ class Shard:
         queues = marshalling.names(flat)
         found = [None if answer is None else marshalling.record(answer, queues, int(now), want) for answer in answers]
         by_id, by_key = iter(found[: len(ids)]), iter(found[len(ids) :])
-        return [next(by_key if isinstance(name, JobKey) else by_id) for name in names]
+        return [next(by_key if isinstance(name, r.JobKey) else by_id) for name in names]
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         at = await self.now(at)
         below = b"" if after is None else bytes.fromhex(after)
         named, ids, keys, packed = _selection(sel, at, sel.above)
@@ -319,23 +282,23 @@ class Shard:
         queues = marshalling.names(flat)
         records = [marshalling.record(answer, queues, int(now), frozenset()) for answer in answers[:limit]]
         if len(answers) > limit:
-            return Page(records, records[-1].id.hex())
-        return Page(records, downto.hex() or None)
+            return r.Page(records, records[-1].id.hex())
+        return r.Page(records, downto.hex() or None)
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         found, workers, places = await self.numbers(at, queues)
-        return Stats(
+        return r.Stats(
             sorted(found, key=lambda queue: queue.queue),
             sorted(claiming_from(queues, workers.values()), key=lambda one: (one.started_at, one.worker)),
             places if queues is None else [],
         )
 
     async def numbers(
-        self, at: Stamp, names: Sequence[str] | None
-    ) -> tuple[list[QueueStats], dict[bytes, WorkerStats], list[PlaceStats]]:
+        self, at: r.Stamp, names: Sequence[str] | None
+    ) -> tuple[list[r.QueueStats], dict[bytes, r.WorkerStats], list[r.PlaceStats]]:
         """Queues (these, or all), workers by holder, and places; in several calls if there are many."""
-        queues: dict[bytes, QueueStats] = {}
-        workers: dict[bytes, WorkerStats] = {}
+        queues: dict[bytes, r.QueueStats] = {}
+        workers: dict[bytes, r.WorkerStats] = {}
         pieces = [names[first : first + _QUEUES] for first in range(0, len(names), _QUEUES)] if names else []
         cursor, worker = "0" if names is None else "", "0"
         while True:
@@ -353,13 +316,13 @@ class Shard:
             list(queues.values()),
             workers,
             [
-                *(PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
-                PlaceStats(Place.KEYS.value, keys, 0),
-                PlaceStats(Place.TICKS.value, ticks, ticks * TICK_BYTES),
+                *(r.PlaceStats(STATES[3 + i].value, places[2 * i], places[2 * i + 1]) for i in range(3)),
+                r.PlaceStats(r.Place.KEYS.value, keys, 0),
+                r.PlaceStats(r.Place.TICKS.value, ticks, ticks * TICK_BYTES),
             ],
         )
 
-    async def _oldest(self, queue: bytes, level: bytes, at: Stamp) -> int:
+    async def _oldest(self, queue: bytes, level: bytes, at: r.Stamp) -> int:
         """How long the oldest job has been due, in the levels from this one on."""
         age = -1
         while level:
@@ -367,7 +330,7 @@ class Shard:
             age = max(age, int(found))
         return age
 
-    async def now(self, at: Stamp = None) -> int:
+    async def now(self, at: r.Stamp = None) -> int:
         if at is not None:
             return at
         try:
@@ -377,12 +340,12 @@ class Shard:
         return int(seconds) * 1_000_000 + int(micros)
 
 
-def steady_args(req: Reap) -> tuple[str | int, int, int]:
+def steady_args(req: r.Reap) -> tuple[str | int, int, int]:
     """The holder whose beats are checked before a lease is taken back."""
     return "" if req.holder is None else req.holder, req.gap, req.steady
 
 
-def claim_args(req: Claim) -> tuple[Any, ...]:
+def claim_args(req: r.Claim) -> tuple[Any, ...]:
     """The arguments of a claim."""
     below = NO_BOUND if req.lost_below is None else req.lost_below
     return (
@@ -394,30 +357,30 @@ def _settled(answers: Sequence[int]) -> list[JobState | None]:
     return [None if state < 0 else STATES[state] for state in answers]
 
 
-def _arguments(change: Change) -> tuple[str, int]:
+def _arguments(change: r.Change) -> tuple[str, int]:
     match change:
-        case Cancel(reason):
+        case r.Cancel(reason):
             return reason, 0
-        case Move(queue):
+        case r.Move(queue):
             return queue, 0
-        case Watch(inbox):
+        case r.Watch(inbox):
             return inbox, 0
-        case Reprioritise(priority):
+        case r.Reprioritise(priority):
             return "", priority
-        case Reschedule(delay, run_at):
+        case r.Reschedule(delay, run_at):
             return "", delay if run_at is None else max(0, run_at)
-        case Hold(result_ttl):
+        case r.Hold(result_ttl):
             return "", result_ttl
     return "", 0
 
 
-def _kind(change: Change) -> int:
-    if isinstance(change, Reschedule) and change.run_at is not None:
+def _kind(change: r.Change) -> int:
+    if isinstance(change, r.Reschedule) and change.run_at is not None:
         return _PUT_AT
     return _KINDS[type(change)]
 
 
-def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes, bytes, bytes]:
+def _selection(sel: r.Selector, at: int, above: r.JobId | None) -> tuple[int, bytes, bytes, bytes]:
     keys = [(key.queue, key.key) for key in sel.keys or ()]
     states = _ANY if sel.states is None else sum(1 << CODES[state] for state in sel.states)
     packed = encode(
@@ -434,15 +397,15 @@ def _selection(sel: Selector, at: int, above: JobId | None) -> tuple[int, bytes,
     return int(sel.ids is not None or sel.keys is not None), b"".join(sel.ids or ()), encode(keys), packed
 
 
-def _queue_stats(queue: Sequence[Any], overdue: int) -> QueueStats:
+def _queue_stats(queue: Sequence[Any], overdue: int) -> r.QueueStats:
     name, paused, available, scheduled, running, jobs_paused, completed, cancelled, failed, oldest, until = queue
     age, paused_until = max(overdue, int(oldest)), int(until)
-    return QueueStats(
+    return r.QueueStats(
         name.decode(), bool(paused), available, scheduled, running, jobs_paused, completed, cancelled, failed,
         None if age < 0 else age, None if paused_until < 0 else paused_until,
     )  # fmt: skip
 
 
-def _worker_stats(packed: bytes) -> WorkerStats:
+def _worker_stats(packed: bytes) -> r.WorkerStats:
     worker, queues, slots, busy, started, seen, _ = _worker(packed)
-    return WorkerStats(worker, queues, slots, busy, int(started), int(seen))
+    return r.WorkerStats(worker, queues, slots, busy, int(started), int(seen))

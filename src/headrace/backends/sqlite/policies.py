@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headrace.backends.sqlite import groups, rules
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.ticks import Read, Write
 from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.records import Stamp
+from headrace.seam.records import Names, Stamp
 
 _QUEUE = load("queue")
 
@@ -32,17 +30,12 @@ class SqlitePolicies:
     async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.pause(tx, pause, now), at)
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         found: list[PolicyState] = await self._read(lambda session, now: rules.find(session, queues, now), at)
         return found
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         cap = self._count_cap
         found: list[TenantState] = await self._read(

@@ -17,28 +17,7 @@ from headrace.backends.redis.scripts import DIGESTS
 from headrace.backends.redis.shard import Shard
 from headrace.backends.redis.translate import Refused, translated
 from headrace.errors import Unavailable
-from headrace.seam.records import (
-    Altered,
-    Beat,
-    Change,
-    Claim,
-    Claimed,
-    Inserted,
-    JobId,
-    JobKey,
-    Page,
-    Reap,
-    Reaped,
-    Record,
-    Renewed,
-    Row,
-    Selector,
-    Settlement,
-    Stamp,
-    Stats,
-    SweepClause,
-    Swept,
-)
+from headrace.seam import records as r
 from headrace.types import JobState
 
 SHARDS = 16
@@ -65,11 +44,7 @@ class ClusterBackend:
         self._shards: Shards | None = None
         self.ticks = ClusterTicks(lambda: self.shards)
         self.policies = ClusterPolicies(lambda: self.shards)
-        self._hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
-
-    @property
-    def hints(self) -> Listener | None:
-        return self._hints
+        self.hints = Listener(self._connections, prefix, self._base_of, endpoint.where) if listen else None
 
     @property
     def shards(self) -> Shards:
@@ -113,7 +88,7 @@ class ClusterBackend:
     async def close(self) -> None:
         await self._connections.close()
 
-    async def now(self, at: Stamp = None) -> int:
+    async def now(self, at: r.Stamp = None) -> int:
         """The clock that is furthest ahead, of the shards that answer."""
         clocks = await attempt(shard.now(at) for shard in self.shards.all)
         known = [clock for clock in clocks if not isinstance(clock, Unavailable)]
@@ -123,50 +98,50 @@ class ClusterBackend:
 
     # -- writing
 
-    async def insert(self, rows: Sequence[Row], at: Stamp = None) -> list[Inserted]:
+    async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         return await storing.insert(self.shards, rows, at) if rows else []
 
-    async def claim(self, req: Claim, at: Stamp = None) -> Claimed:
+    async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
         claimed = await claiming.claim(self.shards, req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return claimed
 
     async def finish_and_claim(
-        self, batch: Sequence[Settlement], req: Claim, at: Stamp = None
-    ) -> tuple[list[JobState | None], Claimed]:
+        self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
+    ) -> tuple[list[JobState | None], r.Claimed]:
         states, claimed = await settling.finish_and_claim(self.shards, batch, req, at)
-        if self._hints is not None:
-            self._hints.claimed(req, claimed)
+        if self.hints is not None:
+            self.hints.claimed(req, claimed)
         return states, claimed
 
-    async def finish(self, batch: Sequence[Settlement], at: Stamp = None) -> list[JobState | None]:
+    async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         states = await settling.finish(self.shards, batch, at)
-        if self._hints is not None:
-            self._hints.settled()
+        if self.hints is not None:
+            self.hints.settled()
         return states
 
-    async def renew(self, beat: Beat, at: Stamp = None) -> Renewed:
+    async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
         return await renewing.renew(self.shards, beat, at)
 
-    async def reap(self, req: Reap, at: Stamp = None) -> list[Reaped]:
+    async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
         return await upkeep.reap(self.shards, req, at)
 
-    async def alter(self, sel: Selector, change: Change, at: Stamp = None) -> list[Altered]:
+    async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         return await altering.alter(self.shards, sel, change, at)
 
-    async def sweep(self, clause: SweepClause, at: Stamp = None) -> Swept:
+    async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         return await upkeep.sweep(self.shards, clause, at)
 
     # -- reading
 
     async def fetch(
-        self, names: Sequence[JobId | JobKey], want: frozenset[str] = frozenset(), at: Stamp = None
-    ) -> list[Record | None]:
+        self, names: Sequence[r.JobId | r.JobKey], want: frozenset[str] = frozenset(), at: r.Stamp = None
+    ) -> list[r.Record | None]:
         return await reading.fetch(self.shards, names, want, at) if names else []
 
-    async def scan(self, sel: Selector, after: str | None = None, limit: int = 100, at: Stamp = None) -> Page:
+    async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
         return await reading.scan(self.shards, sel, after, limit, at)
 
-    async def stats(self, at: Stamp = None, *, queues: Sequence[str] | None = None) -> Stats:
+    async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         return await reading.stats(self.shards, at, queues)

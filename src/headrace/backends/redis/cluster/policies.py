@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from headrace.backends.redis.cluster.shards import Shards, by_shard, every
 from headrace.errors import ConfigError
 from headrace.seam.policy import STORE, GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
-from headrace.seam.records import Stamp
+from headrace.seam.records import Names, Stamp
 
 
 class ClusterPolicies:
@@ -35,7 +35,7 @@ class ClusterPolicies:
     async def pause(self, pause: QueuePause, at: Stamp = None) -> None:
         await self._shards.shard_of(pause.queue).policies.pause(pause, at)
 
-    async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
+    async def find(self, queues: Names = None, at: Stamp = None) -> list[PolicyState]:
         shards = self._shards
         if queues is None:
             answers = await every(shard.policies.find(None, at) for shard in shards.all)
@@ -45,12 +45,7 @@ class ClusterPolicies:
         return sorted((state for answer in answers for state in answer), key=lambda state: state.policy.queue)
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-        at: Stamp = None,
+        self, queue: str, names: Names = None, after: str | None = None, limit: int = 100, at: Stamp = None
     ) -> list[TenantState]:
         return await self._shards.shard_of(queue).policies.tenants(queue, names, after, limit, at)
 

@@ -10,22 +10,10 @@ from msgspec.structs import replace
 from headrace.backends.redis import marshalling
 from headrace.backends.redis.connections import Connections
 from headrace.backends.redis.job_layout import encode
-from headrace.backends.redis.marshalling import CODES, at_arg
+from headrace.backends.redis.marshalling import at_arg
 from headrace.backends.redis.shard import NO_BOUND, Shard, claim_args, steady_args
-from headrace.seam.records import (
-    Altered,
-    Change,
-    Claim,
-    Claimed,
-    JobId,
-    JobKey,
-    Move,
-    Reap,
-    Reaped,
-    Selector,
-    Stamp,
-    SweepClause,
-)
+from headrace.backends.states import CODES
+from headrace.seam import records as r
 from headrace.types import JobState
 
 _ENTRIES = 200
@@ -41,7 +29,7 @@ class Met(NamedTuple):
 
     priority: int
     run_at: int
-    id: JobId
+    id: r.JobId
     size: int
     kind: int
 
@@ -65,7 +53,7 @@ class Peeked(NamedTuple):
 class Overdue(NamedTuple):
     """What a reap would find."""
 
-    leases: list[tuple[int, JobId]]
+    leases: list[tuple[int, r.JobId]]
     """The first leases that have expired, and when they did."""
     cancellable: int
     """Due jobs that have expired."""
@@ -91,7 +79,7 @@ class EndedJob(NamedTuple):
     """A job that a sweep may remove."""
 
     instant: int
-    id: JobId
+    id: r.JobId
     size: int
     old: bool
     """Whether it goes for its age alone."""
@@ -127,41 +115,41 @@ class ClusterShard(Shard):
 
     # -- claim
 
-    async def peek(self, req: Claim, queues: Sequence[str], at: Stamp) -> Peeked:
+    async def peek(self, req: r.Claim, queues: Sequence[str], at: r.Stamp) -> Peeked:
         """What a claim would find, in its order."""
         below = NO_BOUND if req.lost_below is None else req.lost_below
         ids, priorities, run_ats, sizes, kinds, next_in, more, quiet, governed, paused, ends = await self._run(
             "peek", at_arg(at), encode(queues), req.limit, below, req.max_bytes
         )
-        met = [Met(p, int(r), i, s, k) for p, r, i, s, k in zip(priorities, run_ats, ids, sizes, kinds, strict=True)]
+        met = [Met(*one) for one in zip(priorities, map(int, run_ats), ids, sizes, kinds, strict=True)]
         return Peeked(
             met, _time(next_in), bool(met) and bool(more), bool(quiet), _names(governed), _names(paused), _time(ends)
         )
 
-    async def take(self, req: Claim, at: Stamp) -> tuple[Claimed, int]:
+    async def take(self, req: r.Claim, at: r.Stamp) -> tuple[r.Claimed, int]:
         """A claim, and how many bytes there is still room for."""
         answer = await self._run("claim", at_arg(at), *claim_args(req))
         return await self._claimed(answer, req, at), int(answer[-1])
 
-    async def choose(self, holder: str, lease_for: int, ids: Sequence[JobId], at: Stamp) -> bool:
+    async def choose(self, holder: str, lease_for: int, ids: Sequence[r.JobId], at: r.Stamp) -> bool:
         """Whether the holder is to make room for one of these jobs, which it has passed over."""
         answer: int = await self._run("choose", at_arg(at), holder, lease_for, *ids)
         return answer > 1
 
-    async def expire(self, ids: Sequence[JobId], at: Stamp) -> list[Reaped]:
+    async def expire(self, ids: Sequence[r.JobId], at: r.Stamp) -> list[r.Reaped]:
         """Cancel those of these jobs that are due and have expired."""
         flat, queues = await self._run("expire", at_arg(at), b"".join(ids))
         return marshalling.reaped(flat, marshalling.names(queues))
 
     # -- reap, sweep
 
-    async def overdue(self, req: Reap, at: Stamp) -> Overdue:
+    async def overdue(self, req: r.Reap, at: r.Stamp) -> Overdue:
         """What a reap would find."""
         flat, *rest = await self._run("overdue", at_arg(at), req.limit, *steady_args(req))
         leases = [(int(flat[i + 1]), flat[i]) for i in range(0, len(flat), 2)]
         return Overdue(leases, *rest)
 
-    async def take_back(self, req: Reap, share: Share, at: Stamp) -> list[Reaped]:
+    async def take_back(self, req: r.Reap, share: Share, at: r.Stamp) -> list[r.Reaped]:
         """Do one share of a reap."""
         flat, queues = await self._run(
             "reap", at_arg(at), share.leases + share.cancellable, req.max_lost, req.spread, *steady_args(req),
@@ -169,7 +157,7 @@ class ClusterShard(Shard):
         )  # fmt: skip
         return marshalling.reaped(flat, marshalling.names(queues))
 
-    async def ended(self, clause: SweepClause, at: Stamp) -> Ended:
+    async def ended(self, clause: r.SweepClause, at: r.Stamp) -> Ended:
         """What a sweep would find."""
         age = -1 if clause.older_than is None else clause.older_than
         state = CODES[JobState(clause.place.value)]
@@ -186,7 +174,7 @@ class ClusterShard(Shard):
         return [(flat[i], int(flat[i + 1])) for i in range(0, len(flat), 2)]
 
     async def give(
-        self, bound: str, gifts: Sequence[tuple[bytes, int]], clause: SweepClause, at: Stamp
+        self, bound: str, gifts: Sequence[tuple[bytes, int]], clause: r.SweepClause, at: r.Stamp
     ) -> list[tuple[bytes, EndedJob]]:
         """The oldest dead letters of tenants that have too many; at most one more than the limit."""
         pairs = [part for gift in gifts for part in gift]
@@ -196,46 +184,46 @@ class ClusterShard(Shard):
             for i in range(0, len(flat), 4)
         ]
 
-    async def remove(self, clause: SweepClause, jobs: Sequence[EndedJob], at: Stamp) -> tuple[int, int]:
+    async def remove(self, clause: r.SweepClause, jobs: Sequence[EndedJob], at: r.Stamp) -> tuple[int, int]:
         """Remove those of these jobs that have not changed. Returns how many, and their bytes."""
         flat = [part for job in jobs for part in (job.id, job.instant)]
         removed, freed = await self._run("remove", at_arg(at), CODES[JobState(clause.place.value)], *flat)
         return removed, int(freed)
 
-    async def outlived(self, clause: SweepClause, at: Stamp) -> Outlived:
+    async def outlived(self, clause: r.SweepClause, at: r.Stamp) -> Outlived:
         """What a sweep of keys would find if this were the only shard."""
         removed, kept, more, instants = await self._sweep_keys(replace(clause, dry_run=True), at)
         return Outlived(removed + kept, [float(instant) for instant in instants], bool(more))
 
     # -- alter
 
-    async def meet(self, sel: Selector, change: Change, at: Stamp) -> list[Altered]:
+    async def meet(self, sel: r.Selector, change: r.Change, at: r.Stamp) -> list[r.Altered]:
         """The jobs that the change would apply to; nothing changes."""
         return await self._alter(sel, change, at, "", 0, dry=True)
 
-    async def move(self, sel: Selector, change: Move, to: int | None, at: Stamp) -> list[Altered]:
+    async def move(self, sel: r.Selector, change: r.Move, to: int | None, at: r.Stamp) -> list[r.Altered]:
         """Move to a queue of shard ``to``; None: refuse."""
         target = -1 if to is None else 0 if to == self.number else to + 1
         return await self._alter(sel, change, at, change.queue, target)
 
     # -- where jobs are
 
-    async def locate(self, ids: Sequence[JobId], keys: Sequence[JobKey]) -> tuple[list[int], list[JobId]]:
+    async def locate(self, ids: Sequence[r.JobId], keys: Sequence[r.JobKey]) -> tuple[list[int], list[r.JobId]]:
         """For each id: whether it is unknown, here or leaving, or when it left. For each key: the id that last took it,
         or ``b""``."""
         codes, holders = await self._run("locate", b"".join(ids), encode([(key.queue, key.key) for key in keys]))
         return codes, holders
 
-    async def taken(self, keys: Sequence[JobKey], at: Stamp) -> list[bool]:
+    async def taken(self, keys: Sequence[r.JobKey], at: r.Stamp) -> list[bool]:
         """For each key whether it keeps a job from moving here."""
         answers = await self._run("taken", at_arg(at), encode([(key.queue, key.key) for key in keys]))
         return [bool(one) for one in answers]
 
-    async def mark(self, ids: Sequence[JobId]) -> list[JobId]:
+    async def mark(self, ids: Sequence[r.JobId]) -> list[r.JobId]:
         """Mark these jobs as being in another shard. Returns those that are here after all."""
         return [ids[i - 1] for i in await self._run("mark", b"".join(ids))]
 
-    async def unmark(self, ids: Sequence[JobId]) -> None:
+    async def unmark(self, ids: Sequence[r.JobId]) -> None:
         """Remove the marks of these jobs."""
         await self._run("unmark", b"".join(ids))
 

@@ -8,21 +8,23 @@ local function mind_sweep(instant)
     end
 end
 
+-- Lists a job that has ended.
+local function list_ended(id, j)
+    local at = number(j.instant)
+    call('ZADD', base .. ':d:' .. j.state, at, id)
+    if j.state == FAILED then
+        dead.add(id, at, j.size)
+    end
+    count(j.qid, j.state, 1)
+    weigh(j.state, j.size)
+    end_key(id, j, j.held_until)
+end
+
 -- Ends a job that is on no list.
 local function finish(id, j, state, now, reason, held_until)
-    j.state = state
-    j.cancel = 0
-    j.instant = now
-    j.held_until = held_until or 0
-    j.text = reason
+    j.state, j.cancel, j.instant, j.held_until, j.text = state, 0, now, held_until or 0, reason
     save(id, j)
-    call('ZADD', base .. ':d:' .. state, number(now), id)
-    if state == FAILED then
-        dead.add(id, number(now), j.size)
-    end
-    count(j.qid, state, 1)
-    weigh(state, j.size)
-    end_key(id, j, j.held_until)
+    list_ended(id, j)
     tell_waiters(id)
     call_groups()
 end

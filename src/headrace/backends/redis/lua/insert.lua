@@ -186,7 +186,7 @@ do
         for _, answer in ipairs(answers) do
             local id, status = answer[3], answer[2]
             if status < 4 then
-                -- A job that has left for another shard is labels_of by that one.
+                -- A job that has left for another shard is described by that one.
                 local j = answer[4] and {state = answer[4], attempt = 0} or find(id) or {state = -1, attempt = 0}
                 answer[4], answer[5], answer[6] = j.state, j.attempt, false
                 if status == 2 and j.state == COMPLETED and j.held_until then

@@ -120,11 +120,8 @@ local function open_lanes(self)
         for i = 1, #flat, 2 do
             local priority, id, task = struct.unpack('>I2', flat[i]) - 32768, string.sub(flat[i], 3, 18), string.sub(flat[i], 19)
             local name = priority .. ':' .. task
-            local entries = by_lane[name]
-            if not entries then
-                entries = {priority = priority, task = task}
-                by_lane[name] = entries
-            end
+            local entries = by_lane[name] or {priority = priority, task = task}
+            by_lane[name] = entries
             entries[#entries + 1], entries[#entries + 2] = flat[i + 1], id
             gone[#gone + 1], ids[#ids + 1] = flat[i], id
         end

@@ -42,23 +42,12 @@ local function open_pick(own)
         return view
     end
 
-    -- Reads one more job than is wanted: it will be the first that is left.
-    local function refill(b, lane, want)
-        local items = call('ZRANGE', lane.key, lane.at, lane.at + want, 'WITHSCORES')
-        lane.over = #items < 2 * (want + 1)
-        while #items > 0 and tonumber(items[#items]) > b.now do
-            items[#items], items[#items - 1] = nil, nil
-            lane.over, lane.early = true, true
-        end
-        lane.items, lane.next = items, 1
-    end
-
     -- Returns the next jobs of the only lane, if nothing limits it. The tables are valid until the next call.
-    local function next_in(b, lane, most)
+    local function next_in(lane, most)
         local ids, scores, from_lanes, n = next_ids, next_scores, next_lanes, 0
         while n < most do
             if lane.next > #lane.items and not lane.over then
-                refill(b, lane, most - n)
+                read_on(lane, most - n)
             end
             local items, first = lane.items, lane.next
             local last = math.min(#items, first + 2 * (most - n) - 1)
@@ -105,7 +94,7 @@ local function open_pick(own)
     local function merged(b, q, view, most)
         local lanes, till = view.lanes, view.till
         if #lanes == 1 and not till and own.is_open(q) then
-            return next_in(b, lanes[1], most)
+            return next_in(lanes[1], most)
         end
         local ids, scores, from_lanes, ageing, rest = {}, {}, {}, q.policy[RULE.ageing], {}
         while #ids < most do
@@ -116,7 +105,7 @@ local function open_pick(own)
                 local level, at, id = stands(lane, ageing)
                 if level and (not best or comes_before(level, at, id, best_level, best_at, best_id)) then
                     if lane.next > #lane.items and not lane.over then
-                        refill(b, lane, most)
+                        read_on(lane, most)
                         i = i - 1
                     else
                         best, best_level, best_at, best_id = lane, level, at, id

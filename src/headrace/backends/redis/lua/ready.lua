@@ -4,6 +4,17 @@
 
 local ready = {}
 
+-- Reads the next due jobs at a cursor: one more than is wanted, to know whether there are more.
+local function read_on(cursor, want)
+    local items = call('ZRANGE', cursor.key, cursor.at, cursor.at + want, 'WITHSCORES')
+    cursor.over = #items < 2 * (want + 1)
+    while #items > 0 and tonumber(items[#items]) > instant do
+        items[#items], items[#items - 1] = nil, nil
+        cursor.over, cursor.early = true, true
+    end
+    cursor.items, cursor.next = items, 1
+end
+
 do
     -- How many jobs a claim promotes, and how many a queue among them counts for.
     local PROMOTED, PER_QUEUE = 1000, 4
@@ -162,11 +173,8 @@ do
         local gone, levels = {}, {}
         for i = 1, #flat, 2 do
             local priority = struct.unpack('>I2', flat[i]) - 32768
-            local entries = levels[priority]
-            if not entries then
-                entries = {}
-                levels[priority] = entries
-            end
+            local entries = levels[priority] or {}
+            levels[priority] = entries
             entries[#entries + 1], entries[#entries + 2] = flat[i + 1], string.sub(flat[i], 3)
             gone[#gone + 1] = flat[i]
         end

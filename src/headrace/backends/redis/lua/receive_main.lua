@@ -45,18 +45,14 @@ local function arrive(now, id, queue, job, state, error, cells, result, waiters)
         wake(j.qid, 1)
         return
     end
-    count(j.qid, j.state, 1)
-    if j.state >= COMPLETED then
-        mind_sweep(j.instant)
-        call('ZADD', base .. ':d:' .. j.state, number(j.instant), id)
-        if j.state == FAILED then
-            dead.add(id, number(j.instant), j.size)
-        end
-        weigh(j.state, j.size)
-        end_key(id, j, j.held_until)
-        if result then
-            call('ZADD', base .. ':hx', number(j.held_until), id)
-        end
+    if j.state < COMPLETED then
+        count(j.qid, j.state, 1)
+        return
+    end
+    mind_sweep(j.instant)
+    list_ended(id, j)
+    if result then
+        call('ZADD', base .. ':hx', number(j.held_until), id)
     end
 end
 

@@ -52,11 +52,8 @@ local function open_turns()
     end
 
     local function known_as(qid, name)
-        local names = numbers[qid]
-        if not names then
-            names = {}
-            numbers[qid] = names
-        end
+        local names = numbers[qid] or {}
+        numbers[qid] = names
         local n = names[name]
         if n == nil then
             local found = call('ZRANGEBYLEX', base .. ':V:' .. qid, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1)[1]

@@ -111,21 +111,10 @@ do
             return cursor
         end
 
-        -- Reads the next jobs at a cursor: one more than is wanted, to know whether there are more.
-        local function refill(cursor, want)
-            local items = call('ZRANGE', cursor.key, cursor.at, cursor.at + want, 'WITHSCORES')
-            cursor.over = #items < 2 * (want + 1)
-            while #items > 0 and tonumber(items[#items]) > instant do
-                items[#items], items[#items - 1] = nil, nil
-                cursor.over, cursor.early = true, true
-            end
-            cursor.items, cursor.next = items, 1
-        end
-
         -- Whether there is a next job at the cursor; reads it.
         local function is_there(cursor, want)
             if cursor.next > #cursor.items and not cursor.over then
-                refill(cursor, want)
+                read_on(cursor, want)
             end
             cursor.score = tonumber(cursor.items[cursor.next + 1])
             return cursor.score ~= nil

@@ -1,0 +1,55 @@
+"""What tasks and batch tasks have in common: a function under a name, and the options of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, Unpack
+
+from headrace.api.client import Owner
+from headrace.api.options import BatchOptions, JobOptions, NewJobOptions, TaskOptions, changed, length, shared
+from headrace.core.names import check_name
+from headrace.errors import ConfigError
+from headrace.text import shown
+from headrace.types import Duration, Encoded, NewJob
+from headrace.worker.retry import RetryPolicy, exponential
+
+
+class Registered:
+    """A function that jobs of an app run; the base of ``Task`` and ``BatchTask``."""
+
+    def __init__(
+        self, owner: Owner, function: Callable[..., Any], name: str, options: TaskOptions | BatchOptions, what: str
+    ) -> None:
+        """``what``: the task, for messages."""
+        self.function = function
+        self.name = check_name(name, "task")
+        self._what = what
+        self._owner = owner
+        self._options: NewJobOptions = shared(options, name)
+        self._wait: Duration | None = "30s"
+        self._retry = options.get("retry") or exponential()
+        self.queue = self._options.get("queue", "default")
+        self.overflow = self._options.get("overflow")
+        if not isinstance(self._retry, RetryPolicy):
+            raise ConfigError(f"{what}: retry: expected a RetryPolicy like exponential(5), got {shown(self._retry)}")
+        owner.client.packer.priority(self._options.get("priority", 0))
+
+    def options(self, **options: Unpack[JobOptions]) -> Self:
+        """The same task with other options for the jobs that are made from it: those of ``NewJob``, and ``wait``."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._options, other._wait = changed(self._options, self._wait, options, f"{self._what}: ")
+        return other
+
+    def _made(self, cell: bytes) -> NewJob:
+        job_id = self._owner.client.packer.new_id()
+        return NewJob(task=self.name, args=Encoded(cell), id=job_id, **self._options)
+
+    def _handling(self) -> dict[str, Any]:
+        """The part of a handler that follows from the options."""
+        return {
+            "task": self.name,
+            "retry": self._retry,
+            "result_ttl": length(self._options, "result_ttl", self._owner.client.settings.result_ttl),
+            "timeout": length(self._options, "timeout", None),
+        }

@@ -1,0 +1,37 @@
+"""What the code must look like: functions and scripts that a reader can hold in the head."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import headrace
+
+HOME = Path(headrace.__file__).parent
+LONGEST_FUNCTION = 60
+LONGEST_SCRIPT = 300
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from ``def`` to the end, without the docstring."""
+    first = function.body[0]
+    told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if told else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_no_function_is_long() -> None:
+    long = [
+        f"{path.relative_to(HOME)}:{node.lineno} {node.name}: {_lines(node)} lines"
+        for path in sorted(HOME.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION
+    ]
+    assert not long, f"more than {LONGEST_FUNCTION} lines: split them into steps with names"
+
+
+def test_no_script_is_long() -> None:
+    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in HOME.rglob("*.lua")}
+    long = {name: lines for name, lines in lengths.items() if lines > LONGEST_SCRIPT}
+    assert lengths
+    assert not long, f"more than {LONGEST_SCRIPT} lines: split them into parts with names"
