@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from headrace.backends.listing import claiming_from
 from headrace.backends.mailbox import Mailbox
-from headrace.backends.memory.claiming import Claiming, reaped
+from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.leasing import reaped
 from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.policies import MemoryPolicies
 from headrace.backends.memory.store import LIVE, MemoryStore
@@ -40,7 +41,7 @@ class MemoryBackend:
         self._now = now
         self.ticks = MemoryTicks(self.store, now, self._insert, self._cancel)
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
-        self._claiming = Claiming(self.store, self._end)
+        self._claiming = Claiming(self.store)
 
     def _begin(self, at: r.Stamp) -> int:
         """Begin an operation, under the lock: its instant."""
@@ -167,7 +168,7 @@ class MemoryBackend:
             if state is JobState.COMPLETED:
                 entry.result = s.result if s.result_ttl > 0 else None
                 entry.held_until = now + s.result_ttl
-            self._end(entry, state, now, reason)
+            self.store.end(entry, state, reason)
             if not s.keep and state is JobState.COMPLETED:
                 self.store.remove(entry)
         else:
@@ -182,15 +183,6 @@ class MemoryBackend:
         self.store.move(entry, state)
         if state is JobState.AVAILABLE:
             self.store.publish(f"queue:{entry.queue}")
-
-    def _end(self, entry: Entry, state: JobState, now: int, reason: str) -> None:
-        entry.finished_at = now
-        entry.reason = reason
-        entry.cancel_requested = entry.superseded = False
-        entry.holder = ""
-        self.store.move(entry, state)
-        for inbox in self.store.inboxes.pop(entry.id, ()):
-            self.store.publish(f"inbox:{inbox}", entry.id)
 
     def _key_taken(self, entry: Entry, queue: str, now: int) -> bool:
         return entry.key is not None and self.store.key_holder(queue, entry.key, now) is not None
@@ -245,7 +237,7 @@ class MemoryBackend:
             taken = nsmallest(req.limit, over, key=lambda e: (e.lease_until, e.id))
             expired = list(self.store.expired(now, req.limit - len(taken)))
             for entry in expired:
-                self._end(entry, JobState.CANCELLED, now, "expired")
+                self.store.end(entry, JobState.CANCELLED, "expired")
             return [
                 self._reap(entry, req, now, offset=req.spread * i // len(taken)) for i, entry in enumerate(taken)
             ] + [reaped(entry) for entry in expired]
@@ -259,12 +251,12 @@ class MemoryBackend:
 
     def _reap(self, entry: Entry, req: r.Reap, now: int, *, offset: int) -> r.Reaped:
         if entry.cancel_requested:
-            self._end(entry, JobState.CANCELLED, now, _asked_reason(entry))
+            self.store.end(entry, JobState.CANCELLED, _asked_reason(entry))
             return reaped(entry)
         charged = self._charged(entry)
         entry.lost += charged
         if charged and entry.lost > req.max_lost:
-            self._end(entry, JobState.FAILED, now, "lost")
+            self.store.end(entry, JobState.FAILED, "lost")
         else:
             self._release(entry, JobState.AVAILABLE, now + offset)
         return reaped(entry)
@@ -312,7 +304,7 @@ class MemoryBackend:
                     entry.cancel_requested = True
                     self.store.publish(f"holder:{entry.holder}")
                 else:
-                    self._end(entry, JobState.CANCELLED, now, reason)
+                    self.store.end(entry, JobState.CANCELLED, reason)
             case r.Pause():
                 self.store.move(entry, JobState.PAUSED)
             case r.Resume():
@@ -515,7 +507,12 @@ class MemoryBackend:
         return r.Swept(len(doomed), 0, kept, len(condemned) > clause.limit)
 
     def _sweep_tenants(self, clause: r.SweepClause, now: int) -> r.Swept:
-        idle = [(turns, name) for turns in self.store.turns.values() for name in turns.idle(now)]
+        idle = [
+            (turns, name)
+            for turns in self.store.turns.values()
+            for name, tenant in turns.tenants.items()
+            if tenant.is_idle(now)
+        ]
         doomed = idle[: clause.limit]
         if not clause.dry_run:
             for turns, name in doomed:

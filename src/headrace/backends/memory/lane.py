@@ -26,12 +26,12 @@ class Lane:
     __slots__ = ("due", "later")
 
     def __init__(self) -> None:
-        self.due = Agenda()
+        self.due: Agenda[JobId, int] = Agenda()
         """By rank."""
-        self.later = Agenda()
+        self.later: Agenda[JobId, int] = Agenda()
 
     def __len__(self) -> int:
-        return len(self.due.instants) + len(self.later.instants)
+        return len(self.due.positions) + len(self.later.positions)
 
     def put(self, entry: Entry, rank: Rank, now: int) -> None:
         """Enter a job."""
@@ -70,6 +70,6 @@ class Lane:
 
     def oldest(self, find: Callable[[JobId], Entry]) -> int | None:
         """The earliest ``run_at`` of all."""
-        due = (find(job_id).run_at for job_id in self.due.instants)
+        due = (find(job_id).run_at for job_id in self.due.positions)
         later = self.later.first()
         return min(due, default=later) if later is None else min(min(due, default=later), later)

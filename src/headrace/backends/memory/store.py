@@ -15,7 +15,7 @@ from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
 from headrace.backends.memory.listed import Listed
-from headrace.backends.memory.turns import Turns
+from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam.policy import STORE, Policy
 from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room
 from headrace.types import JobState
@@ -47,7 +47,7 @@ class MemoryStore:
         self.paused_queues: dict[str, int] = {}
         """Until when claims from them are stopped."""
         self.policies: dict[str, Policy] = {}
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, MemoryTurns] = {}
         """Of the governed queues."""
         self.groups: dict[tuple[str, str], Group] = {}
         self.workers: dict[str, Listed] = {}
@@ -60,8 +60,8 @@ class MemoryStore:
         self.sizes: Counter[JobState] = Counter()
         self._ready: dict[str, Lane] = {}
         """AVAILABLE jobs by queue, priority and ``run_at``."""
-        self._expiring = Agenda()
-        self._holding = Agenda()
+        self._expiring: Agenda[JobId, int] = Agenda()
+        self._holding: Agenda[JobId, int] = Agenda()
         """Kept results by the end of their ttl."""
         self.ledger = Ledger()
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
@@ -106,6 +106,16 @@ class MemoryStore:
         if entry.group is not None:
             self.call(before, entry.group)
             self.call(entry.queue, entry.group)
+
+    def end(self, entry: Entry, state: JobState, reason: str) -> None:
+        """End the job, and tell those that wait for it."""
+        entry.finished_at = self.now
+        entry.reason = reason
+        entry.cancel_requested = entry.superseded = False
+        entry.holder = ""
+        self.move(entry, state)
+        for inbox in self.inboxes.pop(entry.id, ()):
+            self.publish(f"inbox:{inbox}", entry.id)
 
     def sweep_away(self, entry: Entry, now: int) -> None:
         """Forget an ended job; its key stays as long as it is held."""
@@ -249,13 +259,13 @@ class MemoryStore:
 
     # -- policies
 
-    def govern(self, queue: str) -> Turns:
+    def govern(self, queue: str) -> MemoryTurns:
         """Let the tenants of a queue take turns from now on."""
         turns = self.turns.get(queue)
         if turns is None:
             lane = self._ready.pop(queue, Lane())
-            waiting = [self.jobs[job_id] for job_id in (*lane.due.instants, *lane.later.instants)]
-            turns = self.turns[queue] = Turns(self.policies.get(queue) or Policy(queue=queue))
+            waiting = [self.jobs[job_id] for job_id in (*lane.due.positions, *lane.later.positions)]
+            turns = self.turns[queue] = MemoryTurns(self.policies.get(queue) or Policy(queue=queue))
             for entry in waiting:
                 turns.put(entry, self.now)
             for entry in self.running.values():
