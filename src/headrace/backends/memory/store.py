@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.absence import Absence
 from headrace.backends.memory.agenda import Agenda
-from headrace.backends.memory.dead import Dead
+from headrace.backends.memory.dead_letters import DeadLetters
 from headrace.backends.memory.entry import Entry
 from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
@@ -36,7 +36,7 @@ class MemoryStore:
             JobState.CANCELLED: {},
             JobState.FAILED: {},
         }
-        self.dead = Dead()
+        self.dead = DeadLetters()
         self.keys: dict[tuple[str, str], JobId] = {}
         self.outlived: dict[tuple[str, str], tuple[JobId, int]] = {}
         """Keys whose job has no record any more: the job that had them, and until when they are held."""
@@ -188,7 +188,7 @@ class MemoryStore:
             entry.size = entry.measure()
             self.sizes[entry.state] += entry.size
             if entry.state is JobState.FAILED:
-                self.dead.bury(entry)
+                self.dead.add(entry)
             if entry.expires_at is not None:
                 self._expiring.drop(entry.id)
             if entry.result is not None:
@@ -212,7 +212,7 @@ class MemoryStore:
             del self.ended[entry.state][entry.id]
             self.sizes[entry.state] -= entry.size
             if entry.state is JobState.FAILED:
-                self.dead.dig_up(entry)
+                self.dead.remove(entry)
             self._holding.drop(entry.id)
 
     # -- groups

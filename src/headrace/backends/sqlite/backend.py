@@ -1,4 +1,4 @@
-"""The ten operations on a SQLite file: each is handed to the lane that serves it."""
+"""The ten operations on a SQLite file: each is handed to the thread that serves it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any, Literal
 import apsw
 
 from headrace.backends.settled import check_settled
-from headrace.backends.sqlite import claiming, files, guard, insertion, leases, selection, sweeping, wake
-from headrace.backends.sqlite.altering import alter_named
+from headrace.backends.sqlite import claiming, files, hints, insertion, leases, lock_guard, selection, sweeping
+from headrace.backends.sqlite.altering import alter_many, alter_named
+from headrace.backends.sqlite.connection_thread import Command
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
-from headrace.backends.sqlite.lane import Command
-from headrace.backends.sqlite.mass import alter_many
+from headrace.backends.sqlite.hints import SqliteHints
 from headrace.backends.sqlite.policies import SqlitePolicies
 from headrace.backends.sqlite.reader import Reader
 from headrace.backends.sqlite.schema import wal_is_safe
 from headrace.backends.sqlite.stats import stats
 from headrace.backends.sqlite.ticks import SqliteTicks
 from headrace.backends.sqlite.transaction import Session, Transaction
-from headrace.backends.sqlite.wake import Wake
 from headrace.backends.sqlite.writer import Writer
 from headrace.errors import ConfigError, Unavailable
 from headrace.seam import records as r
@@ -42,7 +41,7 @@ def _wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
-class SqliteBackend(guard.Watched):
+class SqliteBackend(lock_guard.Watched):
     """Jobs in one SQLite file, shared by any number of processes on one machine.
 
     Writes go through one thread, which commits everything that waits at once; reads go through another and never
@@ -50,7 +49,7 @@ class SqliteBackend(guard.Watched):
     ``-wake`` (the sockets of those who listen).
 
     ``durability="normal"`` leaves out the sync of each commit. When the volume is nearly full, new jobs are refused
-    with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.room.Room`.
+    with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.disk_space.DiskSpace`.
     """
 
     tx = None
@@ -69,15 +68,15 @@ class SqliteBackend(guard.Watched):
         self.limits = r.Limits(max_batch=2_000, durable=_SURVIVES[durability if self._wal else "full"])
         self._writer: Writer | None = None
         self._reader: Reader | None = None
-        self._wake: Wake | None = Wake(self.path) if wake.available else None
+        self._hints: SqliteHints | None = SqliteHints(self.path) if hints.available else None
         self._switching = asyncio.Lock()
         self.ticks = SqliteTicks(self._read, self._write)
         self.policies = SqlitePolicies(self._read, self._write, self.limits.count_cap)
         self._forked = False
 
     @property
-    def hints(self) -> Wake | None:
-        return self._wake
+    def hints(self) -> SqliteHints | None:
+        return self._hints
 
     def sibling(self) -> SqliteBackend:
         return type(self)(self.path, durability=self._durability, now=self._now)
@@ -89,7 +88,7 @@ class SqliteBackend(guard.Watched):
             if self._writer is not None and not self._forked:
                 return
             files.refuse_planted_link(self._given)
-            writer = Writer(self.path, self._now, self._wake, wal=self._wal, durability=self._durability)
+            writer = Writer(self.path, self._now, self._hints, wal=self._wal, durability=self._durability)
             await writer.start()
             reader = Reader(self.path, self._now)
             try:
@@ -98,7 +97,7 @@ class SqliteBackend(guard.Watched):
                 await writer.stop()
                 raise
             self._writer, self._reader, self._forked = writer, reader, False
-            guard.watch(self)
+            lock_guard.watch(self)
 
     async def now(self, at: r.Stamp = None) -> int:
         return self._now() if at is None else at
@@ -110,17 +109,17 @@ class SqliteBackend(guard.Watched):
                 return
             await reader.stop()
             await writer.stop()
-            if self._wake is not None:
-                self._wake.close()
+            if self._hints is not None:
+                self._hints.close()
 
     def abandon(self) -> None:
         """This is a forked child: nothing of this instance may be used here."""
         self._forked = True
-        for lane in (self._writer, self._reader):
-            if lane is not None:
-                lane.abandon()
-        if self._wake is not None:
-            self._wake.abandon()
+        for thread in (self._writer, self._reader):
+            if thread is not None:
+                thread.abandon()
+        if self._hints is not None:
+            self._hints.abandon()
 
     def _not_open(self) -> Exception:
         if self._forked:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import apsw
 
 from headrace.backends.claims import share_out
-from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, demote, promote
+from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, demote, promote
 from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.standing import Standing
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.taken import EXPIRED_AT_ONCE, SqliteTaken
 from headrace.backends.sqlite.transaction import Damaged, Session, Transaction
+from headrace.backends.sqlite.transitions import Dying, expire, next_epoch
 from headrace.backends.sqlite.visits import SqliteVisits, wake_passed
 from headrace.backends.turns import serve
 from headrace.seam.policy import FOREVER

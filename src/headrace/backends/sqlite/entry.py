@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, PAUSED, STATES
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Session, Stored
 from headrace.seam.records import CORRUPT, Cells, JobId, JobKey, Record, Selector
 from headrace.types import SECTIONS

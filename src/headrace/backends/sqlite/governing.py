@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headrace.backends.sqlite import turns
-from headrace.backends.sqlite.apart import later, place
+from headrace.backends.sqlite import tenants
+from headrace.backends.sqlite.delayed import delayed, position
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Transaction
 
 _SQL = load("policy")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 _TENANT = load("tenant")
 
 DONE = 1
@@ -28,7 +28,7 @@ def govern(tx: Transaction, qid: int, now: int) -> bool:
         return False
     _switch(tx, qid, UNDER_WAY)
     running = tx.rows(_SQL["running"], (qid,))
-    tids = turns.known(tx, qid, [tenant for _, tenant in running])
+    tids = tenants.known(tx, qid, [tenant for _, tenant in running])
     tx.executemany(_SQL["start"], [(seq, tids[tenant]) for seq, tenant in running])
     tx.executemany(_TENANT["start"], list(Counter(tids[tenant] for _, tenant in running).items()))
     bring_in(tx, qid, now)
@@ -38,7 +38,7 @@ def govern(tx: Transaction, qid: int, now: int) -> bool:
 def bring_in(tx: Transaction, qid: int, now: int) -> None:
     """The next jobs that waited before the queue was governed: first those that are due, in claim order."""
     left = _AT_ONCE
-    for lane in (qid, later(qid)):
+    for lane in (qid, delayed(qid)):
         if left > 0:
             left -= _shift(tx, qid, lane, tx.rows(_SQL["waiting"], (lane, left)), now)
     if left > 0:
@@ -47,15 +47,15 @@ def bring_in(tx: Transaction, qid: int, now: int) -> None:
 
 def _shift(tx: Transaction, qid: int, lane: int, rows: list[Any], now: int) -> int:
     if rows:
-        lanes = turns.put(tx, qid, [(tenant, task, run_at) for _, run_at, _, _, _, tenant, task in rows])
+        lanes = tenants.put(tx, qid, [(tenant, task, run_at) for _, run_at, _, _, _, tenant, task in rows])
         shifts = []
         lies = []
         for lay_at, run_at, job_id, seq, priority, tenant, task in rows:
-            there = place(lanes[tenant, task], priority, run_at, now)
+            there = position(lanes[tenant, task], priority, run_at, now)
             shifts.append((lane, lay_at, run_at, job_id, *there))
             lies.append((seq, there[0]))
-        tx.executemany(_PLACE["shift"], shifts)
-        tx.executemany(_PLACE["lie"], lies)
+        tx.executemany(_TRANSITION["shift"], shifts)
+        tx.executemany(_TRANSITION["lie"], lies)
     return len(rows)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headrace.backends.sqlite import turns
-from headrace.backends.sqlite.apart import place
+from headrace.backends.sqlite import tenants
+from headrace.backends.sqlite.delayed import position
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.policy import GroupState
 from headrace.seam.records import JobId
 
 _SQL = load("group")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 
 
 class _Called(NamedTuple):
@@ -85,9 +85,9 @@ def call(tx: Transaction, qid: int, gid: int, now: int) -> None:
         first = tx.first(_SQL["first"], (gid,))
     while first is not None and len(called) < number:
         run_at, job_id, seq, priority, tenant, task, epoch = first
-        lane, lies_at = place(turns.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
-        tx.execute(_PLACE["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
-        tx.execute(_PLACE["lie"], (seq, lane))
+        lane, lies_at = position(tenants.put_one(tx, qid, tenant, task, run_at), priority, run_at, now)
+        tx.execute(_TRANSITION["shift"], (-gid, 0, run_at, job_id, lane, lies_at))
+        tx.execute(_TRANSITION["lie"], (seq, lane))
         tx.execute(_SQL["call"], (gid, seq))
         tx.wake_queue(qid)
         called.append(_Called(run_at, job_id, seq, lane, priority, tenant, epoch))
@@ -106,10 +106,10 @@ def _last(called: Sequence[_Called], number: int) -> _Called | None:
 
 def _send_back(tx: Transaction, qid: int, gid: int, job: _Called, now: int) -> None:
     priority = 0 if job.lane < 0 else job.priority
-    tx.execute(_PLACE["shift"], (job.lane, priority, job.run_at, job.id, -gid, 0))
-    tx.execute(_PLACE["lie"], (job.seq, -gid))
+    tx.execute(_TRANSITION["shift"], (job.lane, priority, job.run_at, job.id, -gid, 0))
+    tx.execute(_TRANSITION["lie"], (job.seq, -gid))
     tx.execute(_SQL["leave"], (gid, job.seq))
-    turns.drop(tx, qid, job.lane, job.tenant, now)
+    tenants.drop(tx, qid, job.lane, job.tenant, now)
 
 
 def call_all(tx: Transaction, qid: int, now: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home, place
+from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite.delayed import lane_of, position
 from headrace.backends.sqlite.depth import Depth
 from headrace.backends.sqlite.entry import entries, seqs_of_ids
-from headrace.backends.sqlite.places import ReadyRow, release_new
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import COMPLETED, FAILED, KEYS, LIVE, STATES
 from headrace.backends.sqlite.transaction import INLINE, Stored, Transaction, dies_at
+from headrace.backends.sqlite.transitions import ReadyRow, release_new
 from headrace.errors import InvalidJob
 from headrace.seam.records import WATCHERS, Cells, Inserted, InsertStatus, JobId, Room, Row
 from headrace.types import SECTIONS
@@ -109,7 +109,7 @@ class _Batch:
         else:
             size, far, stored = self._pack(row.headers, cells)
         size += _ROW_BYTES + len(queue) + len(row.task) + len(row.tenant) + len(key or "") + len(group or "")
-        lane, lies_at = place(qid, priority, run_at, now)
+        lane, lies_at = position(qid, priority, run_at, now)
         self._jobs.append((
             seq, job_id, qid, lane, priority, run_at, row.task, row.tenant, key, group, now, expires_at,
             row.max_attempts, row.timeout, row.result_ttl, far, *stored,
@@ -189,17 +189,17 @@ class _Batch:
         """Those jobs of governed queues that may be claimed go to the lanes of their tenants and tasks."""
         coming: dict[int, list[int]] = {}
         for index in self._apart:
-            if home(self._ready[index][0]) in self._governed:
+            if lane_of(self._ready[index][0]) in self._governed:
                 coming.setdefault(self._jobs[index][2], []).append(index)
         for qid, indexes in coming.items():
             jobs = [(self._apart[index].tenant, self._apart[index].task, self._ready[index][2]) for index in indexes]
-            lanes = turns.put(self._tx, qid, jobs)
+            lanes = tenants.put(self._tx, qid, jobs)
             for index, (tenant, task, _) in zip(indexes, jobs, strict=True):
                 self._place(index, lanes[tenant, task], self._ready[index][10], self._apart[index].priority)
 
     def _place(self, index: int, lane: int, gid: int, priority: int) -> None:
         """A new job may be claimed from another lane than that of its queue."""
-        lane, lies_at = place(lane, priority, self._ready[index][2], self._now)
+        lane, lies_at = position(lane, priority, self._ready[index][2], self._now)
         self._lie(index, lane, gid, lies_at)
 
     def _lie(self, index: int, lane: int, gid: int, priority: int) -> None:

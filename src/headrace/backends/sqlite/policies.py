@@ -1,4 +1,4 @@
-"""The policies of queues in a SQLite file: each operation is handed to the lane that serves it."""
+"""The policies of queues in a SQLite file: each operation is handed to the thread that serves it."""
 
 from __future__ import annotations
 

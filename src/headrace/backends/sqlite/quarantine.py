@@ -10,20 +10,20 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home
-from headrace.backends.sqlite.places import end, leave_running
+from headrace.backends.sqlite import groups, tenants
+from headrace.backends.sqlite.delayed import lane_of
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, FAILED, RUNNING
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Damaged, Transaction
+from headrace.backends.sqlite.transitions import end, leave_running
 from headrace.errors import HeadraceError
 from headrace.seam.records import CORRUPT
 
 log = logging.getLogger("headrace")
 
 _SQL = load("quarantine")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 _STEP = 2_000
 _FAR = 2**62
 """No epoch, attempt, loss or size that was counted goes so far."""
@@ -107,7 +107,7 @@ def _end_running(tx: Transaction, row: Sequence[Any], now: int) -> None:
     leave_running(tx, array("q", [seq]))
     tx.count(qid, RUNNING, -1)
     if tid:
-        turns.stop(tx, [(tid, readable(row[9]))], now)
+        tenants.stop(tx, [(tid, readable(row[9]))], now)
     if whole:
         _end(tx, seq, qid, counts, now)
     if gid:
@@ -116,9 +116,9 @@ def _end_running(tx: Transaction, row: Sequence[Any], now: int) -> None:
 
 def _end_waiting(tx: Transaction, row: Sequence[Any], now: int) -> None:
     lane, priority, run_at, job_id, seq, *counts, gid, qid, whole, twice = row[:13]
-    tx.execute(_PLACE["from_ready"], (lane, priority, run_at, job_id))
+    tx.execute(_TRANSITION["from_ready"], (lane, priority, run_at, job_id))
     if not whole:
-        known = tx.first(_SQL["queue_of_lane"], (home(lane),))
+        known = tx.first(_SQL["queue_of_lane"], (lane_of(lane),))
         if known is None:
             return
         [qid] = known
@@ -127,7 +127,7 @@ def _end_waiting(tx: Transaction, row: Sequence[Any], now: int) -> None:
             groups.leave(tx, [(qid, gid, seq)], now)
         seq = None if tx.first(_SQL["known"], (job_id,)) else _stand_in(tx, qid, row, now)
     tx.count(qid, AVAILABLE, -1)
-    turns.drop(tx, qid, lane, readable(row[14] or b""), now)
+    tenants.drop(tx, qid, lane, readable(row[14] or b""), now)
     if seq is not None and not twice:
         _end(tx, seq, qid, counts, now)
     if whole and gid:

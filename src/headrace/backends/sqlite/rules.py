@@ -9,7 +9,7 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from headrace.backends.sqlite import groups, turns
+from headrace.backends.sqlite import groups, tenants
 from headrace.backends.sqlite.governing import count_holders, govern
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
@@ -40,8 +40,8 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
     if tx.rules(qid).governed:
         if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
-        turns.begin_anew(tx, qid, policy.tenant_rate)
-        turns.wake_all(tx, qid, now)
+        tenants.begin_anew(tx, qid, policy.tenant_rate)
+        tenants.wake_all(tx, qid, now)
     if policy.group_running != known.group_running:
         groups.call_all(tx, qid, now)
     tx.wake_queue(qid)
@@ -56,8 +56,8 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    turns.begin_anew_one(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
-    turns.wake_tenant(tx, qid, wanted.tenant, now)
+    tenants.begin_anew_one(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
+    tenants.wake_tenant(tx, qid, wanted.tenant, now)
 
 
 def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
@@ -67,11 +67,11 @@ def pause(tx: Transaction, wanted: QueuePause, now: int) -> None:
     if wanted.tenant is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_tenant"], (qid, wanted.tenant, until))
-        turns.wake_tenant(tx, qid, wanted.tenant, now)
+        tenants.wake_tenant(tx, qid, wanted.tenant, now)
     elif wanted.task is not None:
         govern(tx, qid, now)
         tx.execute(_SQL["pause_task"], (qid, wanted.task, until))
-        turns.wake_all(tx, qid, now)
+        tenants.wake_all(tx, qid, now)
     else:
         tx.execute(_QUEUE["configure"], (qid, until))
     forget_over(tx, now)

@@ -1,4 +1,4 @@
-"""Schedules and the ledger of their ticks in a SQLite file: each operation is handed to the lane that serves it."""
+"""Schedules and the ledger of their ticks in a SQLite file: each operation is handed to the thread that serves it."""
 
 from __future__ import annotations
 

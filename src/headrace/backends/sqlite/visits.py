@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from headrace.backends.sqlite import governing
-from headrace.backends.sqlite.apart import PROMOTED_AT_ONCE, promote
-from headrace.backends.sqlite.leasing import Leasing
+from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, promote
+from headrace.backends.sqlite.lease_writer import LeaseWriter
 from headrace.backends.sqlite.standing import Standing
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.taken import SqliteTaken
@@ -102,7 +102,7 @@ class SqliteVisits:
         self._all_read = False
         self._visited: dict[int, SqliteTenant] = {}
         self._promotes = PROMOTED_AT_ONCE
-        self._leasing = Leasing(tx, qid, standing.queue, taken, now)
+        self._leases = LeaseWriter(tx, qid, standing.queue, taken, now)
 
     # -- the steps of a visit
 
@@ -136,7 +136,7 @@ class SqliteVisits:
             run = tenant.jobs.draw(turns, most - taken)
             if run is None:
                 break
-            if leased := self._leasing.lease(tenant.tid, tenant.name, run):
+            if leased := self._leases.lease(tenant.tid, tenant.name, run):
                 turns.running += leased
                 tenant.running += leased
                 tenant.taken += leased
@@ -198,7 +198,7 @@ class SqliteVisits:
     def write(self) -> None:
         """The claim is done with the queue."""
         tx, qid, turns = self._tx, self._qid, self.turns
-        self._leasing.write()
+        self._leases.write()
         if (turns.round, turns.full_at) != self._before:
             tx.execute(_SQL["went_on"], (qid, turns.round, turns.full_at))
         if turns.task_full_at != self._tasks_before:
@@ -209,7 +209,7 @@ class SqliteVisits:
             holders = [(one.tid, self._holder, one.taken) for one in self._visited.values() if one.taken]
             tx.executemany(_TENANT["hold"], holders)
             tx.executemany(_TENANT["take"], [(tid, turns.policy.tenant_workers) for tid, _, _ in holders])
-        self._leasing.expire()
+        self._leases.expire()
 
     def _write_tenants(self) -> None:
         tx = self._tx

@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 import apsw
 
-from headrace.backends.sqlite import groups, turns
-from headrace.backends.sqlite.apart import home, place
-from headrace.backends.sqlite.dead import bury, dig_up
+from headrace.backends.sqlite import dead_letters, groups, tenants
+from headrace.backends.sqlite.delayed import lane_of, position
 from headrace.backends.sqlite.entry import Entry
+from headrace.backends.sqlite.readable_text import readable
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, CANCELLED, FAILED, KEYS, PAUSED
-from headrace.backends.sqlite.text import readable
 from headrace.backends.sqlite.transaction import Stored, Transaction, dies_at
 from headrace.seam.records import JobId, Reaped
 from headrace.types import JobState
 
-_SQL = load("place")
+_SQL = load("transition")
 _INSERT = load("insert")
 
 _NOWHERE = 0
@@ -66,8 +65,8 @@ def release(tx: Transaction, job: Waiting, now: int) -> None:
         if new or not groups.is_called(tx, gid, job.seq):
             lane, priority = -gid, 0
     if lane > 0:
-        lane = turns.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
-        lane, priority = place(lane, priority, job.run_at, now)
+        lane = tenants.put_one(tx, job.qid, job.tenant, job.task, job.run_at)
+        lane, priority = position(lane, priority, job.run_at, now)
     if lane != job.lane:
         tx.execute(_SQL["lie"], (job.seq, lane))
     dies = dies_at(job.expires_at, job.run_at)
@@ -100,7 +99,7 @@ def end(tx: Transaction, code: int, rows: Sequence[EndedRow], seqs: array[int]) 
     tx.executemany(_SQL["to_ended"], rows)
     tx.fill(code, len(rows), sum([row[7] for row in rows]))
     if code == FAILED:
-        bury(tx, seqs)
+        dead_letters.add(tx, seqs)
     tell_waiters(tx, seqs)
 
 
@@ -137,7 +136,7 @@ def expire(tx: Transaction, rows: Sequence[Dying], now: int) -> list[Reaped]:
         tx.count(row.qid, AVAILABLE, -1)
         tx.count(row.qid, CANCELLED, 1)
     for row in rows:
-        turns.drop(tx, row.qid, row.lane, row.tenant, now)
+        tenants.drop(tx, row.qid, row.lane, row.tenant, now)
     groups.leave(tx, [(row.qid, row.gid, row.seq) for row in rows if row.gid], now)
     return [Reaped(row.id, row.queue, row.task, JobState.CANCELLED, row.lost, "expired", row.key) for row in rows]
 
@@ -153,7 +152,7 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
     if entry.code == AVAILABLE:
         priority = 0 if entry.lane < 0 else entry.priority
         tx.execute(_SQL["from_ready"], (entry.lane, priority, entry.run_at, entry.id))
-        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
         if entry.gid:
             groups.leave(tx, [(entry.qid, entry.gid, entry.seq)], now)
     elif entry.code == PAUSED:
@@ -161,7 +160,7 @@ def leave(tx: Transaction, entry: Entry, now: int) -> None:
     elif entry.finished_at is not None:
         tx.drop(entry.result)
         if entry.code == FAILED:
-            dig_up(tx, array("q", [entry.seq]))
+            dead_letters.remove(tx, array("q", [entry.seq]))
         tx.execute(_SQL["from_ended"], (apsw.carray(array("q", [entry.seq])),))
         tx.fill(entry.code, -1, -entry.size)
     else:  # it lies nowhere, and nothing counts it
@@ -175,8 +174,8 @@ def reprioritise(tx: Transaction, entry: Entry, priority: int, now: int) -> None
     if entry.lane < 0:
         return
     tx.execute(_SQL["shift"], (entry.lane, entry.priority, entry.run_at, entry.id, _NOWHERE, priority))
-    turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
-    lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, entry.run_at)
+    tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+    lane = tenants.put_one(tx, entry.qid, entry.tenant, entry.task, entry.run_at)
     tx.execute(_SQL["shift"], (_NOWHERE, priority, entry.run_at, entry.id, lane, priority))
     if lane != entry.lane:
         tx.execute(_SQL["lie"], (entry.seq, lane))
@@ -187,13 +186,13 @@ def reschedule(tx: Transaction, entry: Entry, run_at: int, now: int) -> None:
     """An AVAILABLE job, which knows it already, is due at another time; the turns of its group are given out anew."""
     dies = dies_at(entry.expires_at, run_at)
     lies_at = 0 if entry.lane < 0 else entry.priority
-    in_line = home(entry.lane) < 0
+    in_line = lane_of(entry.lane) < 0
     lane = entry.lane if in_line else _NOWHERE
     tx.execute(_SQL["postpone"], (entry.lane, lies_at, entry.run_at, entry.id, lane, run_at, dies))
     if not in_line:
-        turns.drop(tx, entry.qid, entry.lane, entry.tenant, now)
-        lane = turns.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
-        lane, priority = place(lane, entry.priority, run_at, now)
+        tenants.drop(tx, entry.qid, entry.lane, entry.tenant, now)
+        lane = tenants.put_one(tx, entry.qid, entry.tenant, entry.task, run_at)
+        lane, priority = position(lane, entry.priority, run_at, now)
         tx.execute(_SQL["shift"], (_NOWHERE, lies_at, run_at, entry.id, lane, priority))
         if lane != entry.lane:
             tx.execute(_SQL["lie"], (entry.seq, lane))

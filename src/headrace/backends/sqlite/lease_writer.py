@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.backends.sqlite.entry import read_cells
-from headrace.backends.sqlite.places import Dying, expire, next_epoch
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.states import AVAILABLE, RUNNING
 from headrace.backends.sqlite.taken import EXPIRED_AT_ONCE, SqliteTaken
 from headrace.backends.sqlite.tenant_jobs import Run
 from headrace.backends.sqlite.transaction import Damaged, Transaction
+from headrace.backends.sqlite.transitions import Dying, expire, next_epoch
 from headrace.seam.records import JobId, Leased
 
 _SQL = load("turn")
-_PLACE = load("place")
+_TRANSITION = load("transition")
 
 _Rows = list[tuple[Any, ...]]
 
 
-class Leasing:
+class LeaseWriter:
     """What one claim leases from one governed queue."""
 
     def __init__(self, tx: Transaction, qid: int, queue: str, taken: SqliteTaken, now: int) -> None:
@@ -118,7 +118,7 @@ class Leasing:
         for (leases, places), lease, leave in (
             (self._heads, _SQL["lease_head"], _SQL["leave_head"]),
             (self._runs, _SQL["lease_run"], _SQL["leave_run"]),
-            (self._jobs, _SQL["lease"], _PLACE["from_ready"]),
+            (self._jobs, _SQL["lease"], _TRANSITION["from_ready"]),
         ):
             if leases:
                 tx.executemany(lease, leases)

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from headrace.backends.sqlite.apart import home
+from headrace.backends.sqlite.delayed import lane_of
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.seam.policy import Rate
@@ -79,7 +79,7 @@ def put_one(tx: Transaction, qid: int, tenant: str, task: str, run_at: int) -> i
 
 def drop(tx: Transaction, qid: int, lane: int, tenant: str, now: int) -> None:
     """A job has left the lane, or the line of its group: what is empty is forgotten."""
-    lane = home(lane)
+    lane = lane_of(lane)
     if lane > LANES and (left := tx.first(_SQL["forget_lane"], (lane,))) is not None:
         tx.execute(_SQL["more_lanes"], (left[0], -1))
     if tx.rules(qid).governed:

@@ -14,7 +14,7 @@ _GOOD_FOR = 0.1
 """Seconds within which even a fast disk does not fill up from plenty of room."""
 
 
-class Room:
+class DiskSpace:
     """Tells when the volume is so full that new jobs are to be refused.
 
     The last 15 % of the volume, 128 MiB at most, are kept for finishing, renewing, reaping and sweeping: these need

@@ -53,7 +53,7 @@ class Command(Generic[S]):
         return self.future.done()
 
 
-class Lane(Generic[S]):
+class ConnectionThread(Generic[S]):
     """The thread and both ways between it and the loop.
 
     Subclasses say how to open, how to serve a batch of commands, and how to shut, all on the thread.
