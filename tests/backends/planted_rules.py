@@ -179,15 +179,15 @@ class RulesChangeAndNobodyWakes(RuleBreaker):
 
 class RetriesGiveTheirTurnBack(RuleBreaker):
     class kind(MemoryStore):
-        def _keeps_turn(self, entry: Entry, state: JobState, queue: str | None) -> bool:
+        def _keeps_call(self, entry: Entry, state: JobState, queue: str | None) -> bool:
             retried = entry.state is JobState.RUNNING and state is JobState.AVAILABLE
-            return not retried and super()._keeps_turn(entry, state, queue)
+            return not retried and super()._keeps_call(entry, state, queue)
 
 
 class GroupsGoTwoByTwo(RuleBreaker):
     class kind(MemoryStore):
-        def _turns_of(self, queue: str) -> int:
-            return super()._turns_of(queue) + 1
+        def _group_running(self, queue: str) -> int:
+            return super()._group_running(queue) + 1
 
 
 class WhoWasCalledStaysCalled(RuleBreaker):
@@ -197,7 +197,7 @@ class WhoWasCalledStaysCalled(RuleBreaker):
         def call(self, queue: str, name: str) -> None:
             group = self.groups.get((queue, name))
             if group is not None:
-                with patch("headrace.backends.memory.groups.Group.send_back", lambda self, turns: ()):
+                with patch("headrace.backends.memory.groups.Group.send_back", lambda self, most: ()):
                     super().call(queue, name)
 
 

@@ -103,7 +103,7 @@ def test_nothing_big_is_scanned_and_nothing_is_sorted(connection: apsw.Connectio
         ("claim.order", ["SEARCH ready USING PRIMARY KEY (lane=? AND (priority,run_at,id)>(?,?,?))"]),
         ("delayed.last", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND run_at<?)"]),
         ("delayed.next", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=?)"]),
-        ("delayed.lie", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
+        ("delayed.set_lanes", ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", "LIST SUBQUERY 1",
                        "SEARCH r USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))"]),
         ("delayed.promote", ["SEARCH ready USING PRIMARY KEY (lane=? AND priority=? AND (run_at,id)<(?,?))",
                            "CORRELATED SCALAR SUBQUERY 1",

@@ -92,11 +92,11 @@ class Turns:
                 tenant.full = True
                 return 0
             allowed = min(allowed, cap - tenant.running)
-        shut = opens_at(rate, tenant.full_at, now)
-        if tenant.paused_until > now or shut is not None:
-            tenant.sleep(max(tenant.paused_until, shut or 0))
+        free = allowed if rate is None else rate.allows(tenant.full_at, now)
+        if tenant.paused_until > now or not free:
+            tenant.sleep(max(tenant.paused_until, opens_at(rate, tenant.full_at, now) or 0))
             return 0
-        return allowed if rate is None else min(allowed, rate.allows(tenant.full_at, now))
+        return min(allowed, free)
 
     def task_room(self, task: str, wanted: int, now: int) -> int:
         """How many of the wanted jobs of a task its rate allows."""

@@ -9,7 +9,7 @@ _ENTRY_BYTES = 200
 
 
 class Entry:
-    """One job, mutable, wherever it lies."""
+    """One job, mutable, in whatever state."""
 
     __slots__ = (
         "attempt",

@@ -21,7 +21,7 @@ def rank(entry: Entry) -> int:
 
 
 class Lane:
-    """What is due in the order of claims; what is not lies apart, by ``run_at``, and is promoted."""
+    """Due jobs in the order of claims. Delayed jobs lie apart, by ``run_at``, and are promoted."""
 
     __slots__ = ("due", "later")
 
@@ -54,7 +54,7 @@ class Lane:
         return moved
 
     def draw(self, find: Callable[[JobId], Entry], now: int) -> Entry | None:
-        """Remove and return the first due job. What was due until the clock was set back lies apart again."""
+        """Remove and return the first due job. If the clock was set back, what is not due is delayed again."""
         while (job_id := self.due.pop()) is not None:
             entry = find(job_id)
             if entry.run_at <= now:

@@ -66,7 +66,7 @@ class MemoryStore:
         self.ledger = Ledger()
         self._mailboxes: defaultdict[str, set[Mailbox]] = defaultdict(set)
 
-    # -- jobs and places
+    # -- jobs
 
     def add(self, entry: Entry) -> None:
         """A new job, AVAILABLE."""
@@ -92,7 +92,7 @@ class MemoryStore:
         before = entry.queue
         if run_at is not None and entry.group is not None:
             self._leave_line(entry)
-        if entry.group is not None and not self._keeps_turn(entry, state, queue):
+        if entry.group is not None and not self._keeps_call(entry, state, queue):
             self._leave_group(entry)
         self._leave(entry)
         entry.state = state
@@ -217,14 +217,14 @@ class MemoryStore:
 
     # -- groups
 
-    def _turns_of(self, queue: str) -> int:
+    def _group_running(self, queue: str) -> int:
         policy = self.policies.get(queue)
         return 1 if policy is None else policy.group_running
 
-    def _keeps_turn(self, entry: Entry, state: JobState, queue: str | None) -> bool:
+    def _keeps_call(self, entry: Entry, state: JobState, queue: str | None) -> bool:
         if queue not in (None, entry.queue) or state not in (JobState.AVAILABLE, JobState.RUNNING):
             return False
-        return state is JobState.RUNNING or entry.state is JobState.AVAILABLE or self._turns_of(entry.queue) == 1
+        return state is JobState.RUNNING or entry.state is JobState.AVAILABLE or self._group_running(entry.queue) == 1
 
     def _leave_group(self, entry: Entry) -> None:
         group = self.groups.get((entry.queue, entry.group or ""))
@@ -245,12 +245,12 @@ class MemoryStore:
 
     def call(self, queue: str, name: str) -> None:
         """Call the first jobs of a group."""
-        group, turns = self.groups.get((queue, name)), self._turns_of(queue)
+        group, most = self.groups.get((queue, name)), self._group_running(queue)
         if group is None:
             return
-        for entry in group.send_back(turns):
+        for entry in group.send_back(most):
             self._not_ready(entry)
-        while (job_id := group.next(turns)) is not None:
+        while (job_id := group.next(most)) is not None:
             entry = group.called[job_id] = self.jobs[job_id]
             self.put_back(entry)
             self.publish(f"queue:{queue}")

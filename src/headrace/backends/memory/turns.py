@@ -143,7 +143,7 @@ class MemoryTurns(Turns):
         return not (self.policy.running is self.policy.tenant_workers is tenant.cap is None)
 
     def tenant(self, name: str) -> MemoryTenant:
-        """The tenant, which is made known."""
+        """The tenant, which is added if it is unknown."""
         tenant = self.tenants.get(name)
         if tenant is None:
             tenant = self.tenants[name] = MemoryTenant(name)

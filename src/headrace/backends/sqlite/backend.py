@@ -45,8 +45,8 @@ class SqliteBackend(lock_guard.Watched):
     """Jobs in one SQLite file, shared by any number of processes on one machine.
 
     Writes go through one thread, which commits everything that waits at once; reads go through another and never
-    wait for writes. Beside the file lie ``-wal`` and ``-shm`` (SQLite's), ``-latch`` (whose turn it is to write) and
-    ``-wake`` (the sockets of those who listen).
+    wait for writes. Beside the file lie ``-wal`` and ``-shm`` (SQLite's), ``-latch`` (the lock of the
+    process that writes) and ``-wake`` (the sockets of listeners).
 
     ``durability="normal"`` leaves out the sync of each commit. When the volume is nearly full, new jobs are refused
     with ``StoreFull`` while the others go on; see :class:`~headrace.backends.sqlite.disk_space.DiskSpace`.

@@ -29,9 +29,9 @@ _SQL = load("claim")
 _BEYOND = b"\xff" * 17
 """Sorts after every id."""
 _MANY = 100
-"""Claims from more queues than this look for those that count first."""
+"""A claim from more queues than this first looks for those that it will take from."""
 _A_QUEUE = 10
-"""Of what a claim brings over, each queue that something is brought over in counts for so many at least."""
+"""Promoting from a queue counts as at least this many jobs."""
 _LOWEST = (-(2**62), -(2**62), b"")
 _HIGHEST = (2**62, 2**62, _BEYOND)
 
@@ -45,9 +45,9 @@ class Head(NamedTuple):
     qid: int
     name: str
     first: Key | None
-    """The first job that may be claimed …"""
+    """The first claimable job …"""
     later: int | None
-    """… and when the first of those that were not due is due."""
+    """… and when the first delayed job is due."""
 
 
 class _Room:
@@ -62,7 +62,7 @@ class _Room:
         return self.jobs <= 0 or self.bytes <= 0
 
     def fit(self, sizes: Iterable[int]) -> int:
-        """How many jobs of these sizes it takes, from the first on; they are taken."""
+        """Take jobs of these sizes, from the first on; return how many fit."""
         count = 0
         for size in sizes:
             if self.full:
@@ -78,12 +78,12 @@ class Heads:
 
     def __init__(self, session: Session, queues: Sequence[str], now: int) -> None:
         self.plain: dict[str, Head] = {}
-        """Of those queues that are neither paused nor governed, by name, as far as there is something."""
+        """The queues that are neither paused nor governed and have jobs, by name."""
         self.governed: dict[str, int] = {}
         self.pauses: dict[str, int] = {}
         """Until when queues are paused."""
         self.unfinished = False
-        """Whether something is due that could not be brought over."""
+        """Whether something is due that could not be promoted."""
         self._look(session, tuple(dict.fromkeys(queues)), now)
 
     def _look(self, session: Session, names: tuple[str, ...], now: int) -> None:
@@ -99,7 +99,7 @@ class Heads:
                 self.plain[name] = Head(qid, name, None, later)
 
     def promote(self, tx: Transaction, now: int) -> None:
-        """What has become due may be claimed, a bounded number."""
+        """Make jobs claimable that have become due, a bounded number."""
         due = [(head.later, head) for head in self.plain.values() if head.later is not None and head.later <= now]
         left = PROMOTED_AT_ONCE
         for _, head in sorted(due):
@@ -110,7 +110,7 @@ class Heads:
             self.unfinished = any(head.later is not None and head.later <= now for head in self.plain.values())
 
     def any_due(self, now: int) -> bool:
-        """Whether there is something for a claim to do about a queue that is not governed."""
+        """Whether a claim finds something to do in a queue that is not governed."""
         return any(
             head.first is not None or (head.later is not None and head.later <= now) for head in self.plain.values()
         )
@@ -172,7 +172,7 @@ def claim(tx: Transaction, req: Claim, now: int) -> Claimed:
 
 
 def _answer(tx: Transaction, taken: SqliteTaken, next_in: int | None, now: int) -> Claimed:
-    """What was taken; and whether the holder is to make room for what was passed over."""
+    """What was taken, and whether the holder is to make room for what was passed over."""
     req = taken.req
     if req.limit == 1 and req.lost_below is None and req.queues:
         tx.execute(_SQL["stay_chosen"], (_names(req), req.holder, now + req.lease_for // 3))
@@ -181,7 +181,7 @@ def _answer(tx: Transaction, taken: SqliteTaken, next_in: int | None, now: int) 
 
 
 def _choose(tx: Transaction, qid: int, req: Claim, now: int) -> bool:
-    """Whether the holder is the one who makes room for jobs of the queue that were passed over."""
+    """Whether the holder is the chosen one, which makes room for jobs of the queue that were passed over."""
     tx.execute(_SQL["choose"], (qid, req.holder, now, req.lease_for))
     return tx.first(_SQL["chosen"], (qid, req.holder, now)) is not None
 
@@ -191,7 +191,7 @@ def _names(req: Claim) -> Any:
 
 
 def _first_queues(tx: Transaction, req: Claim, taken: SqliteTaken, now: int) -> list[str] | None:
-    """Of very many queues those that a claim takes its jobs from, if it finds enough; None: all may be needed."""
+    """If there are very many queues, those that a claim takes its jobs from; None: all may be needed."""
     rows = tx.rows(_SQL["first_queues"], (_names(req), now, taken.lost_bound, req.limit + _MANY))
     special = [name for name, _, special in rows if special]
     if len(special) > _MANY or any(governed for _, governed, _ in rows):
@@ -245,7 +245,7 @@ def _take_plain(tx: Transaction, found: Heads, taken: SqliteTaken, most: int, no
 
 
 def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Room, now: int) -> list[Leased]:
-    """The first jobs of several queues. A queue is read once its first job comes up, so those behind are not."""
+    """The first jobs of several queues. A queue is read only when its first job comes up."""
     step = min(room.jobs, max(2, 2 * room.jobs // len(heads)))
     ahead: list[tuple[Key, int, int, Iterator[Any]]] = [
         (head.first or _LOWEST, number, -1, _read(tx, head.qid, taken.lost_bound, step, now))
@@ -269,7 +269,7 @@ def _merge(tx: Transaction, heads: Sequence[Head], taken: SqliteTaken, room: _Ro
 
 
 def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> Iterator[Any]:
-    """The jobs of a lane that may be taken, in their order: priority, run_at, id and size."""
+    """The claimable jobs of a lane in order: priority, run_at, id and size."""
     last = _LOWEST
     while True:
         rows = tx.rows(_SQL["order"], (lane, *last, now, lost_bound, step))
@@ -283,7 +283,7 @@ def _read(tx: Transaction, lane: int, lost_bound: int, step: int, now: int) -> I
 def _take(
     tx: Transaction, head: Head, taken: SqliteTaken, limit: int, now: int, room: _Room | None = None
 ) -> list[Leased]:
-    """The first jobs of one queue, those that there is room for."""
+    """Lease the first jobs of one queue that there is room for."""
     qid, queue, _, _ = head
     req = taken.req
     rows = tx.rows(_SQL["take"], (qid, now, taken.lost_bound, limit))

@@ -1,4 +1,4 @@
-"""Dead letters of each tenant: who holds how many, and which are the oldest."""
+"""Dead letters by tenant: how many each holds, and which are the oldest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room on the disk: the last of it is kept for work that is under way."""
+"""Space on the disk: the last of it is kept for jobs that are under way."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class DiskSpace:
         self._good_until = 0.0
 
     def refusal(self, spare: Callable[[], int]) -> StoreFull | None:
-        """Why new jobs are refused now, or None; ``spare`` tells the bytes of the file that are free for use."""
+        """Why new jobs are refused now, or None; ``spare`` returns the unused bytes of the file."""
         now = time.monotonic()
         if now < self._good_until:
             return None
         try:
             volume = os.statvfs(self._directory)
         except OSError:
-            return None  # the write itself tells better what is wrong
+            return None  # the write itself says better what is wrong
         free = volume.f_bavail * volume.f_frsize
         reserve = min(int(volume.f_blocks * volume.f_frsize * _SHARE), _MOST)
         if free >= reserve or (free >= reserve // 4 and spare() >= reserve):

@@ -19,11 +19,11 @@ UNDER_WAY = 2
 """Some of the jobs that waited before are not in their lanes yet."""
 
 _AT_ONCE = 2_000
-"""So many jobs one step brings in."""
+"""One step brings in at most this many jobs."""
 
 
 def govern(tx: Transaction, qid: int, now: int) -> bool:
-    """Let the tenants of a queue take turns from now on; whether that is new."""
+    """Let the tenants of a queue take turns from now on; return whether that is new."""
     if tx.rules(qid).governed:
         return False
     _switch(tx, qid, UNDER_WAY)
@@ -49,23 +49,23 @@ def _shift(tx: Transaction, qid: int, lane: int, rows: list[Any], now: int) -> i
     if rows:
         lanes = tenants.put(tx, qid, [(tenant, task, run_at) for _, run_at, _, _, _, tenant, task in rows])
         shifts = []
-        lies = []
+        lanes_now = []
         for lay_at, run_at, job_id, seq, priority, tenant, task in rows:
             there = position(lanes[tenant, task], priority, run_at, now)
             shifts.append((lane, lay_at, run_at, job_id, *there))
-            lies.append((seq, there[0]))
+            lanes_now.append((seq, there[0]))
         tx.executemany(_TRANSITION["shift"], shifts)
-        tx.executemany(_TRANSITION["lie"], lies)
+        tx.executemany(_TRANSITION["set_lane"], lanes_now)
     return len(rows)
 
 
 def _switch(tx: Transaction, qid: int, governed: int) -> None:
     tx.execute(_SQL["govern"], (qid, governed))
-    tx.look_anew()
+    tx.forget_rules()
 
 
 def count_holders(tx: Transaction, qid: int) -> None:
-    """Who has jobs of which tenant, as far as the policy counts that."""
+    """Count how many jobs of each tenant each holder has, if the policy limits holders."""
     tx.execute(_SQL["drop_holdings"], (qid,))
     tx.execute(_SQL["untake"], (qid,))
     if (most := tx.rules(qid).holders) is not None:

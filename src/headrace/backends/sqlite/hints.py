@@ -20,7 +20,7 @@ from headrace.backends.sqlite import files
 from headrace.seam.records import Hint, JobId
 
 available = hasattr(socket, "AF_UNIX") and hasattr(socket, "SOCK_DGRAM")
-"""Whether this system has what it takes."""
+"""Whether this system has such sockets."""
 
 _LONGEST = 100
 """Bytes that the address of such a socket may have everywhere."""
@@ -33,10 +33,10 @@ _ID = 16
 
 
 class SqliteHints:
-    """Sends what a transaction caused to those who care, and listens.
+    """Sends the hints of a transaction to listeners, and listens.
 
-    The name of a listener's socket begins with a mask of its topics, so that a sender wakes few for nothing. Sending
-    never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
+    The name of a listener's socket begins with a mask of its topics, so that a sender wakes few of them for nothing.
+    Sending never waits: a listener whose buffer is full has enough to wake up for, and one that is gone is removed.
     """
 
     def __init__(self, database: str) -> None:
@@ -60,7 +60,7 @@ class SqliteHints:
             listener.close()
 
     def send(self, hints: Mapping[str, Sequence[JobId]]) -> None:
-        """Tell those who listen; called on the writer's thread."""
+        """Send hints to the listeners; called on the writer's thread."""
         if not hints:
             return
         listeners = self._look()
@@ -94,7 +94,7 @@ class SqliteHints:
             self._sender.close()
 
     def _look(self) -> list[tuple[int, str]]:
-        """Who listens; the directory is read again only when it has changed."""
+        """The listeners; the directory is read again only when it has changed."""
         try:
             folder = os.stat(self._directory)
             changed = folder.st_mtime_ns
@@ -192,7 +192,7 @@ def _bind(database: str, directory: str, address: str) -> socket.socket | None:
 
 
 def _make(database: str, directory: str) -> bool:
-    """Make the directory; whether it may be used."""
+    """Make the directory; return whether it may be used."""
     try:
         os.makedirs(directory, mode=0o700)
     except FileExistsError:
@@ -221,7 +221,7 @@ def _encode(topic: str, ids: Sequence[JobId]) -> bytes:
 
 
 def _decode(message: bytes) -> list[Hint]:
-    """What a message says; nothing if it is not one of ours."""
+    """The hints in a message; none if it is not one of ours."""
     head, _, ids = message.partition(b"\0")
     try:
         topic = head.decode()

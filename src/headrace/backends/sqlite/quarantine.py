@@ -26,7 +26,7 @@ _SQL = load("quarantine")
 _TRANSITION = load("transition")
 _STEP = 2_000
 _FAR = 2**62
-"""No epoch, attempt, loss or size that was counted goes so far."""
+"""Above every epoch, attempt, loss or size that was counted."""
 _LOWEST = (-(2**63), -(2**63), -(2**63), b"")
 _CELLS = frozenset(("null", "integer", "blob"))
 
@@ -41,7 +41,7 @@ def suspects(error: BaseException) -> bool:
 
 
 def set_aside(tx: Transaction, now: int) -> int:
-    """Look through all that waits and runs, and set aside what cannot be read; how many it were."""
+    """Look through all waiting and running jobs, set aside those that cannot be read, and return how many."""
     running = [row for row in tx.rows(_SQL["running"]) if not _sound(row[2:6], row[8], row[9:14], row[14:])]
     waiting = list(_waiting(tx))
     for row in running:
@@ -57,7 +57,7 @@ def set_aside(tx: Transaction, now: int) -> int:
         _end_waiting(tx, row, now)
     found = len(running) + len(waiting)
     if found:
-        log.error("%d jobs could not be read, and lie with the dead letters now (reason: %s)", found, CORRUPT)
+        log.error("%d jobs could not be read and were moved to the dead letters (reason: %s)", found, CORRUPT)
     return found
 
 

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def save(tx: Transaction, policy: Policy, now: int) -> bool:
-    """Replace the policy of a queue; whether that was done."""
+    """Replace the policy of a queue; return whether that was done."""
     qid = tx.find_queue(policy.queue)
     stored = None if qid is None else tx.one(_SQL["known"], (qid,))[0]
     known = Policy(queue=policy.queue) if stored is None else _decode(stored)
@@ -31,16 +31,16 @@ def save(tx: Transaction, policy: Policy, now: int) -> bool:
     qid = tx.queue(policy.queue)
     blob = _encode(replace(policy, version=policy.version + 1))
     bounded = int(any(rule is not None for rule in (policy.running, policy.tenant_running, policy.tenant_workers)))
-    anew = int(policy.rate != known.rate)
-    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.tenant_workers, bounded, anew))
-    tx.look_anew()
+    reset = int(policy.rate != known.rate)
+    tx.execute(_SQL["save"], (qid, blob, policy.group_running, policy.depth, policy.tenant_workers, bounded, reset))
+    tx.forget_rules()
     changed = [task for task, rate in known.task_rates.items() if policy.task_rates.get(task) != rate]
-    tx.executemany(_SQL["begin_anew"], [(qid, task) for task in changed])
+    tx.executemany(_SQL["reset_task_rate"], [(qid, task) for task in changed])
     new = policy.governs and govern(tx, qid, now)
     if tx.rules(qid).governed:
         if new or policy.tenant_workers != known.tenant_workers:
             count_holders(tx, qid)
-        tenants.begin_anew(tx, qid, policy.tenant_rate)
+        tenants.reset_rates(tx, qid, policy.tenant_rate)
         tenants.wake_all(tx, qid, now)
     if policy.group_running != known.group_running:
         groups.call_all(tx, qid, now)
@@ -56,7 +56,7 @@ def limit(tx: Transaction, wanted: TenantLimit, now: int) -> None:
     tx.execute(_SQL["limit"], (qid, wanted.tenant, wanted.running, every, burst))
     tx.execute(_SQL["forget_limits"], (now,))
     [stored] = tx.one(_SQL["known"], (qid,))
-    tenants.begin_anew_one(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
+    tenants.reset_rate(tx, qid, wanted.tenant, None if stored is None else _decode(stored).tenant_rate)
     tenants.wake_tenant(tx, qid, wanted.tenant, now)
 
 

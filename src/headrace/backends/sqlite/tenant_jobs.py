@@ -27,7 +27,7 @@ class Lane(NamedTuple):
     number: int
     task: str
     later: int | None
-    """When the first of those that are not due is due."""
+    """When the first delayed job is due."""
 
 
 First = tuple[list[Any], int]
@@ -63,25 +63,26 @@ class TenantJobs:
         self._ageing = ageing
         self._lanes = lanes
         self._now = now
-        self._cut: set[int] = set()
+        self._streams: list[_Stream] = []
+        self._heap: list[tuple[tuple[Any, ...], int]] = []
+        """Of several streams, the order of the next job of each, or what comes before it."""
+        self._cut: list[int] = []
         """Lanes with more priorities than are looked at."""
-        if ageing is None:
-            self._streams = [_Stream(tx, lane, now) for lane in lanes]
-            self._heap: list[tuple[tuple[Any, ...], int]] = [((), number) for number in range(len(lanes))]
-            """The order of the next job of each stream, or what comes before it."""
-            if first is not None:
-                self._streams[0].take_in(*first)
-        else:
-            self._streams = []
-            self._heap = []
+        if ageing is not None:
             for lane in lanes:
                 self._add_levels(tx, lane, ageing)
             heapify(self._heap)
+            return
+        self._streams = [_Stream(tx, lane, now) for lane in lanes]
+        if first is not None:
+            self._streams[0].take_in(*first)
+        elif len(lanes) > 1:
+            self._heap = [((), number) for number in range(len(lanes))]
 
     def _add_levels(self, tx: Transaction, lane: Lane, ageing: int) -> None:
         levels = tx.rows(_SQL["levels"], (lane.number, _LEVELS))
         if len(levels) == _LEVELS:
-            self._cut.add(lane.number)
+            self._cut.append(lane.number)
         for priority, run_at in levels:
             self._heap.append(((run_at + priority * ageing,), len(self._streams)))
             self._streams.append(_Stream(tx, lane, self._now, priority))
@@ -168,7 +169,7 @@ class _Stream:
                 self._pass_by(row[0], row[1])
             if self._done:
                 return None
-            self._read(min(wanted, _AT_ONCE) + 1)  # one more tells whether the lane is empty then
+            self._read(min(wanted, _AT_ONCE) + 1)  # one more shows whether the lane is empty then
 
     def _read(self, number: int) -> None:
         if self._after is None:

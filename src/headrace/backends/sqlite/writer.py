@@ -18,8 +18,8 @@ from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.errors import StoreFull, Unavailable
 from headrace.seam.records import JobId
 
-_ROWS_PER_TURN = 2_000
-"""A turn carries commands until they touch so many rows: others wait for it."""
+_ROWS_AT_ONCE = 2_000
+"""A transaction carries commands until they touch this many rows, because others wait for it."""
 
 Commands = list[Command[Transaction]]
 Hints = dict[str, list[JobId]]
@@ -45,12 +45,12 @@ class Writer(ConnectionThread[Transaction]):
         self._checkpoint_at = CHECKPOINT_PAGES
 
     def abandon(self) -> None:
-        """This is a forked child: the connection is the parent's, and so is its turn."""
+        """This is a forked child: the connection is the parent's, and so is the latch."""
         lock_guard.keep(self._connection)
         self._latch.close()
 
     def _load(self) -> int:
-        return _ROWS_PER_TURN
+        return _ROWS_AT_ONCE
 
     def _open(self) -> None:
         lock_guard.check(self.path)
@@ -72,7 +72,7 @@ class Writer(ConnectionThread[Transaction]):
         self._latch.close()
         lock_guard.leave(self._file)
 
-    # -- one turn
+    # -- one transaction
 
     def _serve(self, commands: Commands) -> None:
         commands = self._without_room(commands)
@@ -86,7 +86,7 @@ class Writer(ConnectionThread[Transaction]):
             checkpoint = self._log_pages >= self._checkpoint_at
             if not checkpoint:
                 self._latch.release()
-            if self._hints is not None:  # before the answer: who has been answered may listen, and has heard of it
+            if self._hints is not None:  # before the answer: a caller that listens has the hint when it gets the answer
                 self._hints.send(hints)
             self._answer(commands)
             if checkpoint:
@@ -172,15 +172,15 @@ class Writer(ConnectionThread[Transaction]):
     # -- the write-ahead log
 
     def _logged(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._log_pages:  # it began anew
+        if pages < self._log_pages:  # it has started over
             self._checkpoint_at = CHECKPOINT_PAGES
         self._log_pages = pages
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        """Copy the log into the file while nobody writes, so that the next transaction can begin the log anew.
+        """Copy the log into the file while nobody writes, so that the next transaction can start the log over.
 
-        A reader that still needs the log, or a full disk, keeps it from that: then it is tried again further on.
+        A reader that still needs the log, or a full disk, prevents that; then it is tried again later.
         """
         self._checkpoint_at = self._log_pages + CHECKPOINT_PAGES // 4
         try:
