@@ -93,13 +93,9 @@ class MemoryPolicies:
         )
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, queue: str, names: Sequence[str] | None = None, after: str | None = None, limit: int = 100,
         at: Stamp = None,
-    ) -> list[TenantState]:
+    ) -> list[TenantState]:  # fmt: skip
         with self._store.lock:
             now = self._begin(at)
             turns = self._store.turns.get(queue)

@@ -37,13 +37,9 @@ class SqlitePolicies:
         return found
 
     async def tenants(
-        self,
-        queue: str,
-        names: Sequence[str] | None = None,
-        after: str | None = None,
-        limit: int = 100,
+        self, queue: str, names: Sequence[str] | None = None, after: str | None = None, limit: int = 100,
         at: Stamp = None,
-    ) -> list[TenantState]:
+    ) -> list[TenantState]:  # fmt: skip
         cap = self._count_cap
         found: list[TenantState] = await self._read(
             lambda session, now: rules.Tenants(session, queue, cap, now).list(names, after, limit), at

@@ -8,19 +8,8 @@ from typing import Any, Protocol
 
 from headrace.backends.sqlite import ledger, planning, schedules
 from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.seam import ticks as t
 from headrace.seam.records import Stamp
-from headrace.seam.ticks import (
-    Drop,
-    Look,
-    Looked,
-    Plan,
-    Save,
-    Schedule,
-    ScheduleSelector,
-    Tick,
-    TickNote,
-    TickOutcome,
-)
 
 
 class Write(Protocol):
@@ -48,28 +37,28 @@ class SqliteTicks:
         self._read = read
         self._write = write
 
-    async def save(self, batch: Sequence[Save | Drop], at: Stamp = None) -> list[bool]:
+    async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         if not batch:
             return []
-        new = any(isinstance(change, Save) and change.expect == 0 for change in batch)
+        new = any(isinstance(change, t.Save) and change.expect == 0 for change in batch)
         work = self._write(lambda tx, now: schedules.save(tx, batch, now), at, weight=len(batch), grows=new)
         answers: list[bool] = await work
         return answers
 
-    async def find(self, sel: ScheduleSelector, after: str | None = None, limit: int = 100) -> list[Schedule]:
+    async def find(self, sel: t.ScheduleSelector, after: str | None = None, limit: int = 100) -> list[t.Schedule]:
         work = self._read(lambda session, _: schedules.find(session, sel, after, limit), None)
-        found: list[Schedule] = await work
+        found: list[t.Schedule] = await work
         return found
 
-    async def due(self, req: Look, at: Stamp = None) -> Looked:
-        looked: Looked = await self._read(lambda session, now: schedules.due(session, req, now), at)
+    async def due(self, req: t.Look, at: Stamp = None) -> t.Looked:
+        looked: t.Looked = await self._read(lambda session, now: schedules.due(session, req, now), at)
         return looked
 
-    async def plan(self, batch: Sequence[Plan], at: Stamp = None) -> list[list[TickOutcome | None] | None]:
+    async def plan(self, batch: Sequence[t.Plan], at: Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         if not batch:
             return []
         ticks = sum(len(plan.ticks) for plan in batch)
-        answers: list[list[TickOutcome | None] | None] = await self._write(
+        answers: list[list[t.TickOutcome | None] | None] = await self._write(
             lambda tx, now: planning.plan(tx, batch, now),
             at,
             peek=lambda session, _: planning.nothing_fits(session, batch),
@@ -78,10 +67,10 @@ class SqliteTicks:
         )
         return answers
 
-    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[Tick]:
-        ticks: list[Tick] = await self._read(lambda session, _: ledger.history(session, uid, before, limit), None)
+    async def history(self, uid: bytes, before: int | None = None, limit: int = 100) -> list[t.Tick]:
+        ticks: list[t.Tick] = await self._read(lambda session, _: ledger.history(session, uid, before, limit), None)
         return ticks
 
-    async def note(self, batch: Sequence[TickNote], at: Stamp = None) -> None:
+    async def note(self, batch: Sequence[t.TickNote], at: Stamp = None) -> None:
         if batch:
             await self._write(lambda tx, _: ledger.note(tx, batch), at, weight=len(batch))
