@@ -59,7 +59,7 @@ def _items(value: object) -> int:
     if isinstance(value, Lane):
         return _items(value.due) + _items(value.later)
     if isinstance(value, Agenda):
-        return len(value.positions) + value.places
+        return len(value.positions) + len(value._heap)
     return len(value) if isinstance(value, list | set) else 0
 
 
@@ -224,4 +224,4 @@ def test_an_agenda_is_a_sorted_list(seed: int) -> None:
         assert agenda.positions == model
         assert agenda.first() == min(model.values(), default=None)
         assert agenda.later(50) == sum(at > 50 for at in model.values())
-        assert agenda.places <= 2 * len(model) + 1
+        assert len(agenda._heap) <= 2 * len(model) + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from headrace.backends.claims import Taken
-from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, Rate
+from headrace.seam.policy import FOREVER, TENANT_BATCH, Policy, PolicyState, Rate
 
 _IN_VAIN = 1_000
 """A claim makes at most this many visits that bring nothing; the next claim goes on."""
@@ -67,7 +67,7 @@ class Turns:
     def begin(self, now: int) -> None:
         """A claim begins."""
         self.closed = {}
-        for task in (*self.paused_tasks, *self.task_full_at):
+        for task in self.paused_tasks.keys() | self.task_full_at.keys():
             self._close(task, now)
 
     def _close(self, task: str, now: int) -> None:
@@ -112,6 +112,19 @@ class Turns:
         if (rate := self.policy.task_rates.get(task)) is not None:
             self.task_full_at[task] = rate.spend(self.task_full_at.get(task, 0), now, jobs)
             self._close(task, now)
+
+    def state(self, now: int) -> PolicyState:
+        """The policy, which tasks are paused, and which rates are shut."""
+        rates = {"": (self.policy.rate, self.full_at)} | {
+            task: (rate, self.task_full_at.get(task, 0)) for task, rate in self.policy.task_rates.items()
+        }
+        shut = {name: opens_at(rate, full_at, now) for name, (rate, full_at) in rates.items()}
+        return PolicyState(
+            self.policy,
+            True,
+            {task: until for task, until in self.paused_tasks.items() if until > now},
+            {name: instant for name, instant in shut.items() if instant is not None},
+        )
 
     def next_in(self, wake_at: int | None, now: int) -> int | None:
         """How long until the rate of the queue opens, or the first tenant wakes."""

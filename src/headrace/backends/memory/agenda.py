@@ -26,11 +26,6 @@ class Agenda(Generic[Name, Position]):
         """The position of each name; to be read, not written."""
         self._heap: list[tuple[Position, Name]] = []
 
-    @property
-    def places(self) -> int:
-        """How many entries the heap has, stale ones included."""
-        return len(self._heap)
-
     def put(self, name: Name, position: Position) -> None:
         """Enter a name, or put it at another position."""
         before = self.positions.get(name)

@@ -10,8 +10,8 @@ from heapq import nlargest, nsmallest
 from headrace.backends.mailbox import Mailbox
 from headrace.backends.memory.claiming import Claiming
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.fleet import Listed
 from headrace.backends.memory.leasing import reaped
-from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.policies import MemoryPolicies
 from headrace.backends.memory.stats import stats
 from headrace.backends.memory.store import LIVE, MemoryStore

@@ -78,19 +78,8 @@ class MemoryPolicies:
             return [self._state(queue, now) for queue in sorted(known if queues is None else known & set(queues))]
 
     def _state(self, queue: str, now: int) -> PolicyState:
-        policy = self._store.policies.get(queue) or Policy(queue=queue)
         turns = self._store.turns.get(queue)
-        if turns is None:
-            return PolicyState(policy)
-        gates = {"": opens_at(policy.rate, turns.full_at, now)} | {
-            task: opens_at(rate, turns.task_full_at.get(task, 0), now) for task, rate in policy.task_rates.items()
-        }
-        return PolicyState(
-            policy,
-            True,
-            {task: until for task, until in turns.paused_tasks.items() if until > now},
-            {name: instant for name, instant in gates.items() if instant is not None},
-        )
+        return PolicyState(self._store.policies[queue]) if turns is None else turns.state(now)
 
     async def tenants(
         self, queue: str, names: Sequence[str] | None = None, after: str | None = None, limit: int = 100,

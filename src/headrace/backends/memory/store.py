@@ -7,14 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from headrace.backends.mailbox import Mailbox
-from headrace.backends.memory.absence import Absence
 from headrace.backends.memory.agenda import Agenda
 from headrace.backends.memory.dead_letters import DeadLetters
 from headrace.backends.memory.entry import Entry
+from headrace.backends.memory.fleet import Absence, Listed
 from headrace.backends.memory.groups import Group
 from headrace.backends.memory.lane import PROMOTED_AT_ONCE, Lane, rank
 from headrace.backends.memory.ledger import Ledger
-from headrace.backends.memory.listed import Listed
 from headrace.backends.memory.turns import MemoryTurns
 from headrace.seam.policy import STORE, Policy
 from headrace.seam.records import WATCHERS, Hint, JobId, Record, Room

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
+from headrace.backends.sqlite.connection_thread import Read, Write
 from headrace.backends.sqlite.entry import Entry, entries, named
 from headrace.backends.sqlite.finishing import move
 from headrace.backends.sqlite.insertion import key_taken
@@ -22,11 +21,7 @@ _SQL = load("alter")
 _INSERT = load("insert")
 
 
-Run = Callable[[Callable[[Any, int], object], int], asyncio.Future[Any]]
-"""How to have something done at an instant, by the reader or by the writer."""
-
-
-async def alter_many(sel: r.Selector, change: r.Change, now: int, read: Run, write: Run) -> list[r.Altered]:
+async def alter_many(sel: r.Selector, change: r.Change, now: int, read: Read, write: Write) -> list[r.Altered]:
     """Change up to ``sel.limit`` jobs in the order of their ids; fewer answers mean that none is left."""
     answers: list[r.Altered] = []
     here: r.JobId | None = FIRST if sel.above is None else sel.above

@@ -6,14 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import apsw
 
 from headrace.backends.settled import check_settled
 from headrace.backends.sqlite import claiming, files, hints, insertion, leases, lock_guard, selection, sweeping
 from headrace.backends.sqlite.altering import alter_many, alter_named
-from headrace.backends.sqlite.connection_thread import Command
+from headrace.backends.sqlite.connection_thread import Command, T
 from headrace.backends.sqlite.entry import fetch
 from headrace.backends.sqlite.finishing import finish
 from headrace.backends.sqlite.hints import SqliteHints
@@ -130,19 +130,14 @@ class SqliteBackend(lock_guard.Watched):
         return Unavailable(f"{self.path} is not open: await open() first, and close() last")
 
     def _write(
-        self,
-        work: Callable[[Transaction, int], object],
-        at: r.Stamp,
-        *,
-        peek: Callable[[Session, int], object] | None = None,
-        weight: int = 1,
-        grows: bool = False,
-    ) -> asyncio.Future[Any]:
+        self, work: Callable[[Transaction, int], T], at: r.Stamp, *,
+        peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
+    ) -> asyncio.Future[T]:  # fmt: skip
         if self._writer is None or self._forked:
             raise self._not_open()
         return self._writer.submit(Command(work, at, peek=peek, weight=weight, grows=grows))
 
-    def _read(self, work: Callable[[Session, int], object], at: r.Stamp) -> asyncio.Future[Any]:
+    def _read(self, work: Callable[[Session, int], T], at: r.Stamp) -> asyncio.Future[T]:
         if self._reader is None or self._forked:
             raise self._not_open()
         return self._reader.submit(Command(work, at))
@@ -152,25 +147,23 @@ class SqliteBackend(lock_guard.Watched):
     async def insert(self, rows: Sequence[r.Row], at: r.Stamp = None) -> list[r.Inserted]:
         if not rows:
             return []
-        work = self._write(lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True)
-        answers: list[r.Inserted] = await work
-        return answers
+        return await self._write(
+            lambda tx, now: insertion.insert(tx, rows, now, gate=True), at, weight=len(rows), grows=True
+        )
 
     async def claim(self, req: r.Claim, at: r.Stamp = None) -> r.Claimed:
-        claimed: r.Claimed = await self._write(
+        return await self._write(
             lambda tx, now: claiming.claim(tx, req, now),
             at,
             peek=lambda session, now: claiming.nothing_due(session, req, now),
             weight=req.limit,
         )
-        return claimed
 
     async def finish(self, batch: Sequence[r.Settlement], at: r.Stamp = None) -> list[JobState | None]:
         if not batch:
             return []
         check_settled(batch)
-        states: list[JobState | None] = await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
-        return states
+        return await self._write(lambda tx, now: finish(tx, batch, now), at, weight=len(batch))
 
     async def finish_and_claim(
         self, batch: Sequence[r.Settlement], req: r.Claim, at: r.Stamp = None
@@ -178,43 +171,33 @@ class SqliteBackend(lock_guard.Watched):
         if not batch:
             return [], await self.claim(req, at)
         check_settled(batch)
-        answers: tuple[list[JobState | None], r.Claimed] = await self._write(
+        return await self._write(
             lambda tx, now: (finish(tx, batch, now), claiming.claim(tx, req, now)), at, weight=len(batch) + req.limit
         )
-        return answers
 
     async def renew(self, beat: r.Beat, at: r.Stamp = None) -> r.Renewed:
-        renewed: r.Renewed = await self._write(
-            lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases)
-        )
-        return renewed
+        return await self._write(lambda tx, now: leases.renew(tx, beat, now), at, weight=1 + len(beat.leases))
 
     async def reap(self, req: r.Reap, at: r.Stamp = None) -> list[r.Reaped]:
-        reaped: list[r.Reaped] = await self._write(
+        return await self._write(
             lambda tx, now: leases.reap(tx, req, now), at, peek=leases.nothing_over, weight=req.limit
         )
-        return reaped
 
     async def sweep(self, clause: r.SweepClause, at: r.Stamp = None) -> r.Swept:
         if clause.dry_run:
-            preview: r.Swept = await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
-            return preview
-        swept: r.Swept = await self._write(
+            return await self._read(lambda session, now: sweeping.preview(session, clause, now), at)
+        return await self._write(
             lambda tx, now: sweeping.sweep(tx, clause, now),
             at,
             peek=lambda session, now: sweeping.nothing_condemned(session, clause, now),
             weight=clause.limit,
         )
-        return swept
 
     async def alter(self, sel: r.Selector, change: r.Change, at: r.Stamp = None) -> list[r.Altered]:
         if sel.ids is None and sel.keys is None:
             return await alter_many(sel, change, self._now() if at is None else at, self._read, self._write)
         weight = len(sel.ids or ()) + len(sel.keys or ())
-        answers: list[r.Altered] = await self._write(
-            lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight
-        )
-        return answers
+        return await self._write(lambda tx, now: alter_named(tx, sel, change, now), at, weight=weight)
 
     # -- reading
 
@@ -223,17 +206,14 @@ class SqliteBackend(lock_guard.Watched):
     ) -> list[r.Record | None]:
         if not names:
             return []
-        records: list[r.Record | None] = await self._read(lambda session, now: fetch(session, names, want, now), at)
-        return records
+        return await self._read(lambda session, now: fetch(session, names, want, now), at)
 
     async def scan(self, sel: r.Selector, after: str | None = None, limit: int = 100, at: r.Stamp = None) -> r.Page:
-        page: r.Page = await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
-        return page
+        return await self._read(lambda session, now: selection.scan(session, sel, after, limit, now), at)
 
     async def stats(self, at: r.Stamp = None, *, queues: Sequence[str] | None = None) -> r.Stats:
         cap = self.limits.count_cap
-        found: r.Stats = await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
-        return found
+        return await self._read(lambda session, now: stats(session, queues, cap, self._bytes(), now), at)
 
     def _bytes(self) -> int:
         """The size of the file and of its log."""

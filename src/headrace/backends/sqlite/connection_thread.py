@@ -6,17 +6,34 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
+from headrace.backends.sqlite.transaction import Session, Transaction
 from headrace.backends.sqlite.translate import translate
 from headrace.errors import Unavailable
 
 S = TypeVar("S")
+T = TypeVar("T")
 
 PATIENCE = 30.0
 """Seconds after which a caller is told that the store is not available. Its command may still be carried out."""
+
+
+class Read(Protocol):
+    """How to have something looked up by the reader."""
+
+    def __call__(self, work: Callable[[Session, int], T], at: int | None) -> asyncio.Future[T]: ...
+
+
+class Write(Protocol):
+    """How to have something done by the writer; the options are those of a :class:`Command`."""
+
+    def __call__(
+        self, work: Callable[[Transaction, int], T], at: int | None, *,
+        peek: Callable[[Session, int], T | None] | None = None, weight: int = 1, grows: bool = False,
+    ) -> asyncio.Future[T]: ...  # fmt: skip
 
 
 class Command(Generic[S]):

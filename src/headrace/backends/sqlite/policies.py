@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.backends.sqlite import groups, rules
+from headrace.backends.sqlite.connection_thread import Read, Write
 from headrace.backends.sqlite.statements import load
-from headrace.backends.sqlite.ticks import Read, Write
 from headrace.backends.sqlite.transaction import Session
 from headrace.seam.policy import GroupState, Policy, PolicyState, QueuePause, TenantLimit, TenantState
 from headrace.seam.records import Stamp
@@ -23,8 +23,7 @@ class SqlitePolicies:
         self._count_cap = count_cap
 
     async def save(self, policy: Policy, at: Stamp = None) -> bool:
-        saved: bool = await self._write(lambda tx, now: rules.save(tx, policy, now), at)
-        return saved
+        return await self._write(lambda tx, now: rules.save(tx, policy, now), at)
 
     async def limit(self, limit: TenantLimit, at: Stamp = None) -> None:
         await self._write(lambda tx, now: rules.limit(tx, limit, now), at)
@@ -33,18 +32,16 @@ class SqlitePolicies:
         await self._write(lambda tx, now: rules.pause(tx, pause, now), at)
 
     async def find(self, queues: Sequence[str] | None = None, at: Stamp = None) -> list[PolicyState]:
-        found: list[PolicyState] = await self._read(lambda session, now: rules.find(session, queues, now), at)
-        return found
+        return await self._read(lambda session, now: rules.find(session, queues, now), at)
 
     async def tenants(
         self, queue: str, names: Sequence[str] | None = None, after: str | None = None, limit: int = 100,
         at: Stamp = None,
     ) -> list[TenantState]:  # fmt: skip
         cap = self._count_cap
-        found: list[TenantState] = await self._read(
+        return await self._read(
             lambda session, now: rules.Tenants(session, queue, cap, now).list(names, after, limit), at
         )
-        return found
 
     async def group(self, queue: str, group: str) -> GroupState:
         def look(session: Session, _: int) -> GroupState:
@@ -53,5 +50,4 @@ class SqlitePolicies:
                 return GroupState(queue, group)
             return groups.state(session, known[0], queue, group, self._count_cap)
 
-        found: GroupState = await self._read(look, None)
-        return found
+        return await self._read(look, None)

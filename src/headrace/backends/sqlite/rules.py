@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from headrace.backends.sqlite import groups, tenants
 from headrace.backends.sqlite.governing import count_holders, govern
+from headrace.backends.sqlite.standing import read_tasks
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.transaction import Session, Transaction
+from headrace.backends.turns import Turns, opens_at
 from headrace.seam.policy import Policy, PolicyState, QueuePause, Rate, TenantLimit, TenantState
 
 _SQL = load("policy")
@@ -105,21 +107,9 @@ def _state(session: Session, row: Any, now: int) -> PolicyState:
     policy = Policy(queue=name) if stored is None else _decode(stored)
     if not governed:
         return PolicyState(policy)
-    tasks = session.rows(load("turn")["tasks"], (qid,))
-    gates = {"": _opens_at(policy.rate, full_at, now)} | {
-        task: _opens_at(policy.task_rates.get(task), task_full_at, now) for task, _, task_full_at in tasks
-    }
-    return PolicyState(
-        policy,
-        True,
-        {task: until for task, until, _ in tasks if until > now},
-        {name: opens_at for name, opens_at in gates.items() if opens_at is not None},
-    )
-
-
-def _opens_at(rate: Rate | None, full_at: int, now: int) -> int | None:
-    """When a rate opens, if it is shut."""
-    return None if rate is None or rate.allows(full_at, now) else rate.opens_at(full_at)
+    turns = Turns(policy, full_at=full_at)
+    read_tasks(session, qid, turns)
+    return turns.state(now)
 
 
 class Tenants:
@@ -165,6 +155,6 @@ class Tenants:
             running,
             limit,
             paused_until if paused_until > self._now else None,
-            _opens_at(counts, full_at if same else 0, self._now),
+            opens_at(counts, full_at if same else 0, self._now),
             tuple(sorted(worker for worker, _ in workers.get(tid, ()))),
         )

@@ -17,6 +17,13 @@ _SQL = load("turn")
 _decode = msgspec.json.Decoder(Policy).decode
 
 
+def read_tasks(session: Session, qid: int, turns: Turns) -> None:
+    """The tasks of a queue that are paused, or whose rate is under way."""
+    for task, paused_until, full_at in session.rows(_SQL["tasks"], (qid,)):
+        turns.paused_tasks[task] = paused_until
+        turns.task_full_at[task] = full_at
+
+
 class Standing(NamedTuple):
     """One governed queue."""
 

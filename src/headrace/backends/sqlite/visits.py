@@ -13,7 +13,7 @@ from typing import Any
 from headrace.backends.sqlite import governing
 from headrace.backends.sqlite.delayed import PROMOTED_AT_ONCE, promote
 from headrace.backends.sqlite.lease_writer import LeaseWriter
-from headrace.backends.sqlite.standing import Standing
+from headrace.backends.sqlite.standing import Standing, read_tasks
 from headrace.backends.sqlite.statements import load
 from headrace.backends.sqlite.taken import SqliteTaken
 from headrace.backends.sqlite.tenant_jobs import Lane, TenantJobs, first_of
@@ -88,10 +88,7 @@ class SqliteVisits:
             standing = Standing.load(tx, qid)
         self._wakes = standing.wake_at is not None and standing.wake_at <= now
         self.turns = turns = standing.turns
-        for task, paused_until, full_at in tx.rows(_SQL["tasks"], (qid,)):
-            turns.task_full_at[task] = full_at
-            if paused_until > now:
-                turns.paused_tasks[task] = paused_until
+        read_tasks(tx, qid, turns)
         turns.begin(now)
         self._before = (turns.round, turns.full_at)
         self._tasks_before = dict(turns.task_full_at)
