@@ -86,7 +86,7 @@ class EveryClaimStartsOver(RuleBreaker):
             for tenant in self.tenants.values():
                 tenant.count = self.round
                 if tenant.awake:
-                    self.put_back(tenant, now)
+                    self.put_back(tenant)
 
 
 class ATurnIsAsLongAsTheLine(RuleBreaker):
@@ -149,10 +149,10 @@ class ATenantSleepsForItsLastTask(RuleBreaker):
 
 class RatesAreForgottenWithTheirTenant(RuleBreaker):
     class turns(MemoryTurns):
-        def _forget(self, tenant: MemoryTenant, now: int) -> None:
+        def forget_idle(self, tenant: MemoryTenant, now: int) -> None:
             if not (tenant.awake or tenant.lanes or tenant.running):
                 tenant.full_at = 0
-            super()._forget(tenant, now)
+            super().forget_idle(tenant, now)
 
 
 class AgeingCountsForNothing(RuleBreaker):

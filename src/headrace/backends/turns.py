@@ -71,8 +71,10 @@ class Turns:
             self._close(task, now)
 
     def _close(self, task: str, now: int) -> None:
-        shut = opens_at(self.policy.task_rates.get(task), self.task_full_at.get(task, 0), now) or 0
-        until = max(shut, self.paused_tasks.get(task, 0))
+        until = self.paused_tasks.get(task, 0)
+        rate = self.policy.task_rates.get(task)
+        if rate is not None and not rate.allows(self.task_full_at.get(task, 0), now):
+            until = max(until, rate.opens_at(self.task_full_at[task]))
         if until > now:
             self.closed[task] = until
 
@@ -94,7 +96,8 @@ class Turns:
             allowed = min(allowed, cap - tenant.running)
         free = allowed if rate is None else rate.allows(tenant.full_at, now)
         if tenant.paused_until > now or not free:
-            tenant.sleep(max(tenant.paused_until, opens_at(rate, tenant.full_at, now) or 0))
+            opens = 0 if rate is None or free else rate.opens_at(tenant.full_at)
+            tenant.sleep(max(tenant.paused_until, opens))
             return 0
         return min(allowed, free)
 
@@ -165,24 +168,25 @@ class Visits(Protocol[AnyTenant]):
 def serve(turns: Turns, visits: Visits[AnyTenant], taken: Taken, most: int, now: int) -> None:
     """Visit tenants in turn and take up to ``most`` jobs."""
     visits.wake(most)
-    goal = len(taken.jobs) + most
+    jobs = taken.jobs
+    goal = len(jobs) + most
     in_vain = 0
-    while taken.left and in_vain < _IN_VAIN and (room := turns.room(goal - len(taken.jobs), now)) > 0:
+    while taken.left and in_vain < _IN_VAIN and (room := turns.room(goal - len(jobs), now)) > 0:
         tenant = visits.next_tenant(room)
         if tenant is None:
             break
-        turns.round = max(turns.round, tenant.count)
-        jobs, again = 0, True
-        if allowed := min(turns.allowance(tenant, now), room):
-            jobs = visits.take(tenant, allowed)
-            tenant.count += jobs
-            if jobs < allowed and taken.left:
-                again = False
-                # With something due left that could not be promoted, the tenant stays awake for the next claim.
-                if (wakes_at := visits.wakes_at(tenant)) > now:
-                    tenant.sleep(wakes_at)
-                else:
-                    taken.unfinished = True
-        in_vain += not jobs
+        if tenant.count > turns.round:
+            turns.round = tenant.count
+        allowed = min(turns.allowance(tenant, now), room)
+        got = visits.take(tenant, allowed) if allowed else 0
+        again = got == allowed or not taken.left
+        tenant.count += got
+        if not again:
+            # With something due left that could not be promoted, the tenant stays awake for the next claim.
+            if (wakes_at := visits.wakes_at(tenant)) > now:
+                tenant.sleep(wakes_at)
+            else:
+                taken.unfinished = True
+        in_vain += not got
         visits.visited(tenant, again)
     taken.unfinished |= in_vain == _IN_VAIN

@@ -36,7 +36,7 @@ class MemoryBackend:
     def __init__(self, store: MemoryStore | None = None, now: Callable[[], int] = _wall_clock) -> None:
         self.store = MemoryStore() if store is None else store
         self._now = now
-        self.ticks = MemoryTicks(self.store, now, self._insert, self._cancel)
+        self.ticks = MemoryTicks(self.store, self._begin, self._insert, self._cancel)
         self.policies = MemoryPolicies(self.store, self._begin, self.limits.count_cap)
         self._claiming = Claiming(self.store)
 

@@ -21,18 +21,18 @@ class MemoryTicks:
     def __init__(
         self,
         store: MemoryStore,
-        now: Callable[[], int],
+        begin: Callable[[Stamp], int],
         insert: Callable[[Row, int], object],
         cancel: Callable[[bytes, Cancel, int], object],
     ) -> None:
         self._store = store
-        self._now = now
+        self._begin = begin
         self._insert = insert
         self._cancel = cancel
 
     async def save(self, batch: Sequence[t.Save | t.Drop], at: Stamp = None) -> list[bool]:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             answers = [self._save(change, now) for change in batch]
             if any(answers):
                 self._store.publish("schedules:all")
@@ -68,7 +68,7 @@ class MemoryTicks:
 
     async def due(self, req: t.Look, at: Stamp = None) -> t.Looked:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             waiting = [
                 (one.look_at, one)
                 for one in self._store.ledger.schedules.values()
@@ -82,7 +82,7 @@ class MemoryTicks:
 
     async def plan(self, batch: Sequence[t.Plan], at: Stamp = None) -> list[list[t.TickOutcome | None] | None]:
         with self._store.lock:
-            now = self._now() if at is None else at
+            now = self._begin(at)
             return [self._plan(plan, now) for plan in batch]
 
     def _plan(self, plan: t.Plan, now: int) -> list[t.TickOutcome | None] | None:

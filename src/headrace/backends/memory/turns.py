@@ -117,7 +117,7 @@ class MemoryTurns(Turns):
             lane.drop(entry.id)
             if not lane:
                 del tenant.lanes[entry.task]
-        self._forget(tenant, now)
+        self.forget_idle(tenant, now)
 
     def start(self, entry: Entry, holder: str) -> None:
         """The job runs."""
@@ -139,7 +139,7 @@ class MemoryTurns(Turns):
         if tenant.full:
             tenant.full = False
             self._expect(tenant, now)
-        self._forget(tenant, now)
+        self.forget_idle(tenant, now)
         return not (self.policy.running is self.policy.tenant_workers is tenant.cap is None)
 
     def tenant(self, name: str) -> MemoryTenant:
@@ -150,7 +150,7 @@ class MemoryTurns(Turns):
             self._bind(tenant)
         return tenant
 
-    def _forget(self, tenant: MemoryTenant, now: int) -> None:
+    def forget_idle(self, tenant: MemoryTenant, now: int) -> None:
         """Forget a tenant that would come back just the same."""
         if tenant.count <= self.round and tenant.is_idle(now):
             self.forget(tenant.name)
@@ -182,7 +182,7 @@ class MemoryTurns(Turns):
             assert tenant.wake_at is not None
             tenant.awake, tenant.since, tenant.wake_at = True, tenant.wake_at, None
             tenant.count = max(tenant.count, self.round)
-            self.put_back(tenant, now)
+            self.put_back(tenant)
 
     def next_tenant(self) -> MemoryTenant | None:
         """Take the first awake tenant out of the order; the caller puts it back."""
@@ -194,14 +194,12 @@ class MemoryTurns(Turns):
         most = self.policy.tenant_workers
         return most is None or holder in tenant.holders or len(tenant.holders) < most
 
-    def put_back(self, tenant: MemoryTenant, now: int) -> None:
+    def put_back(self, tenant: MemoryTenant) -> None:
         """Put a tenant where it belongs: among those that are awake, or those that sleep for a time."""
         if tenant.awake:
             self._awake.put(tenant.name, (tenant.count, tenant.since))
-            return
-        if tenant.wake_at is not None:
+        elif tenant.wake_at is not None:
             self._asleep.put(tenant.name, tenant.wake_at)
-        self._forget(tenant, now)
 
     def _expect(self, tenant: MemoryTenant, instant: int) -> None:
         """The tenant may have a job to give from then on."""

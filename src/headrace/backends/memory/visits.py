@@ -40,11 +40,13 @@ class MemoryVisits:
 
     def visited(self, tenant: MemoryTenant, again: bool) -> None:
         if again or not tenant.awake:
-            self._turns.put_back(tenant, self._now)
+            self._turns.put_back(tenant)
         else:
             self._aside.append(tenant)
+        if not again:
+            self._turns.forget_idle(tenant, self._now)
 
     def close(self) -> None:
         """The claim is done with the queue."""
         for tenant in self._aside:
-            self._turns.put_back(tenant, self._now)
+            self._turns.put_back(tenant)

@@ -86,8 +86,8 @@ class LeaseWriter:
 
     def _move(self, tid: int, run: Run, rows: Sequence[Any], drawn: int) -> None:
         """Of the jobs that were drawn, these become RUNNING."""
-        lane, holder = run.lane.number, self._taken.req.holder
-        until = self._now + self._taken.req.lease_for
+        lane, qid, now, req = run.lane.number, self._qid, self._now, self._taken.req
+        until, holder = now + req.lease_for, req.holder
         self._count += len(rows)
         if 1 < len(rows) == drawn:
             first, last = rows[0], rows[-1]
@@ -95,13 +95,14 @@ class LeaseWriter:
                 (leases, places), bounds = self._heads, (lane, *last[:3])
             else:
                 (leases, places), bounds = self._runs, (lane, *first[:3], last[1], last[2])
-            leases.append((*bounds, self._qid, until, holder, tid, self._now))
+            leases.append((*bounds, qid, until, holder, tid, now))
             places.append(bounds)
             return
         leases, places = self._jobs
         for priority, run_at, job_id, seq, epoch, attempt, lost, size, _, gid, *_ in rows:
-            started = next_epoch(epoch, self._now)
-            leases.append((seq, self._qid, started, attempt, lost, size, until, holder, gid, tid, epoch > 0))
+            leases.append((
+                seq, qid, next_epoch(epoch, now), attempt, lost, size, until, holder, gid, tid, epoch > 0,
+            ))  # fmt: skip
             places.append((lane, priority, run_at, job_id))
 
     def _condemn(self, lane: int, task: str, tenant: str, row: Any) -> None:

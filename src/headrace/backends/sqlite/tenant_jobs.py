@@ -57,32 +57,33 @@ class TenantJobs:
     Where there is only one lane, its first jobs may have been read before.
     """
 
+    _cut: tuple[int, ...] = ()
+    """Lanes with more priorities than are looked at."""
+
     def __init__(
         self, tx: Transaction, lanes: Sequence[Lane], ageing: int | None, now: int, first: First | None = None
     ) -> None:
         self._ageing = ageing
         self._lanes = lanes
         self._now = now
-        self._streams: list[_Stream] = []
         self._heap: list[tuple[tuple[Any, ...], int]] = []
         """Of several streams, the order of the next job of each, or what comes before it."""
-        self._cut: list[int] = []
-        """Lanes with more priorities than are looked at."""
-        if ageing is not None:
+        if ageing is None:
+            self._streams = [_Stream(tx, lane, now) for lane in lanes]
+            if first is not None:
+                self._streams[0].take_in(*first)
+            elif len(lanes) > 1:
+                self._heap = [((), number) for number in range(len(lanes))]
+        else:
+            self._streams = []
             for lane in lanes:
                 self._add_levels(tx, lane, ageing)
             heapify(self._heap)
-            return
-        self._streams = [_Stream(tx, lane, now) for lane in lanes]
-        if first is not None:
-            self._streams[0].take_in(*first)
-        elif len(lanes) > 1:
-            self._heap = [((), number) for number in range(len(lanes))]
 
     def _add_levels(self, tx: Transaction, lane: Lane, ageing: int) -> None:
         levels = tx.rows(_SQL["levels"], (lane.number, _LEVELS))
         if len(levels) == _LEVELS:
-            self._cut.append(lane.number)
+            self._cut = (*self._cut, lane.number)
         for priority, run_at in levels:
             self._heap.append(((run_at + priority * ageing,), len(self._streams)))
             self._streams.append(_Stream(tx, lane, self._now, priority))
@@ -115,7 +116,8 @@ class TenantJobs:
         """When the first job that is left may start, once all that may start now have been drawn."""
         instants = [stream.wakes_at(closed) for stream in self._streams]
         instants += [max(lane.later, closed.get(lane.task, 0)) for lane in self._lanes if lane.later is not None]
-        instants += [max(self._now, closed.get(lane.task, 0)) for lane in self._lanes if lane.number in self._cut]
+        if self._cut:
+            instants += [max(self._now, closed.get(lane.task, 0)) for lane in self._lanes if lane.number in self._cut]
         return min(instants, default=FOREVER)
 
     def emptied(self) -> set[int]:

@@ -50,8 +50,8 @@ class SqliteTenant(Tenant):
         ) = row  # fmt: skip
         self.cap = policy.tenant_running if cap is None else cap
         self.rate = policy.tenant_rate if own_every is None else Rate(own_every, own_burst)
-        same = self.rate is not None and (self.rate.every, self.rate.burst) == (every, burst)
-        self.full_at = full_at if same else 0
+        rate = self.rate
+        self.full_at = full_at if rate is not None and rate.every == every and rate.burst == burst else 0
         self.saved = (full_at, every, burst)
         self.paused_until = paused_until or 0
         self.awake = True
